@@ -31,6 +31,7 @@ COMPONENTS = (
     "metrics",
     "no-time-quota",
     "node-credentials-on-host",
+    "nvidia-classes",
     "opt-in",
     "resource-claims",
     "strict-host-paths",
@@ -40,7 +41,7 @@ ALONE = ("cert-manager",)
 VERSIONS = ("1.30.0", "1.37.0")
 """The first with ValidatingAdmissionPolicy and match conditions as v1, and the newest whose schemas are at hand."""
 SINCE = {"resource.k8s.io/v1": VERSIONS[-1]}
-"""In the component `resource-claims` alone, which needs Kubernetes 1.34."""
+"""In the components `nvidia-classes` and `resource-claims`, which need Kubernetes 1.34."""
 OF_KUSTOMIZE = "kustomize.config.k8s.io"
 FOREIGN: dict[str, dict[str, frozenset[str]]] = {
     "cert-manager.io/v1": {

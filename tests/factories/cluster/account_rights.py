@@ -35,6 +35,8 @@ NEEDED = {
         Right("patch", "events", "events.k8s.io"),
         Right("list", "resourceclaims", CLAIMS),
         Right("watch", "resourceclaims", CLAIMS),
+        Right("list", "deviceclasses", CLAIMS),
+        Right("watch", "deviceclasses", CLAIMS),
         Right("create", "resourceclaims", CLAIMS),
         Right("patch", "resourceclaims", CLAIMS),
         Right("patch", "resourceclaims/status", CLAIMS),

@@ -11,6 +11,7 @@ import secrets
 import ssl
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -25,14 +26,15 @@ _ASKS = {"sluice.dev/profile": "1g.5gb"}
 
 
 @contextlib.contextmanager
-def played_webhook(cluster: Cluster, folder: Path) -> Iterator[None]:
+def played_webhook(cluster: Cluster, folder: Path, config: AdmissionConfig | None = None) -> Iterator[None]:
     """Pods of the tests' namespaces are admitted as by Sluice while the context lasts."""
+    admission = config if config is not None else AdmissionConfig()
     ready, ending = threading.Event(), threading.Event()
     failed: list[BaseException] = []
 
     def play() -> None:
         try:
-            asyncio.run(_play(Cluster(cluster.kubeconfig), folder, ready, ending))
+            asyncio.run(_play(Cluster(cluster.kubeconfig), folder, admission, ready, ending))
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             failed.append(error)
             ready.set()
@@ -50,12 +52,14 @@ def played_webhook(cluster: Cluster, folder: Path) -> Iterator[None]:
             raise failed[0]
 
 
-async def _play(cluster: Cluster, folder: Path, ready: threading.Event, ending: threading.Event) -> None:
+async def _play(
+    cluster: Cluster, folder: Path, config: AdmissionConfig, ready: threading.Event, ending: threading.Event
+) -> None:
     made = certificates.make("review", folder=folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
     app = web.Application()
-    app.router.add_post("/mutate", _review)
+    app.router.add_post("/mutate", partial(_review, config))
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
@@ -73,8 +77,8 @@ async def _play(cluster: Cluster, folder: Path, ready: threading.Event, ending: 
             await runner.cleanup()
 
 
-async def _review(request: web.Request) -> web.Response:
-    response = review_pod(await request.json(), AdmissionConfig())
+async def _review(config: AdmissionConfig, request: web.Request) -> web.Response:
+    response = review_pod(await request.json(), config)
     if isinstance(response, MalformedReview):
         return web.Response(status=400, text=response.why)
     return web.json_response(response.as_review())

@@ -28,6 +28,15 @@ def claim_added(spec: Spec) -> str:
     return ""
 
 
+def names_others(spec: Spec) -> bool:
+    """
+    Whether a pod names ResourceClaims or templates besides the added one: they may be of a class that Sluice serves.
+
+    A review does not see them, so that the pod-watcher decides.
+    """
+    return any(_name(entry) != POD_CLAIM for entry in _entries(spec))
+
+
 def request_of(container: str, asked: ResolvedRequest) -> str:
     """The request of the added claim whose device a container gets; empty for a container without a GPU."""
     claim = asked.claim_for(container)

@@ -150,6 +150,17 @@ def is_request_annotation(annotation: str) -> bool:
     )
 
 
+def request_by_claims(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
+    """What is stored for a pod that may ask by ResourceClaims of its own: nothing in other words."""
+    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")])
+    return StoredRequest(version=1, first=main.name)
+
+
+def is_by_claims(stored: StoredRequest) -> bool:
+    """Whether a stored request holds nothing: its pod asks by ResourceClaims of its own, if for anything."""
+    return not stored.annotations and not stored.resources
+
+
 def requests_gpus(stored: StoredRequest) -> bool:
     """Whether the request makes the pod ours; HAMi's annotations alone do not."""
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)

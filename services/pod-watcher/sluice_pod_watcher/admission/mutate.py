@@ -30,13 +30,8 @@ def mutations(
 
     With `claim`, the name of a ResourceClaim, the kubelet hands its devices over; else a volume with a ticket does.
     """
-    metadata, spec = pod.metadata, pod.spec
-    if ANNOTATION_REQUEST not in (metadata.annotations or {}):
-        yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
-    if LABEL_MANAGED not in (metadata.labels or {}):
-        yield _put("/metadata/labels", metadata.labels, LABEL_MANAGED, MANAGED)
-    if not has_gate(spec):
-        yield _append("/spec/schedulingGates", spec.scheduling_gates, {"name": GATE})
+    spec = pod.spec
+    yield from _marks(pod, stored)
     if claim and not claim_added(spec):
         entry = {"name": POD_CLAIM, "resourceClaimName": claim}
         yield _append("/spec/resourceClaims", spec.resource_claims, entry)
@@ -47,6 +42,22 @@ def mutations(
     for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
         for at, container in enumerate(containers or ()):
             yield from _container_edits(f"{path}/{at}", container, asked, by_kubelet=bool(claim))
+
+
+def waits_by_claims(pod: Pod, stored: StoredRequest) -> Iterator[Operation]:
+    """The patch for a pod that may ask by ResourceClaims of its own: it waits until they are read."""
+    yield from _marks(pod, stored)
+    yield from hide_gpus(pod)
+
+
+def _marks(pod: Pod, stored: StoredRequest) -> Iterator[Operation]:
+    metadata = pod.metadata
+    if ANNOTATION_REQUEST not in (metadata.annotations or {}):
+        yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
+    if LABEL_MANAGED not in (metadata.labels or {}):
+        yield _put("/metadata/labels", metadata.labels, LABEL_MANAGED, MANAGED)
+    if not has_gate(pod.spec):
+        yield _append("/spec/schedulingGates", pod.spec.scheduling_gates, {"name": GATE})
 
 
 def hide_gpus(pod: Pod) -> Iterator[Operation]:

@@ -10,12 +10,19 @@ first review read, so the first review stores the request, and later ones read o
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.admission import pod_warnings, reserved_fields
+import msgspec
+
+from sluice.contracts.admission import pod_claims, pod_warnings, reserved_fields
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import validate_env
-from sluice.contracts.admission.pod_claims import claim_added
 from sluice.contracts.admission.pod_fields import MalformedReview, Pod, ReviewRequest, decode_pod, decode_review
-from sluice.contracts.admission.stored_request import decode_stored, malformed_stored, parse_stored
+from sluice.contracts.admission.stored_request import (
+    decode_stored,
+    is_by_claims,
+    malformed_stored,
+    parse_stored,
+    request_by_claims,
+)
 from sluice.contracts.admission.validation import (
     NewRequest,
     is_exempt,
@@ -30,7 +37,9 @@ from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED, claim
 from sluice.contracts.pod_specs import unknown_demands
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission.mutate import hide_gpus, hide_gpus_from_ephemeral, mutations
+from sluice.contracts.request_syntax.keys import SLUICE
+from sluice.contracts.request_syntax.sluice_keys import POD_KEYS
+from sluice_pod_watcher.admission.mutate import hide_gpus, hide_gpus_from_ephemeral, mutations, waits_by_claims
 from sluice_pod_watcher.admission.response import AdmissionResponse
 
 
@@ -63,12 +72,18 @@ def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) 
     spec: Mapping[str, Any] = (request.object or {})["spec"]
     later = reserved_fields.was_reviewed(pod)
     limits = config.asks
+    if later and _is_by_claims(pod):
+        return _by_claims(request, pod, spec, later=True)
     if later:
         ask = _ask_of_later(pod, spec, limits)
         problems = _problems_of_later(pod, ask, config)
     else:
         found = read_new_request(pod.metadata.annotations or {}, spec, limits, default_mode=config.default_mode)
+        if isinstance(found, Refusal) and _may_ask_by_claims(pod, config):
+            found = _as_beside_claims(found, pod, spec, limits)
         problems = validate_new_pod(pod, found, config)
+        if found is None and not problems and _may_ask_by_claims(pod, config):
+            return _by_claims(request, pod, spec, later=False)
         if found is None:
             return _denied(request, problems) if problems else _hidden(request, pod)
         ask = found
@@ -83,9 +98,41 @@ def _review_creation(request: ReviewRequest, pod: Pod, config: AdmissionConfig) 
         else pod_warnings.new_pod_warnings(pod, ask.before, ask.stored, ask.asked)
     )
     warnings = (*advised, *unknown_demands(spec))
-    claim = claim_added(pod.spec) if later else claim_name(request.uid) if config.hand_over == "dra" else ""
+    claim = pod_claims.claim_added(pod.spec) if later else claim_name(request.uid) if config.hand_over == "dra" else ""
     patch = tuple(mutations(pod, ask.stored, ask.asked, config, claim=claim))
     return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _may_ask_by_claims(pod: Pod, config: AdmissionConfig) -> bool:
+    """Whether its own ResourceClaims may be ours. No gate holds a pod that is on a node already."""
+    return config.hand_over == "dra" and pod_claims.names_others(pod.spec) and not pod.spec.node_name
+
+
+def _as_beside_claims(refusal: Refusal, pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> Refusal:
+    """Keys that only say how to use a GPU belong into the claim of a pod that asks by claims."""
+    annotations = pod.metadata.annotations or {}
+    options = [key for key in annotations if key.removeprefix(f"{SLUICE}/") in POD_KEYS]
+    rest = {key: value for key, value in annotations.items() if key not in options}
+    if refusal.field not in options or read_new_request(rest, spec, limits) is not None:
+        return refusal
+    why = "the pod asks by ResourceClaims, whose parameters say how"
+    right = f"{refusal.field.removeprefix(f'{SLUICE}/')} in the claim's SliceRequest"
+    return msgspec.structs.replace(refusal, message=why, allowed=right)
+
+
+def _is_by_claims(pod: Pod) -> bool:
+    """Whether the first review found a pod that may ask by ResourceClaims of its own."""
+    stored = decode_stored((pod.metadata.annotations or {})[ANNOTATION_REQUEST])
+    return not isinstance(stored, Refusal) and is_by_claims(stored) and pod_claims.names_others(pod.spec)
+
+
+def _by_claims(request: ReviewRequest, pod: Pod, spec: Mapping[str, Any], *, later: bool) -> AdmissionResponse:
+    """A pod that waits until its ResourceClaims are read. It may be none of ours, so no more of it is judged."""
+    grants = list(reserved_fields.validate_granted_annotations(pod)) if later else []
+    if grants:
+        return _denied(request, grants)
+    stored = request_by_claims(pod.metadata.annotations or {}, spec)
+    return AdmissionResponse(request.uid, patch=tuple(waits_by_claims(pod, stored)))
 
 
 def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:

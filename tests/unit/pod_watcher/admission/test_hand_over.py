@@ -127,6 +127,17 @@ def test_the_name_of_our_claim_is_refused_by_hand():
     assert denial(made).startswith("spec.resourceClaims[sluice] = 'x': this name belongs to the claim that Sluice adds")
 
 
+@pytest.mark.parametrize("name", ["sluice.dev", "gpu.nvidia.com", "mig.nvidia.com"])
+def test_the_extended_resource_of_a_class_is_refused_with_what_to_write_instead(name):
+    """The scheduler makes such a claim itself, finds no device, and the pod would wait forever."""
+    key = f"deviceclass.resource.kubernetes.io/{name}"
+    amounts = {"limits": {key: "1"}}
+    assert denial(pod(container(resources=amounts)), AdmissionConfig()) == (
+        f"spec.containers[main].resources.limits[{key}] = '1': the scheduler itself would allocate {name} for it, past "
+        f"Sluice (allowed: a ResourceClaimTemplate of class {name}, or nvidia.com/gpu)"
+    )
+
+
 def test_the_extended_resource_of_another_class_is_left_alone():
     """Other drivers publish their devices."""
     key = "deviceclass.resource.kubernetes.io/nic.example.com"

@@ -65,6 +65,12 @@ def handed_over_pod(name: str, uid: str, claim: str, **how: Any) -> dict[str, An
     return pod
 
 
+def device_class(name: str, *, managed: bool = True, **spec: Any) -> dict[str, Any]:
+    """A DeviceClass."""
+    labels = {"sluice.dev/managed": "true"} if managed else {}
+    return {"metadata": {"name": name, "uid": name, "labels": labels, "resourceVersion": "7"}, "spec": spec}
+
+
 @dataclass
 class Claims:
     """A few ResourceClaims, with the rules of kubernetes v1.37.2 (pkg/apis/resource/validation)."""
@@ -154,6 +160,7 @@ class ApiModel:
     evictions: list[str] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
     claims: Claims = field(default_factory=Claims)
+    classes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"sluice.dev": device_class("sluice.dev")})
     versions: itertools.count = field(default_factory=lambda: itertools.count(100))
 
     @property
@@ -213,6 +220,10 @@ def _apply(pod: dict[str, Any], operation: dict[str, Any]) -> None:
             if last not in holder:
                 raise RefusedError(422)
             del holder[last]
+        case "replace":
+            if last not in holder:
+                raise RefusedError(422)
+            holder[last] = copy.deepcopy(operation["value"])
         case _:
             raise AssertionError(operation)
 

@@ -164,7 +164,9 @@ class Bench:
         claims = [copy.deepcopy(each) for each in self.api.claims.objects.values()]
         version = str(next(self.api.claims.versions))
         listing = (e.ListingStarted("claims"), *map(e.ClaimSeen, claims), e.ListingEnded("claims", version))
-        return [e.ClaimsServed(served=True), *listing]
+        classes = [copy.deepcopy(each) for each in self.api.classes.values()]
+        named = (e.ListingStarted("classes"), *map(e.ClassSeen, classes), e.ListingEnded("classes", version))
+        return [e.ClaimsServed(served=True), *named, *listing]
 
     def show_claim(self, claim: dict[str, Any]) -> None:
         """The watch shows a version of a claim."""

@@ -77,6 +77,8 @@ class ApiHandler:
             return
         if self._listed is not None:
             self._listed.add(view.uid)
+        if self._context.pod_store.left(view):
+            return
         record, change = self._context.pod_store.seen(raw, view, now)
         if record is not None:
             self._context.to_reconcile[record.uid] = None

@@ -10,6 +10,8 @@ from sluice_pod_watcher.core.cluster.events import (
     ClaimSeen,
     ClaimsServed,
     ClaimWritten,
+    ClassGone,
+    ClassSeen,
     HandOverNotWritten,
     HandOverWritten,
     ListingEnded,
@@ -21,6 +23,8 @@ ClaimEvent = (
     ClaimsServed
     | ClaimSeen
     | ClaimGone
+    | ClassSeen
+    | ClassGone
     | ClaimWritten
     | ClaimRefused
     | ListingStarted
@@ -44,6 +48,10 @@ class ClaimHandler:
             case ClaimsServed():
                 context.pod_store.claims.is_served = context.hand_over.is_served = event.served
                 self._news(context.pod_store.claims.all_users(), now)
+            case ClassSeen() | ClassGone() | ListingStarted(what="classes") | ListingEnded(what="classes"):
+                context.pod_store.claims.classes.handle(event)
+                if isinstance(event, ListingEnded) or context.pod_store.claims.classes.was_listed:
+                    self._news(context.pod_store.waiting_for_claims(), now)
             case ClaimSeen() | ClaimGone() | ListingStarted() | ListingEnded():
                 self._news(context.pod_store.claims.handle(event, now), now)
             case ClaimWritten() | ClaimRefused():

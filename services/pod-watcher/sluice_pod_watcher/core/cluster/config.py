@@ -70,7 +70,10 @@ class ClusterConfig:
     claim_told_after_s: float = 10.0
     """A ResourceClaim that is late or does not fit is a problem after this: most of them end by themselves."""
     claim_left_after_s: float = 60.0
-    """An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag."""
+    """
+    An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag. A pod
+    whose claims cannot be listed is left to the scheduler.
+    """
     mirror_gpus: bool = True
     """Whether to write the objects that `kubectl get gpus` shows."""
     gpus_per_s: float = 10.0

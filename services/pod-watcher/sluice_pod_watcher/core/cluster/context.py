@@ -107,6 +107,10 @@ class ClusterContext:
 
     def settle(self, now: float) -> None:
         """Reconcile the pods with news, and a part of the backlog."""
+        for uid in self.pod_store.take_freed():
+            if (freed := self.pod_store.records.get(uid)) is not None:
+                self.log_change(freed, self.pod_store.claim_changed(freed, now))
+                self.to_reconcile[uid] = None
         looked_at, self.to_reconcile = self.to_reconcile, {}
         if len(looked_at) > BACKLOG_MAX:
             self.backlog |= looked_at
@@ -144,5 +148,6 @@ class ClusterContext:
         elif change:
             asks = "now asks" if change == "changed" else "asks"
             self.told.append(WriteLogLine("info", f"{who} {asks} for {claims_text(terms.claims)}", record.uid))
-            for each in record.view.unknown if record.view is not None and change == "new" else ():
+            warnings = (*record.view.unknown, *record.claim_warnings) if record.view is not None else ()
+            for each in warnings if change == "new" else ():
                 self.pod_reconciler.status_writer.event(record, "Warning", "SliceWarning", each)

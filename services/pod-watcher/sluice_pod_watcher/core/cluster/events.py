@@ -15,8 +15,8 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 Raw = Mapping[str, Any]
 """An object of the API server."""
-ListedKind = Literal["pods", "others", "nodes", "claims"]
-"""Our pods (by label), all other pods, nodes, ResourceClaims: each kind is listed and watched on its own."""
+ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
+"""Our pods (by label), all other pods, nodes, ResourceClaims, DeviceClasses: each kind is listed and watched alone."""
 
 # -- events -------------------------------------------------------------------------------------------------------
 
@@ -210,6 +210,20 @@ class ClaimGone:
     claim: Raw
 
 
+@dataclass(frozen=True, slots=True)
+class ClassSeen:
+    """A DeviceClass was listed, added or modified."""
+
+    device_class: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGone:
+    """A DeviceClass was deleted."""
+
+    device_class: Raw
+
+
 ClaimStep = Literal["create", "protect", "allocate", "deallocate"]
 
 
@@ -282,6 +296,8 @@ Event = (
     | ClaimsServed
     | ClaimSeen
     | ClaimGone
+    | ClassSeen
+    | ClassGone
     | ClaimWritten
     | ClaimRefused
     | HandOverWritten
@@ -306,7 +322,10 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """Write, in one patch, that the slice was created again or is declined. `PatchDone` or `PatchRefused` follows."""
+    """
+    Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone` or
+    `PatchRefused` follows.
+    """
 
     uid: RequestId
     namespace: str

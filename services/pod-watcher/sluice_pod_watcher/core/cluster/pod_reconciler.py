@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST
-from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
+from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released, ResourceClaimRef
 from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
@@ -29,7 +29,7 @@ from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods import pod_patches
 from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
-from sluice_pod_watcher.core.cluster.pods.granted_annotations import annotations_of, held_by
+from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -49,6 +49,10 @@ SERVER_ERRORS = 500
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Failures without an Event: the API server is away, or the pod is another one."""
 ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
+LEFT_UNSEEN = (
+    "its ResourceClaims cannot be seen, so the pod is left to the scheduler, without a slice: an administrator finds "
+    "why in the pod-watcher's log. If they are of a class that Sluice serves, delete the pod and create it again then"
+)
 TOLD_AFTER = 5
 """Failures in a row, within half a minute, before the pod gets an Event: shorter troubles end by themselves."""
 
@@ -87,6 +91,7 @@ class PodReconciler:
         if record.needs_read:
             self._read(record, now)
         view = record.view
+        self.claims.watch_for(record)
         if record.ended is not None or view is None:
             return
         is_bound_anew = isinstance(record.answer, Bound) and not view.dying
@@ -98,7 +103,9 @@ class PodReconciler:
             return
         self._read_claims(record, view, now)
         self.claims.make(record, view, now)
-        if record.asked is None and record.held is not None:
+        if self._goes_without(record, view, now):
+            return
+        if not record.is_understood and record.held is not None:
             self._complain(record, ASKS_FOR_WHAT)
         stuck = self._stuck(record, view, now)
         if not record.needs_read and isinstance(record.answer, Bound):
@@ -111,11 +118,11 @@ class PodReconciler:
     # -- the pod itself -------------------------------------------------------------------------------------------
 
     def _bind_or_annotate(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> None:
-        if record.asked is None or record.writing.under_way or view.others_gates:
+        if not record.is_understood or record.writing.under_way or view.others_gates:
             return
         if not bound.is_for(record.held):
             return  # it is bound to its own slice again
-        annotations = annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
+        annotations = self._annotations(record, view, bound)
         if isinstance(annotations, str):
             self._complain(record, f"cannot be given its slice: {annotations}")
             return
@@ -135,6 +142,45 @@ class PodReconciler:
             self._complain(record, f"cannot be bound: {patch}")
         else:
             self._send(record, patch, now)
+
+    def _annotations(self, record: PodRecord, view: PodView, bound: Bound) -> dict[str, str] | str:
+        if record.asked is None:
+            assert record.terms is not None
+            return allocation_of(bound, record.terms.ways)
+        return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
+
+    def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
+        """
+        Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
+        its claims is ours, and others place it. Whether that is all about it.
+        """
+        if record.shared is not None:
+            self._join(record, view, record.shared, now)
+        unseen = self.claims.cannot_be_seen(record, view, now)
+        if not view.is_gated or not (record.is_not_ours or unseen):
+            return False
+        if self._may(record, record.writing, now):
+            if unseen:
+                self.status_writer.event(record, "Warning", "SliceWarning", LEFT_UNSEEN)
+            patch = pod_patches.leave(view)
+            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+        return True
+
+    def _join(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> None:
+        """Start a pod beside others with its ResourceClaim; from then on it is one of its node's other pods."""
+        if not view.is_gated or view.others_gates:
+            return
+        node = self.claims.joins(record, view, ref, now)
+        if not node:
+            return
+        patch = pod_patches.join(view, NodeName(node))
+        if isinstance(patch, str):
+            self._complain(record, f"cannot be bound: {patch}")
+            record.claim_problem = f"it cannot start beside the other pods of its ResourceClaim {ref.name}: {patch}"
+        elif self._may(record, record.writing, now):
+            shared = f"starts on {node}, with the devices of the ResourceClaim {ref.name}, which other pods use too"
+            self.status_writer.event(record, "Normal", "SliceShared", shared)
+            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """

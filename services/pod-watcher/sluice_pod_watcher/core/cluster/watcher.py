@@ -25,6 +25,8 @@ from sluice_pod_watcher.core.cluster.events import (
     ClaimsServed,
     ClaimsUnreadable,
     ClaimWritten,
+    ClassGone,
+    ClassSeen,
     Continue,
     Continued,
     Event,
@@ -117,11 +119,13 @@ class ClusterWatcher:
             case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
                 self._host_event(event, now)
             case (
-                ListingStarted(what="claims")
-                | ListingEnded(what="claims")
+                ListingStarted(what="claims" | "classes")
+                | ListingEnded(what="claims" | "classes")
                 | ClaimsServed()
                 | ClaimSeen()
                 | ClaimGone()
+                | ClassSeen()
+                | ClassGone()
                 | ClaimWritten()
                 | ClaimRefused()
                 | HandOverWritten()

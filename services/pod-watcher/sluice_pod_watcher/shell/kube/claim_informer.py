@@ -1,16 +1,26 @@
 """
-List and watch ResourceClaims, where the API server has them in version v1 (Kubernetes 1.34 and newer).
+List and watch ResourceClaims and DeviceClasses, where the API server has them in v1 (Kubernetes 1.34 and newer).
 
 All claims are watched: a user's own has no label of ours. The core keeps a few fields of each.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.retry import Backoff
-from sluice_pod_watcher.core.cluster.events import ClaimGone, ClaimSeen, ClaimsServed
+from sluice_pod_watcher.core.cluster.events import (
+    ClaimGone,
+    ClaimSeen,
+    ClaimsServed,
+    ClassGone,
+    ClassSeen,
+    Event,
+    ListedKind,
+    Raw,
+)
 from sluice_pod_watcher.shell.kube.claim_writer import RESOURCE_V1
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
@@ -36,18 +46,17 @@ class ClaimInformer:
         await self.wanted.wait()
         while not await self._is_served():
             await self.clock.sleep(ASK_AGAIN_S)
-        reflector = Reflector(
-            self.api,
-            self.clock,
-            "claims",
-            f"{RESOURCE_V1}/resourceclaims",
-            "",
-            ClaimSeen,
-            ClaimGone,
-            self.offer,
-            resync_s=self.resync_s,
-        )
-        await reflector.run()
+        claims = self._reflector("claims", "resourceclaims", ClaimSeen, ClaimGone)
+        classes = self._reflector("classes", "deviceclasses", ClassSeen, ClassGone)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(claims.run(), name="watch resourceclaims")
+            tasks.create_task(classes.run(), name="watch deviceclasses")
+
+    def _reflector(
+        self, what: ListedKind, resource: str, seen: Callable[[Raw], Event], gone: Callable[[Raw], Event]
+    ) -> Reflector:
+        path = f"{RESOURCE_V1}/{resource}"
+        return Reflector(self.api, self.clock, what, path, "", seen, gone, self.offer, resync_s=self.resync_s)
 
     async def _is_served(self) -> bool:
         """Whether the API server has them; asked until it answers."""

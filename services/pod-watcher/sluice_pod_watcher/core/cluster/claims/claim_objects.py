@@ -7,7 +7,7 @@ written apart. Rule of the claim controller (pkg/controller/resourceclaim): it d
 ended only with its finalizer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.contracts.dra.names import (
@@ -77,22 +77,52 @@ def wanted_devices(
     }
 
 
-def allocated(claim: ClaimView, devices: Mapping[str, Device], node: str, view: PodView) -> dict[str, Any]:
+def allocated(
+    claim: ClaimView,
+    devices: Mapping[str, Device],
+    node: str,
+    view: PodView,
+    classes: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
     """
     A merge patch of the status: allocation and reservation in one, under the version that was seen.
 
-    The shell adds `allocationTimestamp`: without it kube-scheduler would add one, which is refused as a change.
+    `classes` are the specs of our DeviceClasses, by name: their configurations are copied, as kube-scheduler does
+    (k8s.io/dynamic-resource-allocation, structured/internal/stable/allocator_stable.go). The shell adds
+    `allocationTimestamp`: without it kube-scheduler would add one, which is refused as a change.
     """
     results = [
         {"request": request, "driver": driver, "pool": pool, "device": device}
         for request, (driver, pool, device) in devices.items()
     ]
     found: dict[str, Any] = {"results": results}
-    if claim.configs:
-        found["config"] = [{"source": "FromClaim", **each} for each in claim.configs]
+    configs = [*_of_classes(claim, devices, classes), *_of_claim(claim, devices)]
+    if configs:
+        found["config"] = configs
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     allocation = {"devices": found, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
     return _status(claim, {"allocation": allocation, "reservedFor": [*claim.reserved, _consumer(view)]})
+
+
+def _of_classes(
+    claim: ClaimView, devices: Mapping[str, Device], classes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
+    """The configurations of the classes of the requests that got a device, each once with its requests."""
+    requests: dict[str, list[str]] = {}
+    for request, name in claim.classes.items():
+        if request in devices:
+            requests.setdefault(name, []).append(request)
+    for name, those in requests.items():
+        for each in classes.get(name, {}).get("config") or ():
+            yield {"source": "FromClass", "requests": those, **each}
+
+
+def _of_claim(claim: ClaimView, devices: Mapping[str, Device]) -> Iterator[Mapping[str, Any]]:
+    """The claim's own configurations that are for all requests, or for one that got a device."""
+    for each in claim.configs:
+        said = each.get("requests") or ()
+        if not said or any(request in said or request.partition("/")[0] in said for request in devices):
+            yield {"source": "FromClaim", **each}
 
 
 def reserved(claim: ClaimView, view: PodView) -> dict[str, Any]:

@@ -8,8 +8,9 @@ time, with the version that was seen as their guard, so a step that landed witho
 
 from dataclasses import dataclass, field
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import Bound
+from sluice.contracts.messages import Bound, ResourceClaimRef
 from sluice_pod_watcher.core.cluster.claims import claim_objects
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
@@ -31,6 +32,8 @@ from sluice_pod_watcher.core.workqueue import DelayedQueue
 CHANGED_MEANWHILE = frozenset({0, 404, 409})
 """Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
 INVALID = 422
+RESERVED_MAX = 256
+"""Pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)."""
 UNPROTECTED_MAX = 1000
 """Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
 DOING = {
@@ -69,7 +72,12 @@ class ClaimReconciler:
     # -- before the request ---------------------------------------------------------------------------------------
 
     def make(self, record: PodRecord, view: PodView, now: float) -> None:
-        """Create the claim of a waiting pod, where there is none."""
+        """Create the claim of a waiting pod, where there is none, and tell what its own claims still lack."""
+        if record.by_own_claims and view.is_gated and self.store.is_served is None:
+            self._watch()
+            return
+        if record.claim_missing and view.is_gated:
+            self._is_late(record, record.claim_missing, now)
         if not view.pod_claim or not view.is_gated or view.others_gates or record.asked is None or record.is_refused:
             return
         if self.store.is_served is None:
@@ -86,6 +94,16 @@ class ClaimReconciler:
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
             self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
+
+    def cannot_be_seen(self, record: PodRecord, view: PodView, now: float) -> bool:
+        """Whether a pod waits for its own ResourceClaims, which cannot be listed: they may be another driver's."""
+        is_blind = not self.store.was_listed or not self.store.classes.was_listed
+        if not (record.by_own_claims and record.terms is None and view.is_gated and is_blind):
+            return False
+        until = record.since + self.config.claim_left_after_s
+        if now < until:
+            self.delayed_queue.at(record.uid, until)
+        return now >= until
 
     def _judge(self, record: PodRecord, claim: ClaimView, now: float) -> None:
         """A claim of the pod's name exists: is it the pod's own?"""
@@ -134,12 +152,50 @@ class ClaimReconciler:
             wanted = claim_objects.wanted_devices(bound.allocation, bound, refs, claim.uid)
             if claim.is_allocated and dict(claim.devices) == wanted and claim.is_reserved_for(record.uid):
                 continue
+            if claim.is_allocated and dict(claim.devices) != wanted and not self._may_be_replaced(record, claim, now):
+                return True
             if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
                 self.out.append(self._next(record, view, claim, wanted, str(bound.node)))
             return True
         if refs:
             record.claim_problem, record.claim_late_since = "", None
         return False
+
+    def _may_be_replaced(self, record: PodRecord, claim: ClaimView, now: float) -> bool:
+        """Whether an allocation that does not belong to the pod's slice may be taken back."""
+        if not claim.is_of_our_driver:
+            whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
+            self._is_late(record, f"its ResourceClaim {claim.name} is allocated by the driver {whose}", now)
+            return False
+        if claim.is_used_beside(record.uid):
+            self._is_late(record, f"its ResourceClaim {claim.name} is still used by other pods", now)
+            return False
+        return True
+
+    def joins(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> str:
+        """The node on which a pod starts beside others with one claim, once that is reserved for it; empty before."""
+        claim, beside = self.store.get(view.namespace, ref.name), record.beside
+        wanted: dict[str, Device] = {}
+        if beside is not None and beside.terms is not None and isinstance(bound := beside.answer, Bound):
+            wanted = claim_objects.wanted_devices(bound.allocation, bound, beside.terms.resource_claims, ref.uid)
+        if claim is None or claim.uid != ref.uid or claim.dying or not wanted or dict(claim.devices) != wanted:
+            why = f"it uses the ResourceClaim {ref.name} beside another pod, and that claim is not allocated yet"
+            self._is_late(record, why, now)
+            return ""
+        if claim.is_reserved_for(record.uid):
+            record.claim_problem, record.claim_late_since = "", None
+            return claim.node
+        if len(claim.reserved) >= RESERVED_MAX:
+            record.claim_problem = f"its ResourceClaim {ref.name} is used by {RESERVED_MAX} pods, the most of one claim"
+        elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
+            where = record.uid, claim.namespace, claim.name
+            self.out.append(WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
+        return ""
+
+    def watch_for(self, record: PodRecord) -> None:
+        """Its request may stand for other pods of its claims, which shows only where they are watched."""
+        if record.over and self.store.is_served is None:
+            self._watch()
 
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str
@@ -152,7 +208,8 @@ class ClaimReconciler:
         if not claim.is_protected and claim.uid not in self._unprotected:
             return ProtectClaim(*where, claim_objects.protection(claim))
         if not claim.is_allocated:
-            return WriteClaimStatus(*where, "allocate", claim_objects.allocated(claim, wanted, node, view))
+            body = claim_objects.allocated(claim, wanted, node, view, self.store.classes.ours)
+            return WriteClaimStatus(*where, "allocate", body)
         return WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
 
     # -- results --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
+from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
 from sluice_pod_watcher.core.cluster.events import ClaimGone, ClaimSeen, ListingEnded, ListingStarted, Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 
@@ -20,6 +21,7 @@ class ClaimStore:
     is_served: bool | None = None
     """Whether the API server has resource.k8s.io/v1; None before it was asked."""
     was_listed: bool = False
+    classes: ClassStore = field(default_factory=ClassStore)
     _claims: dict[ClaimKey, ClaimView] = field(default_factory=dict)
     _users: dict[ClaimKey, dict[RequestId, None]] = field(default_factory=dict)
     _listed: set[ClaimKey] | None = None

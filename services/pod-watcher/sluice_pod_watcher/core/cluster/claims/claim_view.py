@@ -34,8 +34,7 @@ class ClaimView:
     owner: RequestId
     """The UID of the pod that it was made for; empty for a claim of its own."""
     owner_name: str
-    configs: tuple[Mapping[str, Any], ...]
-    """`spec.devices.config`."""
+    spec: Mapping[str, Any]
     is_allocated: bool
     devices: Mapping[str, Device]
     """By request, where it is allocated."""
@@ -48,6 +47,22 @@ class ClaimView:
         return self.namespace, self.name
 
     @property
+    def configs(self) -> tuple[Mapping[str, Any], ...]:
+        """`spec.devices.config`."""
+        return tuple(_list(_map(self.spec, "devices"), "config"))
+
+    @property
+    def classes(self) -> Mapping[str, str]:
+        """By request, or `request/subrequest`, its DeviceClass."""
+        found: dict[str, str] = {}
+        for request in _list(_map(self.spec, "devices"), "requests"):
+            name, subs = str(request.get("name")), _list(request, "firstAvailable")
+            found |= {f"{name}/{each.get('name')}": str(each.get("deviceClassName")) for each in subs}
+            if not subs:
+                found[name] = str(_map(request, "exactly").get("deviceClassName"))
+        return found
+
+    @property
     def is_protected(self) -> bool:
         """Whether it has the finalizer with which the claim controller deallocates it."""
         return FINALIZER in self.finalizers
@@ -56,6 +71,15 @@ class ClaimView:
     def is_of_our_driver(self) -> bool:
         """Whether it is allocated, by us alone."""
         return self.is_allocated and all(driver == DRIVER for driver, _, _ in self.devices.values())
+
+    def is_used_beside(self, pod: str) -> bool:
+        """Whether it is a claim of several pods, and reserved for another one than the pod with this UID."""
+        return not self.owner and any(each.get("uid") != pod for each in self.reserved)
+
+    @property
+    def node(self) -> str:
+        """The node of its devices; empty where it is not allocated."""
+        return next((pool for _, pool, _ in self.devices.values()), "")
 
     def is_reserved_for(self, pod: str) -> bool:
         """Whether the pod with this UID may use it."""
@@ -82,7 +106,7 @@ def read_claim_object(raw: Raw) -> ClaimView | None:
         finalizers=tuple(str(each) for each in meta.get("finalizers") or ()),
         owner=RequestId(str(owner.get("uid", ""))),
         owner_name=str(owner.get("name", "")),
-        configs=tuple(_list(_map(spec, "devices"), "config")),
+        spec=spec,
         is_allocated=isinstance(allocation, dict),
         devices={
             str(each.get("request")): (str(each.get("driver")), str(each.get("pool")), str(each.get("device")))

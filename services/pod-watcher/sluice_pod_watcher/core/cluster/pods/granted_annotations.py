@@ -5,12 +5,12 @@ An annotation mirrors a grant and never is one: nothing is granted because of it
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
 from sluice.contracts.ids import AllocationId, NodeName, is_token
 from sluice.contracts.kube import names
-from sluice.contracts.messages import Bound, ContainerDevices, Held
+from sluice.contracts.messages import Bound, Claim, ContainerDevices, Held
 from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
@@ -49,6 +49,14 @@ def annotations_of(bound: Bound, asked: ResolvedRequest, *, by_claim: bool = Fal
         for key, text in _values(given, bound.ticket).items():
             found[names.granted(container, key)] = text
     return found
+
+
+def allocation_of(bound: Bound, ways: Sequence[tuple[Claim, ...]]) -> dict[str, str] | str:
+    """The granted annotation of a pod that asks by ResourceClaims of its own, in one of these ways; or why none."""
+    granted = {each.container for each in bound.containers}
+    if any(granted == {claim.container for claim in way} for way in ways):
+        return {names.GRANTED_ALLOCATION: str(bound.allocation)}
+    return f"the binding has devices for {', '.join(sorted(granted))}, which is no way to serve its ResourceClaims"
 
 
 def _values(given: ContainerDevices, ticket: str) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.contracts.bus.trace_headers import trace_id
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.kube.names import GATE, GRANTED_DECLINED, GRANTED_TRACE
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, GRANTED_DECLINED, GRANTED_TRACE, LABEL_MANAGED
 from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pods.pod_view import NodePin, PodView
 
@@ -58,6 +58,26 @@ def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
     return (_uid(view.uid), *(_test(key, text) for key, text in sorted(has.items())), *_annotate(changed))
 
 
+def leave(view: PodView) -> Patch:
+    """Take our gate, label and annotation off a pod that asks for nothing of ours. Other gates stay."""
+    gates = "/spec/schedulingGates"
+    left = [{"name": each} for each in view.others_gates]
+    opened = {"op": "replace", "path": gates, "value": left} if left else {"op": "remove", "path": gates}
+    return (
+        _uid(view.uid),
+        {"op": "test", "path": gates, "value": [{"name": each} for each in view.gates]},
+        opened,
+        {"op": "remove", "path": _path(ANNOTATION_REQUEST)},
+        {"op": "remove", "path": f"/metadata/labels/{_token(LABEL_MANAGED)}"},
+    )
+
+
+def join(view: PodView, node: NodeName) -> Patch | str:
+    """The same for a pod that starts on this node beside others with its ResourceClaim; or why it cannot be pinned."""
+    pin = _pin(view.pinning, node)
+    return pin if isinstance(pin, str) else (*leave(view), *pin)
+
+
 def _is_held(view: PodView) -> Patch:
     """Only our gate holds it, and it has declined no more than is known; a test for null is one for absence."""
     return (
@@ -81,8 +101,13 @@ def _annotate(annotations: Mapping[str, str]) -> Patch:
 
 
 def _path(key: str) -> str:
-    """The path of an annotation; a key is one token of a JSON pointer (RFC 6901)."""
-    return f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+    """The path of an annotation."""
+    return f"/metadata/annotations/{_token(key)}"
+
+
+def _token(key: str) -> str:
+    """A key as one token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _pin(pinning: NodePin, node: NodeName) -> Patch | str:

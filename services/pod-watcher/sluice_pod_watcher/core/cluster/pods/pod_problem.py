@@ -61,7 +61,12 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
             return _lost(_words_of(answer, view))
         case Bound():
             return _of_bound(answer, view, record.complaint, stuck, ails)
-        case _ if view.is_gated and record.terms is None and record.asked is not None and view.others_gates:
+        case _ if (
+            view.is_gated
+            and record.terms is None
+            and view.others_gates
+            and (record.asked is not None or record.by_own_claims)
+        ):
             words = f"it waits for other scheduling gates before it requests a slice: {', '.join(view.others_gates)}"
             return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
         case None if record.is_lost and view.condition is not None:

@@ -20,6 +20,7 @@ from sluice.contracts.messages import (
     RequestMessage,
     RequestRejected,
     RequestWithdrawn,
+    ResourceClaimRef,
     WaitOver,
     WithdrawCause,
 )
@@ -86,7 +87,20 @@ class PodRecord:
     unread: Raw | None = None
     """Its object, while parsing its request waits for that."""
     unclaimed: Raw | None = None
-    """Its object, while its request waits for the UID of its ResourceClaim."""
+    """Its object, while its request waits for its ResourceClaims, or follows those that it names itself."""
+    by_own_claims: bool = False
+    """It asks by ResourceClaims of its own, if for anything; `asked` is None, as they are objects of their own."""
+    is_not_ours: bool = False
+    """None of its own ResourceClaims is ours, and it asks for nothing else: its gate is opened, without a slice."""
+    shared: ResourceClaimRef | None = None
+    """Its own ResourceClaim, which the request of the pod `beside` stands for: it starts there, without a request."""
+    beside: "PodRecord | None" = None
+    over: WithdrawCause | Literal[""] = ""
+    """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
+    claim_missing: str = ""
+    """What has to exist before its own ResourceClaims can be read, as a sentence; empty if nothing."""
+    claim_warnings: tuple[str, ...] = ()
+    """About its own ResourceClaims, for its owner."""
     writing_claim: PendingWrite = field(default_factory=PendingWrite)
     """Writes of its ResourceClaims: one at a time."""
     claim_problem: str = ""
@@ -113,6 +127,11 @@ class PodRecord:
     def active(self) -> bool:
         """Whether it is wanted."""
         return self.ended is None
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether it is known what its pod asks for."""
+        return self.asked is not None or (self.by_own_claims and self.terms is not None)
 
     @property
     def is_refused(self) -> bool:
@@ -206,4 +225,6 @@ class PodRecord:
             preempts=terms.preempts,
             labels=dict(terms.labels),
             resource_claims=terms.resource_claims,
+            alternatives=terms.alternatives,
+            same_gpu=terms.same_gpu,
         )

@@ -13,8 +13,10 @@ from dataclasses import replace
 from typing import Literal
 
 from sluice.contracts.admission.config import GPUS_MAX
-from sluice.contracts.admission.stored_request import ResolvedRequest, read_stored
+from sluice.contracts.admission.stored_request import read_stored
 from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.kube.names import is_claim_name
+from sluice.contracts.manifests.resource_claims import two_vocabularies
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
@@ -25,7 +27,15 @@ from sluice.contracts.messages import (
     ResourceClaimRef,
     WithdrawCause,
 )
+from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
+from sluice_pod_watcher.core.cluster.claims.asked_by_claims import (
+    AskedByClaims,
+    asked_by_claims,
+    resolved,
+    shared_and_more,
+)
+from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
@@ -63,6 +73,8 @@ class PodStore:
         """Whether pods that terms of requests match have yet to be published."""
         self.claims = ClaimStore()
         """The ResourceClaims that our pods name."""
+        self.claim_requests = ClaimRequestIndex()
+        """The request that stands for each ResourceClaim."""
 
     # -- for the publisher ----------------------------------------------------------------------------------------
 
@@ -150,16 +162,27 @@ class PodStore:
         self._count(record)
         return record, change
 
+    def left(self, view: PodView) -> bool:
+        """Whether this version of a pod has our marks no more, and there is nothing about it to remember."""
+        record = self.records.get(view.uid)
+        is_over = record is not None and record.terms is None and not record.on_bus
+        if record is None or not is_over or not view.is_left_to_others:
+            return False
+        self._forget(record)
+        return True
+
     def gone(self, uid: RequestId) -> PodRecord | None:
         """The object is certainly gone. Returns the record if that ended its request."""
         self._bury(uid)
         record = self.records.get(uid)
         if record is None:
             return None
-        for name in record.view.resource_claims if record.view is not None else ():
-            self.claims.unused_by(uid, (record.namespace, name))
+        claims = record.view.resource_claims if record.view is not None else {}
         record.view, record.needs_read, record.unclaimed = None, False, None
+        record.shared = record.beside = None
         ended = self._ended(record, "pod gone")
+        for name in claims.values() if not record.over else ():
+            self.claims.unused_by(uid, (record.namespace, name))
         if self.word(uid) is None:
             self._forget(record)
         elif self._by_name.get((record.namespace, record.name)) == uid:
@@ -188,6 +211,8 @@ class PodStore:
         record.on_bus = True
         if _counts(record, word):
             record.terms = terms_of(word)
+            for ref in record.terms.resource_claims:
+                self.claims.used_by(uid, (word.namespace, ref.name))
         if isinstance(word, AllocationRequested) and record.held is None:
             record.held = word.held
         if isinstance(word, AllocationRequested) and record.declined is None:
@@ -243,12 +268,23 @@ class PodStore:
             return ""
         return self._read_terms(record, raw, now)
 
+    def waiting_for_claims(self) -> list[RequestId]:
+        """Pods whose request follows ResourceClaims, or waits for them."""
+        return [uid for uid, record in self.records.items() if record.unclaimed is not None]
+
+    def take_freed(self) -> list[RequestId]:
+        """Pods whose ResourceClaim has no request any more: one of them asks next."""
+        freed, self.claim_requests.freed = self.claim_requests.freed, {}
+        return [uid for key in freed for uid in self.claims.users(key)]
+
     def claim_changed(self, record: PodRecord, now: float) -> Change:
         """
         Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a slice
         names the present one.
         """
         view, raw = record.view, record.unclaimed
+        if record.over and self._ended(record, record.over):
+            return "ended"
         if view is None or not record.active:
             return ""
         if raw is not None:
@@ -297,7 +333,7 @@ class PodStore:
         before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
-        for name in view.resource_claims:
+        for name in view.resource_claims.values():
             self.claims.used_by(view.uid, (view.namespace, name))
         return before
 
@@ -313,10 +349,23 @@ class PodStore:
         """Close its request for good. Returns whether that has to be published."""
         if record.ended is not None:
             return False
+        record.over = cause if self._is_used_by_others(record) else ""
+        if record.over:
+            return False
         record.ended = cause
         self._count(record)
         self._say(record)
         return record.terms is not None
+
+    def _is_used_by_others(self, record: PodRecord) -> bool:
+        """Whether other pods use a ResourceClaim for which its request stands, as far as that is known."""
+        for ref in record.terms.resource_claims if record.terms is not None and not record.is_refused else ():
+            claim = self.claims.get(record.namespace, ref.name)
+            if claim is not None and claim.uid == ref.uid and claim.is_used_beside(record.uid):
+                return True
+            if not (is_claim_name(ref.name) or self.claims.was_listed or self.claims.is_served is False):
+                return True
+        return False
 
     def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
         """Parse the request of a pod."""
@@ -324,41 +373,99 @@ class PodStore:
         assert view is not None
         found = raw.get("spec")
         spec = found if isinstance(found, dict) else {}
-        if record.asked is None and view.request:
-            asked = read_stored(view.request, spec, self._limits if record.held is None else _OF_WHO_HAS_IT)
-            if isinstance(asked, ResolvedRequest):
-                record.asked = asked
-            elif record.held is None and not record.is_passed_over:
-                return self._take_terms(record, RequestTerms(refusal=asked), now)
+        refusal = self._read_words(record, view, spec)
         if record.is_passed_over:
             return ""
-        if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
-            return ""  # it requests nothing, or runs without us
+        own = self._own_claims(record, view, raw, spec) if refusal is None else AskedByClaims(refusal=refusal)
+        if own.refusal is not None:
+            return self._take_terms(record, RequestTerms(refusal=own.refusal), now)
+        if own.missing or (not view.is_gated and record.held is None and record.terms is None):
+            return ""  # it waits for what it names, or runs without us
         is_refused_with_its_slice = record.held is not None and record.is_refused
         is_let_go = isinstance(record.answer, Bound) or not view.is_gated
-        if record.terms is not None and is_let_go and not is_refused_with_its_slice:
+        if record.terms is not None and is_let_go and not is_refused_with_its_slice and record.is_understood:
+            record.unclaimed = None
             return self._follow(record, record.terms, view, spec)
-        if record.terms is None and view.others_gates:
-            return ""  # other gates come first: a slice beside a closed gate would be idle
+        return self._ask(record, view, raw, own, now)
+
+    def _read_words(self, record: PodRecord, view: PodView, spec: Raw) -> Refusal | None:
+        """Read what admission stored, once; or why that cannot be parsed."""
+        if record.asked is not None or record.by_own_claims or not view.request:
+            return None
+        asked = read_stored(view.request, spec, self._limits_of(record))
+        if isinstance(asked, Refusal):
+            return asked if record.held is None else None
+        if not asked.pod.claims and view.has_own_claims:
+            record.by_own_claims = True
+        else:
+            record.asked = asked
+        return None
+
+    def _ask(self, record: PodRecord, view: PodView, raw: Raw, own: AskedByClaims, now: float) -> Change:
+        """Derive its request, unless something comes first."""
+        spec = raw.get("spec")
+        asked = resolved(own.request) if own.request is not None else record.asked
+        if asked is None or (record.terms is None and view.others_gates):
+            return ""  # it requests nothing; or other gates come first: a slice beside a closed gate would be idle
         if view.claims and record.places is None and view.is_gated and record.held is None:
             record.unread = raw  # the topologies of its volumes are read first (`pod_reconciler`)
             return ""
-        refs = self._claim_refs(record, view)
+        refs = own.refs or self._claim_refs(record, view)
         if refs is None:
             record.unclaimed = raw  # `claim_reconciler` makes it
             return ""
-        record.unclaimed = None
+        record.unclaimed = raw if record.by_own_claims else None
         shun = self.avoided_nodes.nodes(view.owner, record.since) if view.owner and record.held is None else ()
         terms = terms_of_pod(
-            record.asked,
-            spec,
+            asked,
+            spec if isinstance(spec, dict) else {},
             view,
             places=record.places or (),
             held=record.held,
             shun=shun,
             resource_claims=refs,
+            by_claims=own.request,
         )
         return self._take_terms(record, terms, now)
+
+    def _limits_of(self, record: PodRecord) -> RequestLimits:
+        return self._limits if record.held is None else _OF_WHO_HAS_IT
+
+    def _own_claims(self, record: PodRecord, view: PodView, raw: Raw, spec: Raw) -> AskedByClaims:
+        """
+        What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none.
+
+        A pod that asks in other words may name claims of other drivers, but none of ours.
+        """
+        is_settled = record.terms is not None and (isinstance(record.answer, Bound) or not view.is_gated)
+        by_both = bool(view.pod_claim) and view.has_own_claims and view.is_gated and record.terms is None
+        is_new = record.held is not None or view.is_gated
+        if is_settled or not ((record.by_own_claims and is_new) or (record.asked is not None and by_both)):
+            return AskedByClaims()
+        found = asked_by_claims(view, spec, self.claims, self._limits_of(record))
+        if record.claim_missing and not found.missing:
+            record.claim_problem, record.claim_late_since = "", None
+        record.claim_missing, record.unclaimed = found.missing, raw
+        if not record.by_own_claims:
+            return AskedByClaims(refusal=two_vocabularies()) if found.is_ours else AskedByClaims(missing=found.missing)
+        record.shared = record.beside = None
+        if found.request is not None and record.terms is None and not record.held:
+            found = self._beside_another(record, found)
+        record.is_not_ours = record.shared is None and not found.is_ours and not found.missing and record.terms is None
+        record.claim_warnings = found.request.warnings if found.request is not None else ()
+        return found
+
+    def _beside_another(self, record: PodRecord, found: AskedByClaims) -> AskedByClaims:
+        """A pod whose ResourceClaim is another pod's request already: it asks for nothing, and starts beside that."""
+        for ref in found.refs:
+            other = self.records.get(self.claim_requests.of(ref.uid) or RequestId(""))
+            if other is None or other is record:
+                continue
+            if len(found.refs) > 1:
+                return AskedByClaims(refusal=shared_and_more(ref.name, other.name))
+            record.shared, record.beside = ref, other
+            return AskedByClaims()
+        return found
 
     def _follow(self, record: PodRecord, terms: RequestTerms, view: PodView, spec: Raw) -> Change:
         """A pod that has its slice: update the labels that others' terms match, which may be edited while it runs."""
@@ -382,6 +489,10 @@ class PodStore:
         return change
 
     def _count(self, record: PodRecord) -> None:
+        for uid in self.claim_requests.update(record):
+            loser = self.records[uid]
+            loser.terms = None  # not published: another pod's request was on the bus already
+            self._count(loser)
         seen = record.view is not None  # a pod known only from the bus may be gone; the count must be reachable
         if seen and record.ended is None and record.terms is not None and record.terms.claims:
             self._asking[record.uid] = None
@@ -401,9 +512,12 @@ class PodStore:
             self._gone.popitem(last=False)
 
     def _forget(self, record: PodRecord) -> None:
+        for name in record.view.resource_claims.values() if record.view is not None else ():
+            self.claims.unused_by(record.uid, (record.namespace, name))
         self.records.pop(record.uid, None)
         self._asking.pop(record.uid, None)
         self._unknown.pop(record.uid, None)
+        self.claim_requests.forget(record)
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
 
@@ -424,4 +538,13 @@ def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> b
 
 def _readable(view: PodView) -> tuple[object, ...]:
     """The parts of a pod that its request is parsed from. After a decline, its volumes count as well."""
-    return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels, view.declined)
+    return (
+        view.generation,
+        view.editable,
+        view.request,
+        view.gates,
+        view.is_ignored,
+        view.labels,
+        view.declined,
+        view.resource_claims,
+    )

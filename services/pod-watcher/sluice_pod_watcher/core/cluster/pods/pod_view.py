@@ -18,6 +18,7 @@ from sluice.contracts.kube.names import (
     GRANTED_ALLOCATION,
     GRANTED_DECLINED,
     LABEL_IGNORE,
+    LABEL_MANAGED,
     is_claim_name,
     is_granted,
 )
@@ -82,8 +83,8 @@ class PodView:
     """The volume claims that it mounts."""
     pod_claim: str
     """The ResourceClaim that admission added for it; empty where a ticket hands its devices over."""
-    resource_claims: tuple[str, ...]
-    """All ResourceClaims that it names and that are known by name: those of templates once they were made."""
+    resource_claims: Mapping[str, str]
+    """By their names in the pod, its ResourceClaims; empty for one of a template that was not made yet."""
     unknown: tuple[str, ...]
     """Constraints on its node that Sluice does not evaluate."""
     is_ignored: bool
@@ -104,6 +105,16 @@ class PodView:
     unschedulable: str
     """The scheduler's message about a pod that it cannot place."""
     condition: PodCondition | None
+
+    @property
+    def has_own_claims(self) -> bool:
+        """Whether it names ResourceClaims besides the one that admission added."""
+        return len(self.resource_claims) > bool(self.pod_claim)
+
+    @property
+    def is_left_to_others(self) -> bool:
+        """Whether it has none of our marks: neither label nor gate nor slice."""
+        return LABEL_MANAGED not in self.labels and not self.is_gated and not self.granted
 
     @property
     def is_gated(self) -> bool:
@@ -226,10 +237,20 @@ def _pod_claim(spec: Mapping[str, Any]) -> str:
     return ""
 
 
-def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
-    named = (each.get("resourceClaimName") for each in _list(spec, "resourceClaims"))
-    made = (each.get("resourceClaimName") for each in _list(status, "resourceClaimStatuses"))
-    return tuple(dict.fromkeys(str(each) for each in (*named, *made) if each))
+def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[str, str]:
+    """Without those of templates for which the claim controller found none necessary, and kinds of later servers."""
+    made = {
+        str(each.get("name")): str(each.get("resourceClaimName") or "")
+        for each in _list(status, "resourceClaimStatuses")
+    }
+    found = {}
+    for entry in _list(spec, "resourceClaims"):
+        name, claim = str(entry.get("name")), str(entry.get("resourceClaimName") or "")
+        if claim:
+            found[name] = claim
+        elif entry.get("resourceClaimTemplateName") and made.get(name) != "":
+            found[name] = made.get(name, "")
+    return found
 
 
 def _pinning(spec: Mapping[str, Any]) -> NodePin:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
+from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import (
     NO_LEEWAY,
@@ -45,6 +46,13 @@ class RequestTerms:
     refusal: Refusal | None = None
     preempts: bool = True
     resource_claims: tuple[ResourceClaimRef, ...] = ()
+    alternatives: tuple[tuple[Claim, ...], ...] = ()
+    same_gpu: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def ways(self) -> tuple[tuple[Claim, ...], ...]:
+        """The ways to serve it, the first one first."""
+        return (self.claims, *self.alternatives)
 
 
 def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
@@ -62,6 +70,8 @@ def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
         labels=word.labels,
         preempts=word.preempts,
         resource_claims=word.resource_claims,
+        alternatives=word.alternatives,
+        same_gpu=word.same_gpu,
     )
 
 
@@ -74,11 +84,13 @@ def terms_of_pod(
     places: VolumeTopologies = (),
     shun: tuple[NodeName, ...] = (),
     resource_claims: tuple[ResourceClaimRef, ...] = (),
+    by_claims: ClaimRequests | None = None,
 ) -> RequestTerms:
     """
     The terms of a pod: its request, what its spec needs of a node, and its priority.
 
     The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation takes precedence.
+    `by_claims`: `asked` is what its own ResourceClaims say.
 
     A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would leave its slice without
     a request.
@@ -109,6 +121,8 @@ def terms_of_pod(
         view.labels,
         preempts=urgency.may_preempt,
         resource_claims=resource_claims,
+        alternatives=by_claims.alternatives if by_claims is not None else (),
+        same_gpu=by_claims.same_gpu if by_claims is not None else (),
     )
 
 

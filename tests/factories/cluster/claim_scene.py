@@ -1,0 +1,123 @@
+"""The pod-watcher's process on an API server, with the test as the allocator."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
+from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import Stream, Write, WriteAccepted, stream_of
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.kube.names import claim_name
+from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices
+from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice.runtime.nats_server.process import Broker
+
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
+ASK = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'
+INSTALLED = "/apis/apps/v1/namespaces/sluice-system/deployments/sluice-pod-watcher"
+
+
+@dataclass
+class ClaimScene:
+    """The pod-watcher on the cluster, and the test as the allocator."""
+
+    kube: Cluster
+    bus: NatsBus
+    process: WatcherProcess
+    namespace: str
+    numbers: int = 0
+
+    @property
+    def claims(self) -> str:
+        """The path of the namespace's claims."""
+        return CLAIMS.format(self.namespace)
+
+    async def create(self, name: str) -> Json:
+        """A pod as admission leaves it."""
+        body = pod(name, annotations={"sluice.dev/request": ASK}, tolerations=[{"operator": "Exists"}])
+        body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
+        body["spec"]["resourceClaims"] = [{"name": "sluice", "resourceClaimName": claim_name(name)}]
+        body["spec"]["containers"][0]["resources"] = {"claims": [{"name": "sluice", "request": "main"}]}
+        made = await self.kube.post(f"/api/v1/namespaces/{self.namespace}/pods", body)
+        assert made.code == 201, made
+        return made.body
+
+    async def asked(
+        self, uid: str, good: Callable[[AllocationRequested], bool] = lambda _: True
+    ) -> AllocationRequested:
+        """The pod's request on the bus."""
+
+        async def look() -> AllocationRequested | None:
+            entry = await self.bus.last(Stream.STATE, subjects.request(RequestId(uid)).subject)
+            message = entry.message if entry is not None else None
+            return message if isinstance(message, AllocationRequested) and good(message) else None
+
+        found: AllocationRequested = await self.until(look, "the request")
+        return found
+
+    async def bind(self, uid: str, node: str, number: int = 1, containers: tuple[str, ...] = ("main",)) -> None:
+        """The allocator grants a slice."""
+        self.numbers += 1
+        address = subjects.binding(RequestId(uid))
+        last = await self.bus.last(stream_of(address.kind), address.subject)
+        message = Bound(
+            request=RequestId(uid),
+            request_revision=1,
+            allocation=AllocationId(f"{uid}_r_{number}"),
+            node=NodeName(node),
+            revision=1,
+            ticket="",
+            containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
+        )
+        write = Write(
+            operation=OperationId(f"test-{self.numbers}"),
+            attempt=1,
+            stream=stream_of(address.kind),
+            subject=address.subject,
+            guard=address.guard,
+            expected=last.sequence if last is not None else 0,
+            message=message,
+            request="",
+        )
+        assert isinstance(await self.bus.write(write, {}), WriteAccepted)
+
+    async def until(self, look: Callable[[], Any], what: str) -> Any:
+        """What `look` finds; bounded."""
+        deadline = time.monotonic() + WAIT_S
+        while not (found := await look()):
+            assert time.monotonic() < deadline, f"never: {what}; {self.process.text[-3000:]}"
+            await asyncio.sleep(LOOK_S)
+        return found
+
+
+@asynccontextmanager
+async def claim_scene(kube: Cluster, namespace: str, folder: Path, **more: str) -> AsyncIterator[ClaimScene]:
+    """Skips where a pod-watcher runs already: two would compete. `more` are settings of it."""
+    if (await kube.get(INSTALLED)).code == 200:
+        pytest.skip("a pod-watcher is installed in this cluster")
+    async with Broker(folder / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="test")
+        await bus.ensure_streams()
+        settings = {"KUBECONFIG": str(kube.kubeconfig), "SLUICE_NATS_URL": broker.url, "MIRROR_GPUS": "false", **more}
+        async with watcher(folder / "watch.log", ROLE="watch", **settings) as process:
+            await process.line("works")
+            yield ClaimScene(kube, bus, process, namespace)
+            await process.stop()
+        await bus.close()
+
+
+async def roomy_node(kube: Cluster) -> str:
+    """A node on which the scheduler places pods."""
+    name = await kube.node()
+    room = {"cpu": "4", "memory": "4Gi", "pods": "10"}
+    status = {"status": {"allocatable": room, "capacity": room}}
+    assert (await kube.patch(f"/api/v1/nodes/{name}/status", status, MERGE)).code == 200
+    return name

@@ -1,0 +1,503 @@
+"""Pods that ask by ResourceClaims of their own, in our words or NVIDIA's; and pods with claims of other drivers."""
+
+import copy
+
+import pytest
+from api_model import FINALIZER, device_class, new_pod
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.dra.names import device_names
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Claim,
+    ContainerDevices,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    ResourceClaimRef,
+)
+from sluice_pod_watcher.core.cluster import events as e
+
+NOTHING = '{"version":1,"first":"main"}'
+GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
+
+
+def request(name="gpu", of="sluice.dev", **more):
+    """A request of a claim."""
+    return {"name": name, "exactly": {"deviceClassName": of, **more}}
+
+
+def config(*requests, **keys):
+    """Our parameters, for these requests."""
+    parameters = {"apiVersion": "sluice.dev/v1", "kind": "SliceRequest", **keys}
+    named = {"requests": list(requests)} if requests else {}
+    return {**named, "opaque": {"driver": "gpu.sluice.dev", "parameters": parameters}}
+
+
+def claim(name, *requests, owner="", uid="", configs=(), constraints=()):
+    """A claim as a user or the claim controller makes it."""
+    owners = [{"kind": "Pod", "name": "train", "uid": owner, "controller": True}] if owner else []
+    devices = {"requests": list(requests or (request(),)), "config": list(configs), "constraints": list(constraints)}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": uid or f"uid-of-{name}",
+            "finalizers": [FINALIZER],
+            "ownerReferences": owners,
+        },
+        "spec": {"devices": {key: value for key, value in devices.items() if value}},
+        "status": {},
+    }
+
+
+def pod(name="train", uid="u1", *entries, stored=NOTHING, made=None, **spec):
+    """A pod as admission leaves it; `made` are the claims of its templates."""
+    found = new_pod(name, uid, stored=stored, spec=spec)
+    found["spec"]["resourceClaims"] = list(entries) or [{"name": "gpus", "resourceClaimName": "mine"}]
+    uses = [{"name": each["name"]} for each in found["spec"]["resourceClaims"]]
+    found["spec"]["containers"][0]["resources"]["claims"] = uses
+    found["status"]["resourceClaimStatuses"] = [
+        {"name": each, "resourceClaimName": claim_name} for each, claim_name in (made or {}).items()
+    ]
+    return found
+
+
+@pytest.fixture
+def dra(new):
+    """A pod-watcher that has listed no pod, no claim, and the classes of Sluice and NVIDIA as ours."""
+    made = new()
+    for name in (GPU, MIG):
+        made.api.classes[name] = device_class(name, selectors=[{"cel": {"expression": "false"}}])
+    made.start()
+    made.handle(*made.claims_listing())
+    return made
+
+
+def put(bench, made):
+    """A claim is stored and seen."""
+    bench.show_claim(bench.api.claims.store(made))
+
+
+def grant(bench, uid, *containers, node="node-a", number=1):
+    """The allocator grants devices for these keys."""
+    bound = Bound(
+        request=RequestId(uid),
+        request_revision=1,
+        allocation=AllocationId(f"{uid}_r_{number}"),
+        node=NodeName(node),
+        revision=1,
+        ticket="",
+        containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
+    )
+    bench.observe(subjects.binding(RequestId(uid)), bound)
+
+
+def allocation_of(bench, name):
+    """What was written into a claim."""
+    return bench.api.claims.objects[name]["status"].get("allocation")
+
+
+# -- what is asked for --------------------------------------------------------------------------------------------
+
+
+def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra):
+    """The way that Sluice's own users write: nothing but a claim."""
+    put(dra, claim("mine", configs=[config(profile="1g.5gb", priority=7)]))
+    dra.show(dra.api.store(pod()))
+    word = dra.word("u1")
+    ref = ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"})
+    assert isinstance(word, AllocationRequested)
+    assert (word.claims, word.priority) == ((Claim(container="gpus.gpu", profile="1g.5gb"),), 7)
+    assert (word.resource_claims, word.owner) == ((ref,), "u1")
+    dra.automatic = False
+    version = dra.api.claims.objects["mine"]["metadata"]["resourceVersion"]
+    grant(dra, "u1", "gpus.gpu")
+    device = device_names(AllocationId("u1_r_1"), (ref,))["uid-of-mine", "gpu"]
+    written = {
+        "devices": {
+            "results": [{"request": "gpu", "driver": "gpu.sluice.dev", "pool": "node-a", "device": device}],
+            "config": [{"source": "FromClaim", **config(profile="1g.5gb", priority=7)}],
+        },
+        "nodeSelector": {
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}]
+        },
+    }
+    body = {
+        "metadata": {"uid": "uid-of-mine", "resourceVersion": version},
+        "status": {
+            "allocation": written,
+            "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}],
+        },
+    }
+    assert dra.calls == [e.WriteClaimStatus("u1", "ns", "mine", "allocate", body)]
+    dra.automatic = True
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    assert dra.api.opened == ["u1"]
+    assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
+
+
+def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
+    """The kubelet finds no device for `gpu` where the claim says `firstAvailable`."""
+    first = {
+        "name": "gpu",
+        "firstAvailable": [
+            {"name": "big", "deviceClassName": GPU},
+            {
+                "name": "small",
+                "deviceClassName": MIG,
+                "selectors": [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"}}],
+            },
+        ],
+    }
+    sharing = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
+    of_class = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {**sharing, "kind": "MigDeviceConfig"}}}
+    dra.handle(e.ClassSeen(device_class(MIG, selectors=[{"cel": {"expression": "false"}}], config=[of_class])))
+    only_big = {"requests": ["gpu/big"], "opaque": {"driver": "gpu.nvidia.com", "parameters": sharing}}
+    put(dra, claim("mine", first, configs=[only_big]))
+    dra.show(dra.api.store(pod()))
+    word = dra.word("u1")
+    assert word.claims == (Claim(container="gpus.gpu/big"),)
+    assert word.alternatives == ((Claim(container="gpus.gpu/small", profile="1g.5gb"),),)
+    grant(dra, "u1", "gpus.gpu/small")
+    devices = allocation_of(dra, "mine")["devices"]
+    assert [each["request"] for each in devices["results"]] == ["gpu/small"]
+    assert devices["config"] == [{"source": "FromClass", "requests": ["gpu/small"], **of_class}]
+    assert dra.api.opened == ["u1"]
+
+
+def test_claims_of_templates_are_waited_for_and_granted_together(dra):
+    """A slice for one of two claims would hold a device that no container can use."""
+    entries = [{"name": each, "resourceClaimTemplateName": "one"} for each in ("left", "right")]
+    dra.show(dra.api.store(pod("train", "u1", *entries)))
+    assert dra.word("u1") is None
+    put(dra, claim("train-left", owner="u1"))
+    put(dra, claim("train-right", owner="u1"))
+    assert dra.word("u1") is None
+    dra.change("u1", status={"resourceClaimStatuses": [{"name": "left", "resourceClaimName": "train-left"}]})
+    assert dra.word("u1") is None
+    both = [{"name": each, "resourceClaimName": f"train-{each}"} for each in ("left", "right")]
+    dra.change("u1", status={"resourceClaimStatuses": both})
+    word = dra.word("u1")
+    assert [each.container for each in word.claims] == ["left.gpu", "right.gpu"]
+    assert [dict(each.requests) for each in word.resource_claims] == [{"gpu": "left.gpu"}, {"gpu": "right.gpu"}]
+    grant(dra, "u1", "left.gpu", "right.gpu")
+    assert dra.api.claims.writes == ["allocate", "allocate"]
+    assert dra.api.opened == ["u1"]
+
+
+def test_devices_of_one_gpu_are_asked_for_as_such(dra):
+    """`matchAttribute` on the parent's UUID: a manifest of NVIDIA's demos."""
+    profile = "device.attributes['gpu.nvidia.com'].profile == '{}'"
+    named = [
+        request(name, MIG, selectors=[{"cel": {"expression": profile.format(size)}}])
+        for name, size in (("small", "1g.5gb"), ("large", "3g.20gb"))
+    ]
+    together = {"requests": [], "matchAttribute": "gpu.nvidia.com/parentUUID"}
+    put(dra, claim("mine", *named, constraints=[together]))
+    dra.show(dra.api.store(pod()))
+    assert dra.word("u1").same_gpu == (("gpus.small", "gpus.large"),)
+
+
+def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra):
+    """The scheduler would say nothing but that it cannot allocate all claims."""
+    put(dra, claim("mine", configs=[config(profil="1g.5gb")]))
+    dra.show(dra.api.store(pod()))
+    dra.pass_time(1)
+    word = dra.word("u1")
+    assert isinstance(word, RequestRejected)
+    assert word.refusal.field == "ResourceClaim mine: spec.devices.config[0].opaque.parameters.profil"
+    (told,) = dra.api.events
+    assert told.note == (
+        f"{word.refusal.sentence()}. This pod can never start: delete it, and create it again with that fixed."
+    )
+    assert dra.api.opened == []
+
+
+def test_a_refused_claim_that_is_made_again_is_asked_for(dra):
+    """Its owner may delete the claim alone."""
+    put(dra, claim("mine", configs=[config(profil="1g.5gb")]))
+    dra.show(dra.api.store(pod()))
+    dra.lose_claim("mine")
+    put(dra, claim("mine", uid="second", configs=[config(profile="1g.5gb")]))
+    word = dra.word("u1")
+    assert (word.revision, word.resource_claims[0].uid) == (2, "second")
+
+
+def test_a_request_that_the_claim_does_not_have_is_refused(dra):
+    """The kubelet would give that container nothing."""
+    put(dra, claim("mine"))
+    made = pod()
+    made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus", "request": "gpus"}]
+    dra.show(dra.api.store(made))
+    assert dra.word("u1").refusal.field == "spec.containers[main].resources.claims[0].request"
+
+
+def test_a_binding_that_serves_another_way_opens_no_gate(dra):
+    """A claim would be allocated without the device of a request."""
+    put(dra, claim("mine", request("one"), request("two")))
+    dra.show(dra.api.store(pod()))
+    grant(dra, "u1", "gpus.one")
+    dra.pass_time(1)
+    assert dra.api.opened == []
+    assert dra.told[-1] == (
+        "ns/train cannot be given its slice: the binding has devices for gpus.one, which is no way to serve its "
+        "ResourceClaims"
+    )
+
+
+def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
+    """Two requests of one pod would be placed on two nodes."""
+    ask = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'
+    ours = {"name": "sluice", "resourceClaimName": "sluice-00000000000000000000"}
+    put(dra, claim("mine"))
+    dra.show(dra.api.store(pod("train", "u1", ours, {"name": "gpus", "resourceClaimName": "mine"}, stored=ask)))
+    word = dra.word("u1")
+    assert isinstance(word, RequestRejected)
+    assert word.refusal.sentence() == (
+        "spec.resourceClaims = '': the pod also asks by annotations or resources, and a pod asks in one way (allowed: "
+        "ResourceClaims alone, or none)"
+    )
+    assert dra.api.claims.writes == []
+
+
+def test_another_drivers_claim_beside_a_request_in_other_words_is_no_matter(dra):
+    """A network card has nothing to do with us."""
+    dra.handle(e.ClassSeen(device_class("nic.example", managed=False)))
+    ask = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'
+    ours = {"name": "sluice", "resourceClaimName": "sluice-00000000000000000000"}
+    dra.show(dra.api.store(pod("train", "u1", ours, {"name": "nic", "resourceClaimName": "card"}, stored=ask)))
+    assert dra.word("u1") is None
+    put(dra, claim("card", request("nic", "nic.example")))
+    assert [each.name for each in dra.word("u1").resource_claims] == ["sluice-00000000000000000000"]
+
+
+# -- pods that are none of ours -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gates", [("sluice.dev/slice",), ("sluice.dev/slice", "other.example/gate")])
+def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
+    """It neither waits for us nor counts as ours: its resources would be missing on its node."""
+    dra.handle(e.ClassSeen(device_class("nic.example", managed=False)))
+    put(dra, claim("card", request("nic", "nic.example")))
+    made = pod("train", "u1", {"name": "nic", "resourceClaimName": "card"})
+    made["spec"]["schedulingGates"] = [{"name": each} for each in gates]
+    dra.automatic = False
+    dra.show(dra.api.store(made))
+    path, left = "/spec/schedulingGates", [{"name": each} for each in gates[1:]]
+    opened = {"op": "replace", "path": path, "value": left} if left else {"op": "remove", "path": path}
+    assert dra.calls == [
+        e.AnnotatePod(
+            "u1",
+            "ns",
+            "train",
+            (
+                {"op": "test", "path": "/metadata/uid", "value": "u1"},
+                {"op": "test", "path": path, "value": [{"name": each} for each in gates]},
+                opened,
+                {"op": "remove", "path": "/metadata/annotations/sluice.dev~1request"},
+                {"op": "remove", "path": "/metadata/labels/sluice.dev~1managed"},
+            ),
+        )
+    ]
+    dra.automatic = True
+    dra.handle(*dra.carry_out(dra.calls.pop()))
+    gone = dra.api.find("u1")
+    dra.handle(e.PodGone(gone))  # it left our selection
+    dra.pass_time(70)
+    assert (dra.word("u1"), dra.api.events, dra.api.conditions) == (None, [], [])
+    assert dra.api.object_writes["u1"] == 1
+
+
+def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
+    """Their driver is installed, and allocates by itself."""
+    dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
+    put(dra, claim("mine", request(of=GPU)))
+    dra.show(dra.api.store(pod()))
+    assert dra.word("u1") is None
+    assert dra.api.opened == ["u1"]
+
+
+def test_a_claim_with_requests_of_two_drivers_is_refused(dra):
+    """No one would allocate the other half."""
+    dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
+    put(dra, claim("mine", request("one"), request("two", GPU)))
+    dra.show(dra.api.store(pod()))
+    assert dra.word("u1").refusal.message == (
+        f"the claim also has requests that Sluice serves, and class {GPU} is another driver's"
+    )
+
+
+def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
+    """An opened gate could not be closed again, if the claim turns out to be ours."""
+    dra.show(dra.api.store(pod()))
+    dra.pass_time(15)
+    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
+    assert told.note == "its ResourceClaim mine does not exist: create it, and the pod goes on"
+    assert dra.api.opened == []
+    put(dra, claim("mine"))
+    assert isinstance(dra.word("u1"), AllocationRequested)
+    dra.pass_time(40)
+    assert dra.api.conditions[-1][2] != "ClaimNotReady"
+
+
+def test_a_class_that_does_not_exist_is_told_too(dra):
+    """It may be ours once an administrator makes it."""
+    put(dra, claim("mine", request(of="fast.example")))
+    dra.show(dra.api.store(pod()))
+    dra.pass_time(15)
+    (told,) = [each for each in dra.api.events if each.reason == "ClaimNotReady"]
+    assert told.note == "its ResourceClaim mine names the DeviceClass fast.example, which does not exist"
+    dra.handle(e.ClassSeen(device_class("fast.example", managed=False)))
+    assert dra.api.opened == ["u1"]
+
+
+def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new):
+    """Pods of other drivers would never start."""
+    unserved, blind = new(), new()
+    unserved.start()
+    unserved.handle(e.ClaimsServed(served=False))
+    unserved.show(unserved.api.store(pod()))
+    assert unserved.api.opened == ["u1"]
+    blind.start()
+    blind.handle(e.ClaimsServed(served=True))
+    blind.show(blind.api.store(pod()))
+    blind.pass_time(50)
+    assert blind.api.opened == []
+    blind.pass_time(20)
+    assert blind.api.opened == ["u1"]
+    assert "left to the scheduler, without a slice" in [each.note for each in blind.api.events][-1]
+
+
+# -- after a restart ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_pod_watcher_opens_the_gate_that_the_first_one_left(dra, new):
+    """The request is on the bus, and its claims are read again."""
+    put(dra, claim("mine"))
+    dra.show(dra.api.store(pod()))
+    dra.automatic = False
+    grant(dra, "u1", "gpus.gpu")
+    second = new(api=dra.api, bus=dra.bus, run="w2")
+    second.start()
+    second.handle(*second.claims_listing())
+    assert second.api.opened == ["u1"]
+    assert second.word("u1") == msg_with_held(dra.word("u1"), second.word("u1").held)
+
+
+def msg_with_held(word, held):
+    """The request, with the slice that its pod has by now."""
+    changed = copy.copy(word)
+    return type(word)(**{each: getattr(changed, each) for each in word.__struct_fields__} | {"held": held})
+
+
+# -- one claim for several pods -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(dra):
+    """A claim that two pods name; the first one has asked."""
+    put(dra, claim("mine"))
+    dra.show(dra.api.store(pod("first", "u1")))
+    dra.show(dra.api.store(pod("second", "u2")))
+    return dra
+
+
+def consumers(bench):
+    """The pods for which the claim is reserved."""
+    return [each["uid"] for each in bench.api.claims.objects["mine"]["status"].get("reservedFor", [])]
+
+
+def unreserve(bench, uid):
+    """The claim controller, after a pod has ended."""
+    found = copy.deepcopy(bench.api.claims.objects["mine"])
+    left = [each for each in found["status"]["reservedFor"] if each["uid"] != uid]
+    found["status"] = {**found["status"], "reservedFor": left} if left else {}
+    put(bench, found)
+
+
+def test_later_pods_start_on_the_node_of_the_claim_and_ask_for_nothing(shared):
+    """Two requests would be two slices for one claim."""
+    assert shared.word("u1") is not None
+    assert shared.word("u2") is None
+    grant(shared, "u1", "gpus.gpu")
+    shared.pass_time(2)
+    assert (consumers(shared), shared.api.opened) == (["u1", "u2"], ["u1", "u2"])
+    second = shared.api.find("u2")
+    terms = second["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["node-a"]
+    assert second["metadata"]["labels"] == {}
+    assert shared.word("u2") is None
+
+
+def test_the_slice_stays_until_the_last_pod_of_the_claim_has_ended(shared, new):
+    """The second pod's containers still compute on it; also after a restart of the pod-watcher."""
+    grant(shared, "u1", "gpus.gpu")
+    shared.pass_time(2)
+    shared.delete("u1")
+    shared.pass_time(5)
+    assert isinstance(shared.word("u1"), AllocationRequested)
+    unreserve(shared, "u1")
+    later = new(api=shared.api, bus=shared.bus, run="w2")
+    later.start()
+    later.pass_time(5)
+    assert isinstance(later.word("u1"), AllocationRequested)
+    later.handle(*later.claims_listing())
+    later.pass_time(5)
+    assert isinstance(later.word("u1"), AllocationRequested)
+    for bench in (shared, later):
+        unreserve(bench, "u2") if consumers(bench) else bench.show_claim(bench.api.claims.objects["mine"])
+        assert isinstance(bench.word("u1"), RequestWithdrawn)
+
+
+def test_the_next_pod_asks_if_the_first_one_ends_before_it_was_granted(shared):
+    """It would wait for an allocation that never comes."""
+    shared.delete("u1")
+    shared.pass_time(1)
+    assert isinstance(shared.word("u1"), RequestWithdrawn)
+    assert isinstance(shared.word("u2"), AllocationRequested)
+    shared.observe(subjects.binding(RequestId("u1")), Released(request=RequestId("u1"), cause="pod gone"))
+    grant(shared, "u2", "gpus.gpu", node="node-b")
+    assert (consumers(shared), shared.api.opened) == (["u2"], ["u2"])
+
+
+@pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
+def test_after_a_restart_the_request_on_the_bus_goes_first(shared, new, order):
+    """The pods are listed in any order, before the bus is read."""
+    later = new(api=shared.api, bus=shared.bus, run="w2")
+    later.handle(*later.claims_listing())
+    later.list_others()
+    later.api.pods = {name: later.api.pods[name] for name in order}
+    later.list()
+    later.read()
+    later.pass_time(2)
+    assert later.word("u2") is None
+    grant(later, "u1", "gpus.gpu")
+    later.pass_time(2)
+    assert later.api.opened == ["u1", "u2"]
+
+
+def test_a_pod_with_a_shared_claim_and_another_one_is_refused(shared):
+    """Its other devices would have to be on the node of the shared ones."""
+    put(shared, claim("more"))
+    entries = [{"name": each, "resourceClaimName": each} for each in ("mine", "more")]
+    shared.show(shared.api.store(pod("third", "u3", *entries)))
+    assert shared.word("u3").refusal.message == "ResourceClaim mine is used by the pod first, and this pod has others"
+
+
+def test_an_allocation_that_other_pods_use_is_not_taken_back(shared):
+    """Their containers would run on a device that another pod gets."""
+    found = copy.deepcopy(shared.api.claims.objects["mine"])
+    result = {"request": "gpu", "driver": "gpu.sluice.dev", "pool": "node-b", "device": "old"}
+    found["status"] = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": "old", "uid": "u0"}],
+    }
+    put(shared, found)
+    grant(shared, "u1", "gpus.gpu")
+    shared.pass_time(15)
+    assert shared.api.claims.writes == []
+    (told,) = [each for each in shared.api.events if each.uid == "u1" and each.reason == "ClaimNotReady"]
+    assert told.note == "its ResourceClaim mine is still used by other pods"
