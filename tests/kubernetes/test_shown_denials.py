@@ -178,6 +178,13 @@ DENIALS = {
         "spec.containers[main].securityContext.privileged = 'true': a privileged container of a GPU pod sees every GPU "
         "of its node " + NOT_PRIVILEGED,
     ),
+    "the resource of a class": Denial(
+        403,
+        pod(container(resources={"limits": {"deviceclass.resource.kubernetes.io/sluice.dev": "1"}})),
+        "spec.containers[main].resources.limits[deviceclass.resource.kubernetes.io/sluice.dev] = '1': the scheduler "
+        "itself would allocate sluice.dev for it, past Sluice (allowed: a ResourceClaimTemplate of class sluice.dev, "
+        "or nvidia.com/gpu)",
+    ),
     "a request alone": Denial(
         422,
         pod(container(resources={"requests": {"nvidia.com/gpu": "1"}})),

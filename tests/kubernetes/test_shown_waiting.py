@@ -117,6 +117,15 @@ def far_apart() -> Place | NoPlace:
     return Shop(snapshot("gpu-1", gpus, modes=ALL_MODES)).ask(claim(gpus=2, numa_bind=True))
 
 
+def one_gpu_for_two() -> Place | NoPlace:
+    """Two containers that want devices of one GPU, and two GPUs that are half taken."""
+    shop = Shop(node("gpu-1", 2))
+    for number in range(2):
+        shop.take_on(f"GPU-gpu-1-{number}", claim(profile="3g.20gb"))
+    wanted = (claim(profile="3g.20gb", container="a"), claim(profile="2g.10gb", container="b"))
+    return shop.ask(*wanted, same_gpu=(("a", "b"),))
+
+
 def spread_over_nodes() -> Place | NoPlace:
     """Two nodes that hold fourteen small ones each, and have one each already."""
     shop = Shop(node("gpu-1", 2), node("gpu-2", 2))
@@ -213,6 +222,14 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         (
             "1 node: being removed by an autoscaler. "
             "It starts on another such node, or on the one that an autoscaler adds in its place. [NodeLeaving]"
+        ),
+    ),
+    WaitReason.NODE_WITHOUT_HAND_OVER: (
+        lambda: empty(by_claim=True),
+        (
+            "1 node: their kubelet does not hand over devices by ResourceClaim. A node serves it once its agent is "
+            "registered with its kubelet, which needs Kubernetes 1.34 and CDI; a pod without ResourceClaims needs "
+            "neither. [NodeWithoutHandOver]"
         ),
     ),
     WaitReason.NODE_INSUFFICIENT_CPU: (
@@ -398,6 +415,13 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         (
             f"1 x {A100}: this pod's slice failed there recently. "
             "It is tried there again by itself, after longer each time. [GpuAvoided]"
+        ),
+    ),
+    WaitReason.ONE_GPU_NOT_FIT: (
+        one_gpu_for_two,
+        (
+            "no GPU has room for all of a, b. It starts when one GPU has room for all of them; smaller ones, or "
+            "leaving out the constraint, may be quicker. [OneGpuNotFit]"
         ),
     ),
     WaitReason.NUMA_NOT_FIT: (
