@@ -31,7 +31,6 @@ PATHS = {
 }
 QUARTERS = {"mig.small-0": "1g.5gb", "mig.small-1": "1g.5gb", "mig.medium": "2g.10gb", "mig.large": "3g.20gb"}
 HALF = {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240}
-WHOLE = (Claim(container="gpu.gpu"),)
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +88,8 @@ async def pods(scene: ClaimScene, count: int) -> list[Json]:
     return listed
 
 
-async def words(scene: ClaimScene, count: int, kind: type) -> dict[str, Any]:
-    """The requests of so many pods, by UID."""
+async def words(scene: ClaimScene, count: int, number: int, kind: type) -> dict[str, Any]:
+    """The `number` messages of this kind that the requests of `count` pods become, by UID."""
     listed = [each["metadata"]["uid"] for each in await pods(scene, count)]
 
     async def look() -> dict[str, Any]:
@@ -99,21 +98,17 @@ async def words(scene: ClaimScene, count: int, kind: type) -> dict[str, Any]:
             entry = await scene.bus.last(Stream.STATE, subjects.request(RequestId(uid)).subject)
             if entry is not None and isinstance(entry.message, kind):
                 found[uid] = entry.message
-        return found
+        return found if len(found) == number else {}
 
-    async def any_or_all() -> dict[str, Any]:
-        found = await look()
-        return found if len(found) >= len({each.resource_claims for each in found.values()} or {()}) else {}
-
-    return dict(await scene.until(look if kind is RequestRejected else any_or_all, "the requests"))
+    return dict(await scene.until(look, f"{number} requests"))
 
 
 @pytest.mark.parametrize(
     ("name", "count", "requests", "claims"),
     [
-        ("gpu-test1", 2, 2, WHOLE),
+        ("gpu-test1", 2, 2, (Claim(container="gpu.gpu"),)),
         ("gpu-test2", 1, 1, (Claim(container="both.gpu"),)),
-        ("gpu-test3", 2, 1, WHOLE),
+        ("gpu-test3", 2, 1, (Claim(container="both.gpu"),)),
         ("gpu-test4", 4, 4, tuple(Claim(container=key, profile=size) for key, size in QUARTERS.items())),
         ("gpu-test5", 1, 1, (Claim(container="gpus.turns"), Claim(container="gpus.mps", **HALF))),
         ("gpu-test7", 1, 1, (Claim(container="gpu0.gpu"), Claim(container="gpu1.gpu"))),
@@ -129,11 +124,7 @@ async def test_a_demo_runs_with_the_devices_that_its_comment_promises(
     node = await roomy_node(scene.kube)
     await apply(scene, name)
 
-    async def asked() -> dict[str, AllocationRequested]:
-        found = await words(scene, count, AllocationRequested)
-        return found if len(found) == requests else {}
-
-    found = await scene.until(asked, f"{requests} requests")
+    found = await words(scene, count, requests, AllocationRequested)
     assert [each.claims for each in found.values()] == [claims] * requests
     if name == "gpu-test4":
         assert all(each.same_gpu == (tuple(QUARTERS),) for each in found.values())
@@ -159,11 +150,7 @@ async def test_a_demo_that_selects_by_model_asks_for_that_model(scene: ClaimScen
     """Four pods, each on an A100."""
     await apply(scene, "gpu-test6-without-index")
 
-    async def asked() -> dict[str, AllocationRequested]:
-        found = await words(scene, 4, AllocationRequested)
-        return found if len(found) == 4 else {}
-
-    for each in (await scene.until(asked, "four requests")).values():
+    for each in (await words(scene, 4, 4, AllocationRequested)).values():
         assert each.claims[0].only.models
         assert all("A100" in model for model in each.claims[0].only.models)
 
@@ -171,7 +158,7 @@ async def test_a_demo_that_selects_by_model_asks_for_that_model(scene: ClaimScen
 async def test_a_demo_that_cannot_run_is_refused_with_the_field_of_its_template(scene: ClaimScene) -> None:
     """NVIDIA's driver publishes no index any more."""
     await apply(scene, "gpu-test6")
-    found = await words(scene, 4, RequestRejected)
+    found = await words(scene, 4, 4, RequestRejected)
     assert {each.refusal.message for each in found.values()} == {
         "no device has the attribute index: NVIDIA's driver publishes it no more"
     }

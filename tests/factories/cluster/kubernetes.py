@@ -199,10 +199,9 @@ class Cluster:
     # -- things to have ---------------------------------------------------------------------------------------------
 
     async def namespace(self, **labels: str) -> str:
-        """A namespace of one's own, with these labels beside those that a real cluster's needs."""
+        """A namespace of one's own, with these labels beside those of all tests."""
         name = f"sluice-test-{secrets.token_hex(4)}"
-        if self.fake is None:
-            labels = LEFT_ALONE | labels
+        labels = ({LABEL_TEST: "true"} if self.fake is not None else LEFT_ALONE) | labels
         made = await self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         assert made.code == 201, made
         await self.until(

@@ -34,7 +34,7 @@ def played_webhook(cluster: Cluster, folder: Path, config: AdmissionConfig | Non
 
     def play() -> None:
         try:
-            asyncio.run(_play(Cluster(cluster.kubeconfig), folder, admission, ready, ending))
+            asyncio.run(_play(Cluster(cluster.kubeconfig, cluster.fake), folder, admission, ready, ending))
         except BaseException as error:  # noqa: BLE001 - the test's thread raises it
             failed.append(error)
             ready.set()
