@@ -183,7 +183,7 @@ DENIALS = {
         pod(container(resources={"limits": {"deviceclass.resource.kubernetes.io/sluice.dev": "1"}})),
         "spec.containers[main].resources.limits[deviceclass.resource.kubernetes.io/sluice.dev] = '1': the scheduler "
         "itself would allocate sluice.dev for it, past Sluice (allowed: a ResourceClaimTemplate of class sluice.dev, "
-        "or nvidia.com/gpu)",
+        "or nvidia.com/gpu)*",
     ),
     "a request alone": Denial(
         422,
