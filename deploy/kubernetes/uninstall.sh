@@ -151,6 +151,10 @@ all() {
     # Servers before 1.34 have no such kind.
     if $KUBECTL get --raw /apis/resource.k8s.io/v1 > /dev/null 2>&1; then
         $KUBECTL delete deviceclass --ignore-not-found sluice.dev
+        # NVIDIA's names stay where they are those of NVIDIA's driver.
+        for class in gpu.nvidia.com mig.nvidia.com; do
+            $KUBECTL delete deviceclass --ignore-not-found -l sluice.dev/managed=true --field-selector "metadata.name=$class"
+        done
     fi
     $KUBECTL delete customresourcedefinition --ignore-not-found gpus.sluice.dev
     $KUBECTL delete clusterrolebinding --ignore-not-found sluice-pod-watcher sluice-webhook

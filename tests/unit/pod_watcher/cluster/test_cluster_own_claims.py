@@ -393,6 +393,25 @@ def msg_with_held(word, held):
     return type(word)(**{each: getattr(changed, each) for each in word.__struct_fields__} | {"held": held})
 
 
+def test_a_pod_that_ended_before_claims_were_listed_ends_its_request_after_that(dra, new):
+    """Until then it may be the first of several pods with one claim, which still use its slice."""
+    entry = {"name": "gpus", "resourceClaimTemplateName": "one"}
+    put(dra, claim("train-gpus", owner="u1"))
+    dra.show(dra.api.store(pod("train", "u1", entry, made={"gpus": "train-gpus"})))
+    grant(dra, "u1", "gpus.gpu")
+    dra.api.pods.clear()
+    later = new(api=dra.api, bus=dra.bus, run="w2", hand_over="tickets")
+    later.automatic = False
+    later.start()
+    while later.calls and not isinstance(later.calls[0], e.WatchClaims):
+        later.handle(*later.carry_out(later.calls.pop(0)))
+    assert isinstance(later.word("u1"), AllocationRequested)
+    later.pass_time(1)
+    (watch,) = (each for each in later.calls if isinstance(each, e.WatchClaims))
+    later.handle(*later.carry_out(watch))
+    assert isinstance(later.word("u1"), RequestWithdrawn)
+
+
 # -- one claim for several pods -----------------------------------------------------------------------------------
 
 

@@ -143,6 +143,7 @@ class ApiHandler:
         record = self._context.pod_store.records.get(uid)
         if record is not None:
             self._context.pod_reconciler.gone(record)
+            self._context.to_reconcile[uid] = None
         ended = self._context.pod_store.gone(uid)
         if ended is not None:
             self._context.log_change(ended, "ended")

@@ -448,16 +448,15 @@ class PodStore:
         record.claim_missing, record.unclaimed = found.missing, raw
         if not record.by_own_claims:
             return AskedByClaims(refusal=two_vocabularies()) if found.is_ours else AskedByClaims(missing=found.missing)
-        record.shared = record.beside = None
-        if found.request is not None and record.terms is None and not record.held:
-            found = self._beside_another(record, found)
+        found = self._beside_another(record, found)
         record.is_not_ours = record.shared is None and not found.is_ours and not found.missing and record.terms is None
         record.claim_warnings = found.request.warnings if found.request is not None else ()
         return found
 
     def _beside_another(self, record: PodRecord, found: AskedByClaims) -> AskedByClaims:
         """A pod whose ResourceClaim is another pod's request already: it asks for nothing, and starts beside that."""
-        for ref in found.refs:
+        record.shared = record.beside = None
+        for ref in found.refs if record.terms is None and record.held is None else ():
             other = self.records.get(self.claim_requests.of(ref.uid) or RequestId(""))
             if other is None or other is record:
                 continue
