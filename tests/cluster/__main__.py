@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from cluster import product, suites
 from cluster.cache import CacheError
 from cluster.harness import cluster as clusters
-from cluster.harness.binaries import EXTRAS, NEWEST, VERSIONS, BuildError, build_all
+from cluster.harness.binaries import EXTRAS, NEWEST, VERSIONS, BuildError, NotFetchedError, build_all
 from cluster.harness.box import BoxError
 from cluster.images.errors import ImageError
 
@@ -50,6 +50,9 @@ def main() -> int:
         return int(options.verb != "test")
     try:
         return _run(options)
+    except NotFetchedError as error:
+        print(f"{'skipped' if options.verb == 'test' else 'no cluster here'}: {error}", file=sys.stderr)
+        return int(options.verb != "test")
     except (BoxError, BuildError, CacheError, ImageError, clusters.NoClusterError) as error:
         print(error, file=sys.stderr)
         return 1

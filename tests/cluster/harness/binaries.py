@@ -33,6 +33,10 @@ class BuildError(RuntimeError):
     """Says what is missing, or what the compiler said."""
 
 
+class NotFetchedError(BuildError):
+    """Sources of a pinned module cannot be had here: no network, or no proxy that has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """
@@ -133,7 +137,24 @@ def build(module: Module, *, go: str | None = None) -> Built:
         return _built(module, go, folder)
 
 
+def _fetch(module: Module, go: str) -> None:
+    """Have the sources of every package that is built. Raises NotFetchedError."""
+    ended = subprocess.run(
+        [go, "list", "-deps", *module.package.split()],
+        cwd=module.path,
+        env=_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    if ended.returncode != 0:
+        raise NotFetchedError(f"the sources of {module.folder} cannot be fetched:\n{ended.stderr[-2000:]}")
+
+
 def _built(module: Module, go: str, folder: Path) -> Built:
+    _fetch(module, go)
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
