@@ -276,3 +276,12 @@ def test_drafts_of_a_killed_agent_are_removed(tmp_path):
     (directory / "others.yaml").write_text("theirs")
     assert ClaimFiles(CdiFiles(directory), _nodes(tmp_path)).why_not() == ""
     assert [path.name for path in directory.iterdir()] == ["others.yaml"]
+
+
+def test_a_file_is_written_again_though_its_folder_was_removed(tmp_path):
+    """By hand, on a node whose agent runs in no container."""
+    files = CdiFiles(tmp_path / "cdi")
+    files.prepare()
+    (tmp_path / "cdi").rmdir()
+    files.write(CLAIM, {"kind": "x"})
+    assert files.claims() == (CLAIM,)

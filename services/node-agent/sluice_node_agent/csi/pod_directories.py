@@ -103,16 +103,6 @@ class PodDirectories:
         return self.root / _MARKS
 
     @property
-    def is_cut_off(self) -> bool:
-        """
-        Whether the folder that is mounted here was removed on the node: nothing can be created in it any more.
-
-        Only a new mount helps, which a container gets when it is started again. May raise OSError.
-        """
-        there = next(each for each in (self.root, *self.root.parents) if each.exists())
-        return there.stat().st_nlink == 0
-
-    @property
     def aside(self) -> Path:
         """For temporary mounts."""
         return self.root / _ASIDE

@@ -31,7 +31,7 @@ class CdiFiles:
 
     def prepare(self) -> None:
         """Make the directory, prove that files can be made there, and remove drafts of an agent that was killed."""
-        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._make_directory()
         for left in self._directory.glob(f"{_PREFIX}*{_DRAFT_SUFFIX}"):
             left.unlink(missing_ok=True)
         probe = self._directory / f"{_PREFIX}probe{_DRAFT_SUFFIX}"
@@ -48,6 +48,7 @@ class CdiFiles:
         if self.has(claim, spec):
             return
         place, content = self.path_of(claim), _pack(spec)
+        self._make_directory()  # it may have been removed since
         draft = place.with_suffix(_DRAFT_SUFFIX)
         draft.write_bytes(content)
         draft.chmod(_FILE_MODE)
@@ -66,6 +67,9 @@ class CdiFiles:
         if not _CLAIM.fullmatch(claim):
             raise OSError(f"{claim[:80]!r} is no UID of a ResourceClaim")
         return self._directory / f"{_PREFIX}{claim}{_SUFFIX}"
+
+    def _make_directory(self) -> None:
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
 
 
 def _pack(spec: dict[str, Any]) -> bytes:

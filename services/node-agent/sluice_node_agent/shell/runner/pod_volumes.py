@@ -1,19 +1,23 @@
 """
-What depends on a kubelet: where tickets and marks are kept, and whether pods' volumes are served.
+What depends on a kubelet: where tickets and marks are kept, whether pods' volumes are served, and whether the folders
+that are shared with the node are still its own.
 
 Volumes are served before the rest of the agent starts, and until all of it has ended.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
 from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.pod_directories import PodDirectories
+from sluice_node_agent.kubelet.places import claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
@@ -24,7 +28,7 @@ _LOOK_EVERY_S = 5.0
 
 
 class CutOffError(NewContainerError):
-    """The pods' directories cannot be restored by this process."""
+    """A folder that is shared with the node cannot be restored by this process."""
 
 
 @asynccontextmanager
@@ -32,14 +36,14 @@ async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIt
     """
     Serve the volumes of this node's pods within the `async with`, if configured; not ready while it cannot.
 
-    Raises CsiError; CutOffError, in an ExceptionGroup, when the folder of `pods_dir` was removed on the node.
+    Raises CsiError; CutOffError, in an ExceptionGroup, when a folder that is shared with the node was removed there.
     """
     if settings.kubelet_root is None:
         yield
         return
     sources = PodDirectories(settings.pods_dir)
     async with asyncio.TaskGroup() as watching:
-        watch = watching.create_task(_until_cut_off(sources))
+        watch = watching.create_task(_until_cut_off(_shared_folders(settings, settings.kubelet_root)))
         try:
             if settings.role == "agent":
                 yield
@@ -53,17 +57,35 @@ async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIt
             watch.cancel()
 
 
-async def _until_cut_off(sources: PodDirectories) -> None:
+def is_cut_off(folder: Path) -> bool:
+    """
+    Whether the folder that is mounted here was removed on the node: nothing can be created in it any more.
+
+    Only a new mount helps, which a container gets when it is started again. May raise OSError.
+    """
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    return there.stat().st_nlink == 0
+
+
+def _shared_folders(settings: NodeAgentSettings, kubelet_root: Path) -> tuple[Path, ...]:
+    """The pods' tickets; and where claims are served, the CDI files and the plugin's sockets."""
+    if settings.role == "csi" or not settings.hand_over:
+        return (settings.pods_dir,)
+    sockets = (claims_socket(kubelet_root), registration_socket(kubelet_root, DRIVER))
+    return settings.pods_dir, settings.cdi_dir, *(Path(each).parent for each in sockets)
+
+
+async def _until_cut_off(folders: Sequence[Path]) -> None:
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
         try:
-            is_cut_off = sources.is_cut_off
+            removed = [folder for folder in folders if is_cut_off(folder)]
         except OSError as error:  # between two looks at folders that come and go
-            logs.get("app").warning("the pods' directories cannot be looked at", why=str(error))
+            logs.get("app").warning("folders that are shared with the node cannot be looked at", why=str(error))
             continue
-        if is_cut_off:
+        if removed:
             raise CutOffError(
-                f"the folder on the node that is mounted at {sources.root} was removed, so no pod with a GPU can "
+                f"the folder on the node that is mounted at {removed[0]} was removed, so no pod with a GPU can "
                 "start; started again, this container gets a new one"
             )
 
