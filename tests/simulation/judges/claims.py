@@ -5,7 +5,7 @@ Which they are in which seeds, what admission adds to their requests, and the ju
 which nodes hand over from the plan, and compares what was granted with what was asked, message by message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from random import Random
@@ -15,19 +15,23 @@ import msgspec.structs
 from simulation.judges.books import Books
 from simulation.judges.gpu_tables import GpuRow, Span, fits_in
 from simulation.plans.pods import Device, Pod
-from simulation.world.hardware import Machine
+from simulation.world.device_steps import home_of
+from simulation.world.hardware import Machine, Process
+from simulation.world.kubelet_plugin import OWNS
 from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus.events import LastRead, Observed, Write
 from sluice.contracts.messages import AllocationRequested, Booking, Claim, Grant, ResourceClaimRef, Revoke
-from sluice_node_agent.core.instructions import AnswerCall
+from sluice_node_agent.core.instructions import AnswerCall, CdiDevice
 from sluice_node_agent.core.journal_records import SliceRecord
 
 if TYPE_CHECKING:
-    from simulation.plans.plan import Plan
+    from simulation.plans.plan import Plan, PodLife
 
 CLAIM_SEEDS = 0.35
 CLAIM_PODS = 0.5
+OWNED = 0.25
+"""Of the claims, so many own their slice themselves, as one for several pods does."""
 HANDS_OVER = 0.7
 """Of the nodes in such a seed, so many hand over."""
 _PLAIN = {"sluice.dev/profile", "sluice.dev/priority", "sluice.dev/preemptible"}
@@ -48,6 +52,19 @@ def with_claims(plan: "Plan", seeds: float = CLAIM_SEEDS) -> "Plan":
     return replace(plan, hands_over=hands_over, pods=tuple(chosen))
 
 
+def claiming_in_cluster(
+    nodes: Sequence[str], lives: "Sequence[PodLife]", dice: Random
+) -> "tuple[tuple[str, ...], tuple[PodLife, ...]]":
+    """The nodes that hand over, and the pods: some with the claim that admission adds. Not those of a job."""
+    hands_over = tuple(node for node in nodes if dice.random() < HANDS_OVER) or (nodes[0],)
+    chosen = []
+    for life in lives:
+        in_job = any(key.startswith("sluice.dev/group") for key, _ in life.pod.ask.annotations)
+        claims = dice.random() < CLAIM_PODS and not in_job
+        chosen.append(replace(life, pod=replace(life.pod, by_claim=True)) if claims else life)
+    return hands_over, tuple(chosen)
+
+
 def _claiming(pod: Pod, dice: Random, *, limited: bool) -> Pod:
     """The same pod with claims. Not one of a job, whose judge counts all GPUs; limits are judged by first choices."""
     by_claim, has_others, close = dice.random() < 0.8, dice.random() < 0.4, dice.random() < 0.7
@@ -58,7 +75,7 @@ def _claiming(pod: Pod, dice: Random, *, limited: bool) -> Pod:
     plain = "sluice.dev/profile" in keys and keys <= _PLAIN
     if plain and pod.ask.end == "bound" and has_others and not limited:
         others = dice.choice(ALTERNATIVES)
-    return replace(pod, by_claim=by_claim, alternatives=others, one_gpu=close)
+    return replace(pod, by_claim=by_claim, alternatives=others, one_gpu=close, claim_owns=dice.random() < OWNED)
 
 
 def devices_of(pod: Pod) -> list[tuple[Device, ...]]:
@@ -92,10 +109,12 @@ def admitted(instruction: object, folder: Folder) -> object:
         (Claim(container=f"main/{number}", profile=name),) for number, name in enumerate(pod.alternatives, start=1)
     )
     keys = [claim.container for claims in (asked.claims, *alternatives) for claim in claims]
-    claims = (ResourceClaimRef(uid=f"{asked.owner}-claim", name=f"sluice-{asked.name}", requests=_named(keys)),)
+    uid = f"{asked.owner}{OWNS if pod.claim_owns else '-claim'}"
+    claims = (ResourceClaimRef(uid=uid, name=f"sluice-{asked.name}", requests=_named(keys)),)
     exclusive = all(claim.modes == ("exclusive",) for claim in asked.claims)
     message = msgspec.structs.replace(
         asked,
+        owner=uid if pod.by_claim and pod.claim_owns else asked.owner,
         resource_claims=claims if pod.by_claim else (),
         alternatives=alternatives,
         same_gpu=(tuple(keys[: len(asked.claims)]),) if pod.one_gpu and exclusive else (),
@@ -112,7 +131,8 @@ def as_asked(event: Any) -> Any:
     entry = event.entry if isinstance(event, Observed | LastRead) else None
     if entry is None or not isinstance(entry.message, AllocationRequested):
         return event
-    message = msgspec.structs.replace(entry.message, resource_claims=(), alternatives=(), same_gpu=())
+    owner = entry.message.owner.removesuffix(OWNS)
+    message = msgspec.structs.replace(entry.message, owner=owner, resource_claims=(), alternatives=(), same_gpu=())
     return msgspec.structs.replace(event, entry=msgspec.structs.replace(entry, message=message))
 
 
@@ -129,6 +149,10 @@ class ClaimJudge:
     def __init__(self, books: Books, hands_over: Sequence[str]) -> None:
         """These nodes hand over."""
         self._books = books
+        self.prepared_on: Callable[[Machine, str], object] = lambda _machine, _claim: None
+        """The devices of a claim that a node's kubelet knows as prepared; None where it is not."""
+        self.by_claim: Callable[[], Collection[str]] = tuple
+        """Owners whose devices are handed over by claim."""
         self._hands_over = hands_over
 
     def landed(self, write: Write, _sequence: int) -> None:
@@ -141,7 +165,8 @@ class ClaimJudge:
         asked = self._books.asked.get((booking.request, booking.request_revision))
         if asked is None:
             return
-        if booking.resource_claims != asked.resource_claims:
+        is_forgotten = asked.held is not None and not asked.resource_claims  # its claim is gone while it runs
+        if booking.resource_claims != asked.resource_claims and not is_forgotten:
             text = f"{booking.allocation} has {booking.resource_claims}, and was asked with {asked.resource_claims}"
             self._books.fail("claims", text)
         if booking.resource_claims and booking.node not in self._hands_over:
@@ -164,6 +189,8 @@ class ClaimJudge:
         named = [each for each in records.values() if claim in each.prepared]
         file = {device.name: device for device in machine.cdi.get(claim, ())}
         names = {device.name for device in answer.devices}
+        if any("/" in device.request for device in answer.devices):
+            self._books.fail("claims", f"{machine.node} names requests of {claim} that its kubelet lacks: {answer}")
         if not names <= file.keys():
             self._books.fail("claims", f"{machine.node} hands over {names} of {claim}, and its file has {file}")
         of = [each for each in named if names <= set(device_names_of(each.booking, claim))]
@@ -176,6 +203,33 @@ class ClaimJudge:
                 is_fixed = machine.gpus[part.gpu].layout is not None  # its administrator may just have removed it
                 if machine.gpu_with(part.uuid) is None and not is_fixed:
                     self._books.fail("claims", f"{machine.node} hands over {part.uuid} for {claim}, which is not there")
+
+    def hangs(self, machine: Machine, claim: str) -> None:
+        """A call of the kubelet is not answered within its bound."""
+        self._books.fail("claims", f"{machine.node} does not answer its kubelet about {claim}")
+
+    def file_changed(self, machine: Machine, claim: str, before: Sequence[CdiDevice]) -> None:
+        """While a claim is prepared and its slice stands, containers may start: its file is there."""
+        books = self._books
+        if not before or claim in machine.cdi or self.prepared_on(machine, claim) is None:
+            return
+        for booking in [one for one in books.bookings.values() if one.node == machine.node]:
+            named = claim in {one.uid for one in booking.resource_claims}
+            over = booking.allocation in books.revoked or booking.allocation in books.failed
+            if not named or over or books.nobody_can_tell(booking.allocation):
+                continue
+            stands = all(machine.behind(p.gpu, p.gi_id) == p.uuid for device in before for p in device.parts)
+            homes = {home_of(device.container.mps_pipe_directory) for device in before} - {""}
+            if stands and all(machine.mps.alive(home) for home in homes) and booking.allocation in books.ready:
+                books.fail("claims", f"{machine.node} removes the file of {claim}, and its pod may start containers")
+
+    def started(self, machine: Machine, process: Process) -> None:
+        """A process opens a device by claim: one of a slice that names a claim of its pod."""
+        books = self._books
+        told = books.told_devices.get(process.device, {})
+        owners = {books.bookings[each].owner for each in told}
+        if process.owner in self.by_claim() and told and process.owner not in owners:
+            books.fail("claims", f"{process} has opened a device of {sorted(owners)}")
 
     def lets(self, pod: Pod, node: str) -> bool:
         """Whether a pod may be on a node, as far as its claims go."""

@@ -217,10 +217,13 @@ class PodStore:
             record.held = word.held
         if isinstance(word, AllocationRequested) and record.declined is None:
             self._has_declined(record, word.declined, now)
+        before = record.revision
         if terms_of(word) == record.terms or record.ended is not None:
             record.revision = max(record.revision, word.revision)
         else:
             record.revision = max(record.revision, word.revision + 1)
+        if record.revision > before:
+            record.claims_revision = record.revision  # those of an earlier run may have named others
         record.needs_read = record.needs_read or record.view is None
         self._count(record)
         self._say(record)
@@ -302,7 +305,7 @@ class PodStore:
         if not view.pod_claim or record.asked is None:
             return ()
         claim = self.claims.get(view.namespace, view.pod_claim)
-        if claim is not None and claim.owner == view.uid and not claim.dying:
+        if claim is not None and claim.owner == view.uid and not (claim.dying and view.is_gated):
             requests = {each.container: each.container for each in record.asked.pod.claims}
             return (ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
         if view.is_gated or not (self.claims.was_listed or self.claims.is_served is False):
@@ -480,6 +483,8 @@ class PodStore:
             return ""  # an invalid edit changes nothing
         change: Change = "new" if record.terms is None else "changed"
         record.revision += record.terms is not None
+        if record.terms is None or record.terms.resource_claims != terms.resource_claims:
+            record.claims_revision = record.revision
         record.since = now if record.terms is None else record.since
         record.quiet_since = now
         record.terms = terms
