@@ -37,6 +37,7 @@ GIVEN = {
     "vision-1": ("vision", "2g.10gb"),
 }
 TOLD = {
+    "ollama-dra-0": "this file has no ResourceClaimTemplate 'ollama' in namespace default",
     "comfyui-0": "NVIDIA_VISIBLE_DEVICES = 'all' is replaced by the container's own devices",
     "train-0": "leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore",
 }

@@ -15,6 +15,7 @@ from sluice.contracts.kube.names import CSI_DRIVER
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.pb import csi_pb2
 from sluice.contracts.ticket_paths import QUOTA, QUOTA_LIBRARY, ticket_of
+from sluice.runtime.service import EXIT_NEW_CONTAINER
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 OTHER = "b1b1b1b1-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -116,7 +117,7 @@ def test_a_driver_whose_folder_was_removed_ends_so_that_its_container_gets_anoth
     number = bare.start(SLUICE_NODE_AGENT_PODS_DIR=f"{seen}/pods")
     below = f"mount | grep -o '{seen}/[^ ]*' | sort -r"
     bare.run("sh", "-c", f"for at in $({below}); do umount -l $at; done; rm -rf {removed}")
-    assert bare.drivers[number].wait(60) == 78
+    assert bare.drivers[number].wait(60) == EXIT_NEW_CONTAINER
     assert "was removed" in bare.told(number)
     eventually(lambda: not bare.socket.exists(), "nothing is left")
     bare.run("umount", str(seen))

@@ -15,6 +15,8 @@ from sluice_pod_watcher.shell.webhook.cert_stores import StoredCertificates, Sto
 
 NAMESPACE, SECRET = "sluice-system", "sluice-webhook-tls"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
+WEBHOOKS = 15
+"""Default modes, none among them, times ways to hand devices over."""
 HOOKS = f"/apis/admissionregistration.k8s.io/v1/{CONFIGURATION.partition('.')[0]}"
 
 
@@ -104,7 +106,7 @@ async def test_every_webhook_is_told_and_nothing_is_written_twice(site):
     """Each default mode has a webhook of its own; one without a bundle refuses every pod of its namespaces."""
     for _ in range(3):
         await site.publisher.publish("CA 1")
-    assert site.bundles() == ["CA 1"] * 5
+    assert site.bundles() == ["CA 1"] * WEBHOOKS
     assert site.kube.count(verb="patch", path="mutatingwebhookconfigurations") == 1
 
 
@@ -114,7 +116,7 @@ async def test_a_bundle_that_somebody_overwrites_is_put_right(site):
     patch = [{"op": "replace", "path": "/webhooks/2/clientConfig/caBundle", "value": base64.b64encode(b"x").decode()}]
     assert (await site.cluster.patch(f"{HOOKS}/sluice", patch)).code == 200
     await site.publisher.publish("CA 1")
-    assert site.bundles() == ["CA 1"] * 5
+    assert site.bundles() == ["CA 1"] * WEBHOOKS
 
 
 async def test_a_configuration_that_is_not_there_is_told(site):
