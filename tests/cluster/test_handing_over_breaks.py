@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from cluster import breaking, gpu_pods, handed_over, judging
@@ -142,13 +142,12 @@ def without_agent(cluster: Cluster) -> Iterator[None]:
 @contextmanager
 def asked_of_a_hanging_agent(cluster: Cluster, namespace: str, name: str) -> Iterator[None]:
     """A pod that has its slice, and a kubelet that asks for its devices an agent that does not answer meanwhile."""
-    agent = _agents_processes(cluster)
     cluster.control_plane.box.end("kube-scheduler")
     try:
         create(cluster, namespace, [pod(name, SMALL, **HERE)])
         until_pods(cluster, namespace, "its gate is open", lambda found: _is_open(found[name]))
-        for pid in agent:
-            os.kill(pid, signal.SIGSTOP)
+        agent = _agents_processes(cluster)
+        _signal(agent, signal.SIGSTOP)
     finally:
         cluster.control_plane.restart_controllers()
         cluster.save()
@@ -156,8 +155,13 @@ def asked_of_a_hanging_agent(cluster: Cluster, namespace: str, name: str) -> Ite
         until_pods(cluster, namespace, "its kubelet is at it", lambda found: _is_taken_up(found[name]))
         yield
     finally:
-        for pid in agent:
-            os.kill(pid, signal.SIGCONT)
+        _signal(agent, signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a probe, which has ended
+            os.kill(pid, number)
 
 
 def _is_open(found: Json) -> bool:
