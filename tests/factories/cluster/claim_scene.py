@@ -64,13 +64,14 @@ class ClaimScene:
         return found
 
     async def bind(self, uid: str, node: str, number: int = 1, containers: tuple[str, ...] = ("main",)) -> None:
-        """The allocator grants a slice."""
+        """The allocator grants a slice for the request as it is now."""
         self.numbers += 1
+        asked = await self.asked(uid)
         address = subjects.binding(RequestId(uid))
         last = await self.bus.last(stream_of(address.kind), address.subject)
         message = Bound(
             request=RequestId(uid),
-            request_revision=1,
+            request_revision=asked.revision,
             allocation=AllocationId(f"{uid}_r_{number}"),
             node=NodeName(node),
             revision=1,
