@@ -116,9 +116,10 @@ class Faults:
         """The memory disk is emptied in the same boot, and some containers are started again."""
         machine = self.world.machines[fault.target]
         machine.tickets.clear()
+        machine.cdi.clear()
         for owner in dict.fromkeys(process.owner for _, process in machine.processes() if process.owner != OPERATOR):
             if self.dice.random() < 0.5:
-                machine.end_processes(owner)
+                machine.end_processes(owner, sandboxes=False)
                 self.world.kubelets.crashed([owner])
 
     def _start_later(self, name: str, lasts_s: float) -> None:

@@ -5,7 +5,7 @@ Which they are in which seeds, what admission adds to their requests, and the ju
 which nodes hand over from the plan, and compares what was granted with what was asked, message by message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from random import Random
@@ -15,12 +15,13 @@ import msgspec.structs
 from simulation.judges.books import Books
 from simulation.judges.gpu_tables import GpuRow, Span, fits_in
 from simulation.plans.pods import Device, Pod
-from simulation.world.hardware import Machine
+from simulation.world.device_steps import home_of
+from simulation.world.hardware import Machine, Process
 from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus.events import LastRead, Observed, Write
 from sluice.contracts.messages import AllocationRequested, Booking, Claim, Grant, ResourceClaimRef, Revoke
-from sluice_node_agent.core.instructions import AnswerCall
+from sluice_node_agent.core.instructions import AnswerCall, CdiDevice
 from sluice_node_agent.core.journal_records import SliceRecord
 
 if TYPE_CHECKING:
@@ -129,6 +130,10 @@ class ClaimJudge:
     def __init__(self, books: Books, hands_over: Sequence[str]) -> None:
         """These nodes hand over."""
         self._books = books
+        self.prepared_on: Callable[[Machine, str], object] = lambda _machine, _claim: None
+        """The devices of a claim that a node's kubelet knows as prepared; None where it is not."""
+        self.by_claim: Callable[[], Collection[str]] = tuple
+        """Owners whose devices are handed over by claim."""
         self._hands_over = hands_over
 
     def landed(self, write: Write, _sequence: int) -> None:
@@ -176,6 +181,33 @@ class ClaimJudge:
                 is_fixed = machine.gpus[part.gpu].layout is not None  # its administrator may just have removed it
                 if machine.gpu_with(part.uuid) is None and not is_fixed:
                     self._books.fail("claims", f"{machine.node} hands over {part.uuid} for {claim}, which is not there")
+
+    def hangs(self, machine: Machine, claim: str) -> None:
+        """A call of the kubelet is not answered within its bound."""
+        self._books.fail("claims", f"{machine.node} does not answer its kubelet about {claim}")
+
+    def file_changed(self, machine: Machine, claim: str, before: Sequence[CdiDevice]) -> None:
+        """While a claim is prepared and its slice stands, containers may start: its file is there."""
+        books = self._books
+        if not before or claim in machine.cdi or self.prepared_on(machine, claim) is None:
+            return
+        for booking in [one for one in books.bookings.values() if one.node == machine.node]:
+            named = claim in {one.uid for one in booking.resource_claims}
+            over = booking.allocation in books.revoked or booking.allocation in books.failed
+            if not named or over or books.nobody_can_tell(booking.allocation):
+                continue
+            stands = all(machine.behind(p.gpu, p.gi_id) == p.uuid for device in before for p in device.parts)
+            homes = {home_of(device.container.mps_pipe_directory) for device in before} - {""}
+            if stands and all(machine.mps.alive(home) for home in homes) and booking.allocation in books.ready:
+                books.fail("claims", f"{machine.node} removes the file of {claim}, and its pod may start containers")
+
+    def started(self, machine: Machine, process: Process) -> None:
+        """A process opens a device by claim: one of a slice that names a claim of its pod."""
+        books = self._books
+        told = books.told_devices.get(process.device, {})
+        owners = {books.bookings[each].owner for each in told}
+        if process.owner in self.by_claim() and told and process.owner not in owners:
+            books.fail("claims", f"{process} has opened a device of {sorted(owners)}")
 
     def lets(self, pod: Pod, node: str) -> bool:
         """Whether a pod may be on a node, as far as its claims go."""

@@ -49,6 +49,7 @@ from sluice_node_agent.core.events import (
 )
 from sluice_node_agent.core.instructions import (
     AnswerCall,
+    CdiDevice,
     CompareCdi,
     CompareTickets,
     CreateComputeInstance,
@@ -97,6 +98,8 @@ WRITE_S = 0.0001
 MPS_S = 0.05
 REGISTERED_S = 2.0
 """Within so long after a start the kubelet has registered the plugin."""
+ANSWERS_S, SLOW_CLOCK = 3.0, 1.5
+"""A call is answered within so long, or so long after the agent's own limit by a slow clock."""
 UNSEEN = 0.05
 """So often processes cannot be looked for: an agent may have no file left to open."""
 SUPERVISOR_S = 0.8
@@ -122,6 +125,9 @@ class AgentHost(Host):
         self.hands_over = False
         """Whether the node's kubelet hands devices over by ResourceClaim."""
         self.on_prepared: list[Callable[[Machine, str, AnswerCall], None]] = []
+        self.on_hanging: list[Callable[[Machine, str], None]] = []
+        self.on_cdi: list[Callable[[Machine, str, tuple[CdiDevice, ...]], None]] = []
+        """With what the file held before."""
         self._calls: dict[int, tuple[str, Callable[[AnswerCall | None], None]]] = {}
         """Of the kubelet: the claim, and who hears the answer, or that the connection is gone."""
         self._numbered = 0
@@ -297,8 +303,24 @@ class AgentHost(Host):
             return
         self._numbered += 1
         self._calls[self._numbered] = (claim, hear)
+        bound_s = self.config.prepare_within_s * SLOW_CLOCK + ANSWERS_S if prepare else ANSWERS_S
+        self._look_for_answer(self._numbered, self.clockwork.now, bound_s)
         asked = PrepareAsked if prepare else UnprepareAsked
         self.offer(asked(self._numbered, claim, f"lab/{claim}"))
+
+    def _look_for_answer(self, number: int, asked_at: float, bound_s: float) -> None:
+        """A call that is not answered in time hangs, unless its agent stood still meanwhile."""
+
+        def look() -> None:
+            if number not in self._calls:
+                return
+            if self.paused or self.clockwork.now < max(asked_at, self._able_since) + bound_s:
+                self.clockwork.after(1.0, look)
+                return
+            for tell in self.on_hanging:
+                tell(self.machine, self._calls[number][0])
+
+        self.clockwork.after(bound_s, look)
 
     def _hand_over(self, instruction: object) -> None:
         match instruction:
@@ -329,11 +351,12 @@ class AgentHost(Host):
     def _cdi(self, order: WriteCdi | RemoveCdi) -> Event:
         if self.no_room_for_tickets:
             return CdiRefused(order.token, "no space left on device")
+        before = self.machine.cdi.pop(order.claim, ())
         if isinstance(order, WriteCdi):
             self.machine.cdi[order.claim] = order.devices
-            return CdiWritten(order.token)
-        self.machine.cdi.pop(order.claim, None)
-        return CdiRemoved(order.token)
+        for tell in self.on_cdi:
+            tell(self.machine, order.claim, before)
+        return CdiWritten(order.token) if isinstance(order, WriteCdi) else CdiRemoved(order.token)
 
     def troubled(self, gpu: str) -> None:
         """The driver tells of an error of a GPU."""
@@ -520,5 +543,6 @@ def quick_rules(closing_ttl_s: int, keep_warm_s: float = 0.0) -> AgentConfig:
         read_devices_s=4.0,
         watch_mps_s=2.0,
         compare_tickets_s=0.0,
+        prepare_within_s=5.0,
         keep_warm_s=keep_warm_s,
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Layout = tuple[tuple[str, Span], ...]
 """What an administrator makes on a GPU: profiles, and where."""
+_NO_FILE: tuple[str, int | None] = ("", None)
 OPERATOR = "operator"
 """Who makes foreign instances: somebody with nvidia-smi."""
 
@@ -379,9 +380,30 @@ class Machine:
         there = [*(process for _, process in self.processes()), *self.waiting]
         return [process for process in there if process.owner == owner]
 
-    def end_processes(self, owner: str) -> None:
-        """The pod's cgroup is empty."""
-        self.waiting = [process for process in self.waiting if process.owner != owner]
+    def start_sandbox(self, owner: str) -> Process | None:
+        """The process that is in a pod's cgroup from before its first container to after its last."""
+        if not self.has_pods:
+            return None
+        there = next((one for one in self.waiting if one.owner == owner and one.file == _NO_FILE), None)
+        if there is None:
+            there = Process(self.new_pid(), owner, "", file=_NO_FILE)
+            self.waiting.append(there)
+        return there
+
+    def behind(self, gpu: str, gi_id: int | None) -> str:
+        """The device that is behind a device file now; empty where there is none."""
+        if gi_id is None:
+            return gpu
+        instance = self.gpus[gpu].instances.get(gi_id)
+        return instance.uuid if instance is not None else ""
+
+    def end_processes(self, owner: str, *, sandboxes: bool = True) -> None:
+        """The pod's cgroup is empty, or has only its sandbox left."""
+        self.waiting = [
+            process
+            for process in self.waiting
+            if process.owner != owner or (process.file == _NO_FILE and not sandboxes)
+        ]
         for gpu in self.gpus.values():
             gpu.processes = [process for process in gpu.processes if process.owner != owner]
 
@@ -407,9 +429,9 @@ class Machine:
             gpu.processes.clear()
             gpu.servers.clear()
             gpu.exclusive = False
-        self.cdi.clear()
         if not tickets_survive:
             self.tickets.clear()
+            self.cdi.clear()
 
 
 @cache

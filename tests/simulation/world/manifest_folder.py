@@ -4,30 +4,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
 
 from simulation.judges.sizes import limit_mib
 from simulation.plans.pods import Pod
 from simulation.world.device_steps import home_of
 from simulation.world.hardware import Machine, Process
+from simulation.world.kubelet_plugin import KubeletPlugin
 from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.bus.events import Observed, Write
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, RequestWithdrawn
-from sluice_node_agent.core.instructions import AnswerCall
+from sluice_node_agent.core.instructions import CdiDevice
 
 RESTART_S = 0.5
-ANSWER_LOST, LATE, REPEATED, UNPREPARE_LOST = 0.05, 0.15, 0.2, 0.15
-"""How often a kubelet loses an answer, calls late, prepares again, and never unprepares."""
-LATE_S, REPEATED_AFTER_S = 6.0, 8.0
-
-
-class Caller(Protocol):
-    """Calls a node's agent about a claim."""
-
-    def __call__(self, claim: str, hear: Callable[[AnswerCall | None], None], *, prepare: bool) -> None:
-        """`hear` gets the answer, or None where the connection is gone."""
+STARTS_S = 0.3
+"""The runtime has read a CDI file so long before the container runs."""
 
 
 @dataclass(slots=True)
@@ -176,7 +168,7 @@ class Kubelets:
         def again() -> None:
             if request not in self.ended and request in self.owners:
                 for machine in self.machines.values():
-                    machine.end_processes(self.owners[request])
+                    machine.end_processes(self.owners[request], sandboxes=False)
                 self.clockwork.after(RESTART_S, lambda: self._try(request))
 
         self.clockwork.after(after_s, again)
@@ -197,6 +189,10 @@ class Kubelets:
                 self.plugin.unprepare(self.claims[request])
 
         self.clockwork.after(pod.lingers_s, stop)
+
+    def owners_by_claim(self) -> set[str]:
+        """The pods whose devices are handed over by claim."""
+        return {self.owners[request] for request in self.claims}
 
     def runs(self, request: str) -> bool:
         """Whether processes of this request's pod are on the devices that it is bound to."""
@@ -229,50 +225,63 @@ class Kubelets:
             return
         machine = self.machines[bound.node]
         if request in self.claims:
-            found = self._handed_over(machine, request, missing)
-            if found is None:
-                return
-            missing = found
-            ready = bool(missing)
-        else:
-            ready = bound.ticket in machine.tickets
+            self._try_by_claim(machine, request, [one.container for one in missing])
+            return
         devices = [uuid for one in missing for uuid in one.visible_devices.split(",") if uuid]
-        ready = ready and all(machine.gpu_with(uuid) is not None for uuid in devices)
+        ready = bound.ticket in machine.tickets and all(machine.gpu_with(uuid) is not None for uuid in devices)
         if ready:
             self.trace.tell("kubelet", "containers start", request, f"{bound.node} {devices}")
             for one in missing:
-                self._start(machine, request, one, pod)
+                self._start(machine, request, one, _used(one))
         if not ready or self._missing(request, bound):
             self.clockwork.after(RESTART_S, lambda: self._try(request))
 
-    def _handed_over(
-        self, machine: Machine, request: str, missing: list[ContainerDevices]
-    ) -> list[ContainerDevices] | None:
+    def _try_by_claim(self, machine: Machine, request: str, wanted: list[str]) -> None:
         """
-        What the runtime reads in the CDI file of the pod's claim for containers to start; none where it lacks a device.
+        Its claim is prepared, its sandbox made, and its containers with what the runtime reads in the claim's CDI file.
 
-        None while the claim is not prepared: it is tried again when it is.
+        Containers that end are started again in the sandbox, without another call. A claim that is not prepared is
+        tried again when it is.
         """
         claim = self.claims[request]
         names = self.plugin.prepared(machine, claim)
         if names is None:
             self.plugin.prepare(machine, claim, lambda: self._try(request), lambda: request not in self.ended)
-            return None
+            return
+        sandbox = machine.start_sandbox(self.owners[request])
         there = {device.name: device for device in machine.cdi.get(claim, ())}
-        if any(name not in there for name in names):
-            return []
-        wanted = [one.container for one in missing]
-        return [device.container for device in there.values() if device.container.container in wanted]
+        if all(name in there for name in names):
+            read = [device for device in there.values() if device.container.container in wanted]
+            takes_s = STARTS_S * self.dice.random() if sandbox is not None else 0.0
+            boots = machine.boots
 
-    def _start(self, machine: Machine, request: str, container: ContainerDevices, pod: Pod) -> None:
+            def start() -> None:
+                if machine.boots == boots and (sandbox is None or sandbox in machine.waiting):
+                    self._start_by_claim(machine, request, read)
+
+            self.clockwork.after(takes_s, start)
+        self.clockwork.after(RESTART_S, lambda: self._try(request))
+
+    def _start_by_claim(self, machine: Machine, request: str, read: list[CdiDevice]) -> None:
+        """Containers start, and open what is behind their device files now."""
+        for device in read:
+            runs = {process.device for process in machine.of_pod(self.owners[request])}
+            parts = device.parts[:1] if device.container.mps_pipe_directory else device.parts
+            behind = [machine.behind(part.gpu, part.gi_id) for part in parts]
+            missing = [uuid for uuid in behind if uuid and uuid not in runs]
+            if missing:
+                self.trace.tell("kubelet", "a container starts by claim", request, f"{machine.node} {missing}")
+                self._start(machine, request, device.container, missing)
+
+    def _start(self, machine: Machine, request: str, container: ContainerDevices, devices: list[str]) -> None:
         """
-        Start what a container runs, on each device that it uses, if that can be had now.
+        Start what a container runs, on each of these devices, if that can be had now.
 
         A client that finds no directory of a daemon runs without MPS and says nothing of it. Where the directory is
         there and the daemon does not serve it (dead, after a fault, busy with another user), it ends and is started
         again.
         """
-        owner, home = self.owners[request], home_of(container.mps_pipe_directory)
+        pod, owner, home = self.pods[request], self.owners[request], home_of(container.mps_pipe_directory)
         if container.mps_pipe_directory and home in machine.mps.directories:
             daemon = machine.mps.alive(home)
             if daemon is None or daemon.fault or daemon.directory.uid != pod.uid:
@@ -282,7 +291,7 @@ class Kubelets:
         told = limit_mib(container.pinned_memory_limit)
         daemon = machine.mps.alive(home)
         limit = min(told, daemon.memory_mib) if daemon is not None else told
-        for uuid in _used(container):
+        for uuid in devices:
             if pod.opens_after_s:
                 self._start_waiting(machine, request, machine.start_waiting(owner, uuid, home, limit))
             else:
@@ -304,101 +313,6 @@ class Kubelets:
     def _tell_started(self, machine: Machine, process: Process | None) -> None:
         for hear in self.on_started if process is not None else ():
             hear(machine, process)
-
-
-class KubeletPlugin:
-    """
-    How the kubelets call the plugin of their nodes' agents: Prepare before a pod's containers start, and Unprepare when
-    they have ended.
-
-    A call comes late, is repeated (as by a kubelet that was restarted), or its answer is lost, and Unprepare may be
-    lost for good. One claim has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go). After a reboot nothing
-    counts as prepared.
-    """
-
-    def __init__(self, clockwork: VirtualClock, machines: dict[str, Machine], trace: Trace) -> None:
-        """No claim is known."""
-        self.clockwork = clockwork
-        self.machines = machines
-        self.trace = trace
-        self.dice = Random(0)
-        self.callers: dict[str, Caller] = {}
-        """How the agent of each node is called."""
-        self._prepared: dict[str, tuple[str, int, tuple[str, ...]]] = {}
-        """By claim: the node, its boot, and the names of its devices."""
-        self._known: dict[str, Machine] = {}
-        """Where a claim was prepared, or may have been."""
-        self._busy: dict[str, None] = {}
-        self._over: dict[str, None] = {}
-
-    def prepared(self, machine: Machine, claim: str) -> tuple[str, ...] | None:
-        """The devices of a claim that is prepared on a node in this boot; None when it is not."""
-        node, boots, names = self._prepared.get(claim, ("", 0, ()))
-        return names if (node, boots) == (machine.node, machine.boots) else None
-
-    def prepare(self, machine: Machine, claim: str, then: Callable[[], None], is_wanted: Callable[[], bool]) -> None:
-        """Prepare a claim, again and again; `then` when it is, unless it is over or wanted no more."""
-        if claim in self._busy or claim in self._over:
-            return
-        self._busy[claim] = None
-        self._known[claim] = machine
-        boots = machine.boots
-
-        def answered(answer: AnswerCall | None) -> None:
-            self._busy.pop(claim, None)
-            if claim in self._over:
-                self._end(claim)
-                return
-            lost = self.dice.random() < ANSWER_LOST
-            if answer is None or answer.error or lost or machine.boots != boots:
-                self.clockwork.after(RESTART_S * (1 + self.dice.random()), again)
-                return
-            self.trace.tell("kubelet", "claim prepared", claim, machine.node)
-            self._prepared[claim] = (machine.node, boots, tuple(device.name for device in answer.devices))
-            if self.dice.random() < REPEATED:
-                self.clockwork.after(REPEATED_AFTER_S * self.dice.random(), repeat)
-            then()
-
-        def again() -> None:
-            if is_wanted():
-                self.prepare(machine, claim, then, is_wanted)
-
-        def repeat() -> None:
-            if self.prepared(machine, claim) is not None and is_wanted():
-                del self._prepared[claim]
-                self.prepare(machine, claim, then, is_wanted)
-
-        self._call(machine, claim, answered, prepare=True)
-
-    def unprepare(self, claim: str) -> None:
-        """The containers of the pod have ended."""
-        self._over[claim] = None
-        if claim not in self._busy:
-            self._end(claim)
-
-    def _end(self, claim: str) -> None:
-        machine = self._known.pop(claim, None)
-        if machine is None:
-            return  # never prepared: the kubelet knows nothing of it
-        self._prepared.pop(claim, None)
-        if self.dice.random() < UNPREPARE_LOST:
-            self.trace.tell("kubelet", "unprepare is lost", claim, machine.node)
-            return
-
-        def answered(answer: AnswerCall | None) -> None:
-            if answer is None or answer.error or self.dice.random() < ANSWER_LOST:
-                self.clockwork.after(RESTART_S * (1 + self.dice.random()), call)
-
-        def call() -> None:
-            self._call(machine, claim, answered, prepare=False)
-
-        call()
-
-    def _call(
-        self, machine: Machine, claim: str, answered: Callable[[AnswerCall | None], None], *, prepare: bool
-    ) -> None:
-        late = LATE_S * self.dice.random() if self.dice.random() < LATE else 0.05 * self.dice.random()
-        self.clockwork.after(late, lambda: self.callers[machine.node](claim, answered, prepare=prepare))
 
 
 def _used(container: ContainerDevices) -> list[str]:

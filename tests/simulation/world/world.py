@@ -148,7 +148,11 @@ class World:
         for node, agent in self.agents.items():
             agent.hands_over = node in plan.hands_over
             agent.on_prepared.append(self.claims.prepared)
+            agent.on_hanging.append(self.claims.hangs)
+            agent.on_cdi.append(self.claims.file_changed)
             self.kubelets.plugin.callers[node] = agent.call
+        self.claims.prepared_on = self.kubelets.plugin.prepared
+        self.claims.by_claim = self.kubelets.owners_by_claim
         self.kubelets.plugin.dice = self._dice("kubelet plugin")
         if isinstance(self.watcher, WatcherHost):
             self.watcher.admits = bool(plan.hands_over)
@@ -240,7 +244,7 @@ class World:
         self.broker.on_wiped += [self.limits.wiped, self.preemptions.wiped, self.cordons.wiped]
         self.broker.on_wiped.append(self.guarantees.wiped)
         self.kubelets.dice = self._dice("kubelets")
-        self.kubelets.on_started.append(self.judge.started)
+        self.kubelets.on_started += [self.judge.started, self.claims.started]
         self.watcher.on_event.append(self.kubelets.told)
         for host in self.hosts.values():
             host.on_instruction.append(self.judge.instructed)
