@@ -62,6 +62,7 @@ class NodeJudge(Books):
             self.fail("LAW 3", f"{allocation} is said to be gone and its ticket is there")
         if self._names_no_devices(machine, allocation):
             return
+        self._check_claims_are_over(machine, booking)
         for device in booking.devices:
             gpu, span = machine.gpus[device.gpu], (device.start, device.size)
             for process in gpu.processes:
@@ -72,6 +73,19 @@ class NodeJudge(Books):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
             self._check_nobody_opens_it_late(machine, booking, device)
             self._check_place_is_empty(machine, booking, device)
+
+    def _check_claims_are_over(self, machine: Machine, booking: Booking) -> None:
+        """Its claims are unprepared, or no process of its pod is left, its sandbox included."""
+        prepared = [c.uid for c in booking.resource_claims if self.kubelets.plugin.prepared(machine, c.uid) is not None]
+        left = machine.of_pod(booking.owner)
+        others = [
+            one
+            for one in self.bookings.values()
+            if one.owner == booking.owner and one.allocation != booking.allocation
+            if one.allocation not in self.said_gone
+        ]
+        if prepared and left and not others:
+            self.fail("LAW 3", f"{booking.allocation} is said to be gone, {prepared} are prepared, and {left} is there")
 
     def _check_nobody_opens_it_late(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
         """Nothing of its pod lives that was given the device and has not opened it yet."""
