@@ -26,7 +26,7 @@ from sluice_node_agent.core.instructions import AnswerCall, CdiDevice
 from sluice_node_agent.core.journal_records import SliceRecord
 
 if TYPE_CHECKING:
-    from simulation.plans.plan import Plan
+    from simulation.plans.plan import Plan, PodLife
 
 CLAIM_SEEDS = 0.35
 CLAIM_PODS = 0.5
@@ -50,6 +50,19 @@ def with_claims(plan: "Plan", seeds: float = CLAIM_SEEDS) -> "Plan":
         for life in plan.pods
     )
     return replace(plan, hands_over=hands_over, pods=tuple(chosen))
+
+
+def claiming_in_cluster(
+    nodes: Sequence[str], lives: "Sequence[PodLife]", dice: Random
+) -> "tuple[tuple[str, ...], tuple[PodLife, ...]]":
+    """The nodes that hand over, and the pods: some with the claim that admission adds. Not those of a job."""
+    hands_over = tuple(node for node in nodes if dice.random() < HANDS_OVER) or (nodes[0],)
+    chosen = []
+    for life in lives:
+        in_job = any(key.startswith("sluice.dev/group") for key, _ in life.pod.ask.annotations)
+        claims = dice.random() < CLAIM_PODS and not in_job
+        chosen.append(replace(life, pod=replace(life.pod, by_claim=True)) if claims else life)
+    return hands_over, tuple(chosen)
 
 
 def _claiming(pod: Pod, dice: Random, *, limited: bool) -> Pod:

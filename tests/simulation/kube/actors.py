@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 from simulation.kube.api_server import DONE, ApiServer, Change
+from simulation.kube.claims import ClaimScheduler, ClaimServer
 from simulation.kube.objects import Json, is_dying, is_gated, pinned_to, pod_object, uid_of
 from simulation.plans.pods import Pod
 from simulation.world.hardware import Machine
@@ -135,7 +136,7 @@ class KubeFolder(Folder):
             pod = self._waiting.get(before["metadata"]["name"])
             if pod is not None:
                 self.api.clockwork.after(self.dice.uniform(0.02, 0.5), lambda: self._make(pod))
-        elif after is not None and is_dying(after) and after["metadata"]["deletionGracePeriodSeconds"] == 0:
+        elif after is not None and after["kind"] == "Pod" and is_dying(after) and after["metadata"]["deletionGracePeriodSeconds"] == 0:
             uid = uid_of(after)
             self.api.clockwork.after(self.dice.uniform(0.3, 5.0), lambda: self._release(uid))
 
@@ -176,6 +177,7 @@ class KubeKubelets(Kubelets):
         """Nothing runs yet."""
         super().__init__(clockwork, folder, machines, trace)
         self.api = api
+        self.claim_rules = ClaimScheduler(ClaimServer(api))
         self.placed: dict[str, None] = {}
         self._reported: dict[str, None] = {}
         folder.on_made.append(self._made)
@@ -230,6 +232,10 @@ class KubeKubelets(Kubelets):
         if there is None or there["spec"].get("unschedulable"):
             self.clockwork.after(NO_NODE_S, lambda: self._place(uid))
             return
+        if not self.claim_rules.may_place(pod, node):
+            self.clockwork.after(NO_NODE_S, lambda: self._place(uid))
+            return
+        pod = self.api.by_uid(uid) or pod
         scheduled = {"conditions": [*pod["status"].get("conditions", []), {"type": "PodScheduled", "status": "True"}]}
         self.placed[uid] = None
         self.api.write(pod, spec={"nodeName": node}, status=scheduled)
@@ -238,8 +244,16 @@ class KubeKubelets(Kubelets):
     def _try(self, request: str) -> None:
         if request not in self.placed:
             return
-        super()._try(request)
         pod = self.pods[request]
+        if pod.by_claim and request not in self.claims:
+            there = self.api.by_uid(request)
+            claim = self.claim_rules.to_prepare(there) if there is not None else ""
+            if not claim:
+                if request not in self.ended:
+                    self.clockwork.after(NO_NODE_S, lambda: self._try(request))
+                return
+            self.claims[request] = claim
+        super()._try(request)
         if request not in self._reported and request not in self.ended and (not pod.runs or self.runs(request)):
             self._reported[request] = None
             self._report(request, "running", "Running")
@@ -251,7 +265,10 @@ class KubeKubelets(Kubelets):
             self.api.write(pod, status={"phase": phase, "containerStatuses": statuses})
 
     def _report_end(self, uid: str, *, completed: bool) -> None:
-        """All containers have ended; a pod that is dying is let go by its kubelet then."""
+        """All containers have ended, and its claim is unprepared; a pod that is dying is let go by its kubelet then."""
+        if self.plugin.is_ending(self.claims.get(uid, "")):
+            self.clockwork.after(NO_NODE_S, lambda: self._report_end(uid, completed=completed))
+            return
         if completed or self.dice.random() < 0.7:
             self._report(uid, "terminated", "Succeeded" if completed else "Running")
 

@@ -106,6 +106,10 @@ class ApiServer:
         changed = {**before, **{part: {**before[part], **keys} for part, keys in parts.items()}}
         return self._store(before, changed)
 
+    def replace(self, before: Json, after: Json) -> Json:
+        """The same object, as it is `after`."""
+        return self._store(before, after)
+
     def mark_deleted(self, pod: Json, grace_s: int) -> None:
         """It is to be deleted; at once if nothing runs and no finalizer holds it."""
         marks = {"deletionTimestamp": f"t{self.clockwork.now:.3f}", "deletionGracePeriodSeconds": grace_s}
@@ -208,6 +212,9 @@ class ApiServer:
 def _state(found: Json) -> str:
     meta = found["metadata"]
     words = [meta["uid"], f"v{meta['resourceVersion']}"]
+    if found["kind"] == "ResourceClaim":
+        words += ["dying"] if is_dying(found) else []
+        words += [f"{found['status']} {meta.get('finalizers', [])}"]
     if found["kind"] == "Pod":
         words += ["gated" if is_gated(found) else f"on {found['spec'].get('nodeName', '?')}"]
         words += ["dying"] if is_dying(found) else []

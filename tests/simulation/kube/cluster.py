@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 from simulation.kube.actors import KubeFolder, KubeKubelets
 from simulation.kube.api_server import ApiServer, RefusedError
 from simulation.kube.judge import KubeJudge
-from simulation.kube.objects import bystanders, is_dying, node_object
+from simulation.kube.claim_judge import BYSTANDER, ClaimsJudge
+from simulation.kube.claims import ClaimController, ClaimServer
+from simulation.kube.objects import Json, bystanders, is_dying, is_gated, node_object, others_claim
 from simulation.kube.watcher_host import ClusterHost
 from simulation.kube.watcher_lease import WatcherLease
 from simulation.world.hardware import Machine
@@ -39,6 +41,10 @@ class KubeSide:
             self.api.create(node_object(node))
         for each in bystanders(next(iter(machines))):
             self.api.create(each)
+        self.claims = ClaimServer(self.api)
+        if world.plan.hands_over:
+            ClaimController(self.claims, self.api, self._dice("claim controller"))
+            self.claims.make(others_claim())
         self._judge: KubeJudge | None = None
         strikes: dict[str, Callable[[Fault], None]] = {
             "api away": self._away,
@@ -48,6 +54,8 @@ class KubeSide:
             "watch replays": self._replay,
             "node object gone": self._node_gone,
             "node cordoned": self._node_cordoned,
+            "claim deleted": self._claim_deleted,
+            "reservation removed": self._reservation_removed,
         }
         self.strikes = strikes
         self.lease = WatcherLease(world.clockwork, self._can_speak, self._dice("lease of watchers"))
@@ -72,12 +80,15 @@ class KubeSide:
             world.trace,
             until=world.plan.faults_until,
         )
+        host.claims = self.claims if world.plan.hands_over else None
         host.lease = self.lease if world.plan.watchers > 1 else None
         return host
 
     def judged_by(self, judge: "Judge") -> None:
         """The world's judge is there."""
         self._judge = KubeJudge(judge, self.api, self.folder, self.kubelets)
+        if self.world.plan.hands_over:
+            self._judge.claims = ClaimsJudge(judge, self.api, self.claims)
         self.world.broker.on_landed.append(self._judge.landed)
 
     def start(self) -> None:
@@ -149,6 +160,24 @@ class KubeSide:
         self.cordon(fault.target)
         self.world.clockwork.after(fault.lasts_s, lambda: self.cordon(fault.target, on=False))
 
+    def _claim_deleted(self, fault: "Fault") -> None:
+        """Somebody deletes a claim by hand."""
+        found = [each for each in self.claims.all() if each["metadata"]["name"] != BYSTANDER and not is_dying(each)]
+        if found:
+            self.api.mark_deleted(found[fault.number % len(found)], 0)
+
+    def _reservation_removed(self, fault: "Fault") -> None:
+        """The scheduler could not place a pod, and takes the reservation of its claim back (Unreserve)."""
+        found = [each for each in self.claims.all() if each["status"].get("reservedFor") and self._waits(each)]
+        if found:
+            claim = found[fault.number % len(found)]
+            self.claims.put(claim, {key: text for key, text in claim["status"].items() if key != "reservedFor"})
+
+    def _waits(self, claim: Json) -> bool:
+        """Whether its one pod has an open gate and no node yet."""
+        pod = self.api.by_uid(claim["status"]["reservedFor"][0]["uid"])
+        return pod is not None and not is_gated(pod) and not pod["spec"].get("nodeName")
+
     def cordon(self, node: str, *, on: bool = True) -> None:
         """What `kubectl cordon` and `uncordon` write."""
         found = self.api.objects.get(("Node", "", node))
@@ -191,5 +220,7 @@ def quick_cluster(closing_ttl_s: int) -> ClusterConfig:
         unscheduled_after_s=0.0,
         start_after_s=0.0,
         evict_retry_s=1.0,
+        claim_told_after_s=2.0,
+        claim_left_after_s=6.0,
         mirror_gpus=False,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from simulation.kube.actors import KubeFolder, KubeKubelets
 from simulation.kube.api_server import DONE, ApiServer, Change
+from simulation.kube.claim_judge import ClaimsJudge
 from simulation.kube.objects import Json, condition_of, granted_of, is_dying, is_gated, pinned_to, uid_of
 from simulation.world.host import Host
 
@@ -46,6 +47,8 @@ class KubeJudge:
         self.api = api
         self.folder = folder
         self.kubelets = kubelets
+        self.claims: ClaimsJudge | None = None
+        """Where pods have ResourceClaims: their judge."""
         self.said: dict[str, list[tuple[Bound, str]]] = {}
         """What each pod was bound to, and in which life of the bus that was decided."""
         self.ready: dict[str, None] = {}
@@ -155,6 +158,8 @@ class KubeJudge:
                 self.judge.fail("cluster", f"{uid} is let go with {given.allocation}, which it has declined")
             if pinned_to(after) != given.node:
                 self.judge.fail("cluster", f"{uid} is pinned to {pinned_to(after)!r}, its slice is on {given.node}")
+            if self.claims is not None and self.folder.lives[uid].by_claim:
+                self.claims.lets_go(uid, given)
             if self.api.sender_is_over and decided_in in self.judge.over:
                 self.judge.let_go(uid, given.node, given.allocation)
         elif given.node not in {after["spec"].get("nodeName", given.node), pinned_to(after)}:
@@ -183,7 +188,7 @@ class KubeJudge:
                 missing += [] if waits and why else [f"{uid} waits, and is not told why"]
                 continue
             bound = self.judge.bound.get(uid)
-            if bound is not None and not _matches(uid, granted_of(pod), bound):
+            if bound is not None and not self._matches(uid, granted_of(pod), bound):
                 missing.append(f"{uid} was told {granted_of(pod)}, and is bound to {bound}")
             elif bound is not None and waits and condition is not None and condition["reason"] != "SliceDegraded":
                 missing.append(f"{uid} is bound, and told that it waits: {condition}")
@@ -191,7 +196,8 @@ class KubeJudge:
 
     def left(self) -> list[str]:
         """Pods that are still there when all were removed."""
-        return [f"{uid_of(pod)} is still there" for pod in self.api.pods() if uid_of(pod) in self.folder.lives]
+        pods = [f"{uid_of(pod)} is still there" for pod in self.api.pods() if uid_of(pod) in self.folder.lives]
+        return [*pods, *(self.claims.left() if self.claims is not None else ())]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -199,13 +205,17 @@ class KubeJudge:
         """The latest binding of this very pod that says what its annotations say, and where it was decided."""
         told = granted_of(pod)
         said = reversed(self.said.get(uid, []))
-        return next(((bound, life) for bound, life in said if _matches(uid, told, bound)), (None, ""))
+        return next(((bound, life) for bound, life in said if self._matches(uid, told, bound)), (None, ""))
+
+    def _matches(self, uid: str, told: dict[str, str], bound: Bound) -> bool:
+        """Whether a pod was told of this binding. Of one with a claim it is only the allocation."""
+        return _matches(uid, told, bound, by_claim=self.folder.lives[uid].by_claim)
 
 
-def _matches(uid: str, told: dict[str, str], bound: Bound) -> bool:
+def _matches(uid: str, told: dict[str, str], bound: Bound, *, by_claim: bool) -> bool:
     trace = hashlib.sha256(f"sluice/request/{uid}".encode()).hexdigest()[:32]  # as docs/traces.md says
     wanted = {"granted.sluice.dev/allocation": str(bound.allocation), "granted.sluice.dev/trace-id": trace}
-    for each in bound.containers:
+    for each in bound.containers if not by_claim else ():
         wanted |= {f"{each.container}.granted.sluice.dev/{key}": text for key, text in _values(each, bound.ticket)}
     return {key: text for key, text in told.items() if key != DECLINED} == wanted
 

@@ -5,6 +5,7 @@ Written for the simulation; the judge reads pods with this and not with the code
 """
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from simulation.plans.pods import Pod
@@ -37,7 +38,14 @@ def pod_object(pod: Pod, uid: str, *, finalizer: bool) -> Json:
     if finalizer:
         meta["finalizers"] = ["example.com/keeps-books"]
     spec["schedulingGates"] = [{"name": GATE}]
+    if pod.by_claim:
+        spec["resourceClaims"] = [{"name": "sluice", "resourceClaimName": claim_name(uid)}]
     return {"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def claim_name(uid: str) -> str:
+    """The claim that admission names for a pod."""
+    return f"sluice-{sha256(uid.encode()).hexdigest()[:20]}"
 
 
 def bystanders(node: str) -> list[Json]:
@@ -54,6 +62,13 @@ def bystanders(node: str) -> list[Json]:
         meta = _meta("lab", name, f"{name}-u0", dict(each), {})
         found.append({"kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Running"}})
     return found
+
+
+def others_claim() -> Json:
+    """A claim that no pod uses, of another driver's class."""
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]
+    meta = {"namespace": "lab", "name": "somebody-elses"}
+    return {"metadata": meta, "spec": {"devices": {"requests": requests}}}
 
 
 def node_object(name: str) -> Json:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 KubeKind = Literal[
     "api away", "api busy", "api lags", "watch gap", "watch replays", "node object gone", "node cordoned",
+    "claim deleted", "reservation removed",
 ]  # fmt: skip
 KINDS: tuple[KubeKind, ...] = (
     "api away", "api busy", "api lags", "watch gap", "watch gap", "watch replays", "node object gone",
@@ -28,6 +29,7 @@ WATCHERS = ("pod-watcher", "pod-watcher-2")
 TWO_WATCHERS = 0.5
 """In so many of these seeds there are two pod-watchers, of which one works."""
 HANDED_OVER_MEAN = 3
+CLAIM_FAULTS_MEAN = 5
 CORDONS = 0.5
 """In so many of these seeds somebody cordons nodes with kubectl."""
 
@@ -84,3 +86,16 @@ def draw_kube_cordons(dice: Random, nodes: Sequence[str], until: float, but: Seq
         return []
     lasts_s = [dice.choice((dice.uniform(0.0, 0.5), dice.uniform(0.5, 12.0))) for _ in range(dice.randint(1, 8))]
     return [ApiFault(dice.uniform(0.5, until - 1.0), "node cordoned", dice.choice(nodes), each, 0) for each in lasts_s]
+
+
+def draw_claim_faults(dice: Random, until: float, but: Sequence[str]) -> list[ApiFault]:
+    """What becomes of claims beside Sluice, in a seed whose pods have some."""
+    kinds: list[KubeKind] = [kind for kind in _CLAIM_KINDS if kind not in but]
+    count = min(12, round(dice.gammavariate(2, CLAIM_FAULTS_MEAN / 2))) if kinds else 0
+    return [
+        ApiFault(dice.uniform(1.0, until - 1.0), dice.choice(kinds), "", 0.0, dice.randrange(1000))
+        for _ in range(count)
+    ]
+
+
+_CLAIM_KINDS: tuple[KubeKind, ...] = ("claim deleted", "reservation removed")

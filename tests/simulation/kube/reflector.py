@@ -12,6 +12,9 @@ from simulation.kube.api_server import Change, RefusedError
 from simulation.kube.objects import Json, is_managed
 
 from sluice_pod_watcher.core.cluster.events import (
+    ClaimGone,
+    ClaimSeen,
+    ClaimsServed,
     ListedKind,
     ListingEnded,
     ListingStarted,
@@ -30,7 +33,13 @@ PAGE = 6
 RETRY_S = 0.7
 RESYNC_S = 30.0
 """How often everything is listed again: a tenth of the shell's interval."""
-SHAPES = {"pods": (PodSeen, PodGone), "others": (OtherPodSeen, OtherPodGone), "nodes": (NodeSeen, NodeGone)}
+SHAPES = {
+    "pods": (PodSeen, PodGone),
+    "others": (OtherPodSeen, OtherPodGone),
+    "nodes": (NodeSeen, NodeGone),
+    "claims": (ClaimSeen, ClaimGone),
+}
+KINDS = {"Node": "nodes", "ResourceClaim": "claims"}
 
 
 class Reflector:
@@ -47,6 +56,15 @@ class Reflector:
         self.deaf_until = 0.0
         self._turn = 0
         self._pumping = False
+
+    def ask(self) -> None:
+        """Ask whether claims are served, until there is an answer; then list them."""
+        host = self.host
+        if self.api.is_away or self._is_refused():
+            host.later(RETRY_S * (0.5 + host.dice.random()), self.ask)
+            return
+        host.offer(ClaimsServed(served=True))
+        self.list_all()
 
     # -- listing --------------------------------------------------------------------------------------------------
 
@@ -139,8 +157,8 @@ class Reflector:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _chooses(self, found: Json) -> bool:
-        if found["kind"] == "Node":
-            return self.what == "nodes"
+        if found["kind"] != "Pod":
+            return self.what == KINDS[found["kind"]]
         return self.what == ("pods" if is_managed(found) else "others")
 
     def _is_refused(self) -> bool:

@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 from simulation.kube.api_server import ApiServer, Change, RefusedError
+from simulation.kube.claims import ClaimServer
 from simulation.kube.objects import Json
-from simulation.kube.reflector import Reflector
+from simulation.kube.reflector import KINDS, Reflector
 from simulation.kube.watcher_lease import WatcherLease
 from simulation.world.broker import Broker
 from simulation.world.host import Core, Host
@@ -23,18 +24,27 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import (
     AnnotatePod,
     BindPod,
+    ClaimRefused,
+    ClaimStep,
+    ClaimWritten,
     Continue,
     Continued,
+    CreateClaim,
     EvictionRefused,
     EvictPod,
+    HandOverNotWritten,
+    HandOverWritten,
     PatchDone,
     PatchRefused,
     PodEvicted,
     PodRead,
     PodUnreadable,
+    ProtectClaim,
     ReadPod,
     Step,
+    WriteClaimStatus,
     WriteEvent,
+    WriteHandOver,
     WritePodCondition,
 )
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
@@ -72,6 +82,8 @@ class ClusterHost(Host):
         self.rules = rules
         self.until = until
         self.reflectors: list[Reflector] = []
+        self.claims: ClaimServer | None = None
+        """Where pods have ResourceClaims: what writes to them do."""
         self.lease: WatcherLease | None = None
         """Where there are several: who of them works."""
         self.stands_by = False
@@ -103,6 +115,10 @@ class ClusterHost(Host):
         self.reflectors = [Reflector(self, what) for what in ("nodes", "others", "pods")]
         for each in self.reflectors:
             self.later(0.02 * self.dice.random(), each.list_all)
+        if self.claims is not None:
+            claims = Reflector(self, "claims")
+            self.reflectors.append(claims)
+            self.later(0.02 * self.dice.random(), claims.ask)
 
     def end(self) -> None:
         """Nothing of it watches any more."""
@@ -131,6 +147,14 @@ class ClusterHost(Host):
                 self._carry_out_eviction(instruction)
             case Continue():
                 self.later(0.0, lambda: self.offer(Continued()))
+            case CreateClaim() | ProtectClaim() | WriteClaimStatus():
+                self._write_claim(instruction)
+            case WriteHandOver(mode=mode):
+                self._write(
+                    self.api.refuse_if_busy,
+                    lambda _: HandOverWritten(mode),
+                    lambda _, why: HandOverNotWritten(why),
+                )
             case WriteEvent() | WriteLogLine():
                 pass
             case _:
@@ -144,6 +168,25 @@ class ClusterHost(Host):
             lambda: self.api.patch(uid, step, wanted.namespace, wanted.name, wanted.patch),
             lambda pod: PatchDone(wanted.uid, step, pod),
             lambda status, why: PatchRefused(wanted.uid, step, status, why),
+        )
+
+    def _write_claim(self, wanted: CreateClaim | ProtectClaim | WriteClaimStatus) -> None:
+        claims, uid = self.claims, str(wanted.uid)
+        assert claims is not None
+        arrive: Callable[[], Json]
+        step: ClaimStep
+        match wanted:
+            case CreateClaim(body=body):
+                step, arrive = "create", lambda: claims.create(uid, body)
+            case ProtectClaim(patch=patch):
+                step, arrive = "protect", lambda: claims.protect(uid, wanted.namespace, wanted.name, patch)
+            case WriteClaimStatus(step=step, body=body):
+                arrive = lambda: claims.status(uid, wanted.step, wanted.namespace, wanted.name, body)  # noqa: E731
+        where = wanted.uid, wanted.namespace, wanted.name, step
+        self._write(
+            arrive,
+            lambda claim: ClaimWritten(*where, claim),
+            lambda status, why: ClaimRefused(*where, status, why),
         )
 
     def _condition(self, wanted: WritePodCondition) -> None:
@@ -232,7 +275,7 @@ class ClusterHost(Host):
         return self.clockwork.now < self.until
 
     def _changed(self, change: Change) -> None:
-        is_node = (change.after or change.before or {}).get("kind") == "Node"
+        what = KINDS.get((change.after or change.before or {})["kind"])
         for each in self.reflectors:
-            if (each.what == "nodes") == is_node:
+            if each.what == what or (what is None and each.what in {"pods", "others"}):
                 each.look()

@@ -18,7 +18,7 @@ from simulation.faults.further_faults import (
     with_burst,
 )
 from simulation.faults.journal_losses import draw_losses, draw_lost_beside
-from simulation.judges.claims import with_claims
+from simulation.judges.claims import claiming_in_cluster, with_claims
 from simulation.judges.cordons import CordonSaid, with_cordons
 from simulation.judges.gpu_tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.judges.jobs import with_jobs
@@ -28,7 +28,7 @@ from simulation.judges.pods_per_node import with_limit
 from simulation.judges.preemptions import with_preemptions
 from simulation.judges.quotas import NO_LIMITS, QuotaSaid, draw_quotas
 from simulation.judges.sizes import Resizing, with_resizings
-from simulation.kube.plan import draw_handovers, draw_kube_cordons, draw_kube_faults
+from simulation.kube.plan import draw_claim_faults, draw_handovers, draw_kube_cordons, draw_kube_faults
 from simulation.plans.pods import Ask, Pod, Terms, draw_ask, draw_pod, draw_share, shared
 from simulation.world.fixed_layouts import FIXED_SEEDS, RELAYS_MEAN, draw_layouts
 from simulation.world.hardware import Layout
@@ -36,6 +36,7 @@ from simulation.world.limits_file import FAULTS_MAX, FILE_SEEDS
 from simulation.world.weather import Weather
 
 FAULTS_UNTIL_S = 40.0
+KUBE_CLAIM_SEEDS = 0.5
 PODS_UNTIL_S = 30.0
 SIZES: tuple[tuple[int, int], ...] = ((8, 2), (12, 2), (18, 3), (24, 3), (40, 5))
 """
@@ -52,7 +53,7 @@ FaultKind = Literal[
     "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
     "relaid", "node removed", "disk wiped", "disk full", "journal damaged", "identities lost", "mute", "deaf",
     "gpu slow", "replica lags", "clock", "api away", "api busy", "api lags", "watch gap", "watch replays",
-    "node object gone", "node cordoned", "tickets lost",
+    "node object gone", "node cordoned", "tickets lost", "claim deleted", "reservation removed",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
@@ -236,6 +237,18 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
     return with_cluster(plan, without) if in_cluster else with_claims(plan)
 
 
+def with_kube_claims(plan: Plan, without: Sequence[str] = (), seeds: float = KUBE_CLAIM_SEEDS) -> Plan:
+    """In some seeds of a cluster some pods have the claim that admission adds, and somebody disturbs claims."""
+    dice = Random(f"claims of a cluster {plan.seed}")
+    if dice.random() >= seeds or not plan.cluster or plan.hands_over:
+        return plan
+    hands_over, pods = claiming_in_cluster([node for node, _ in plan.nodes], plan.pods, dice)
+    rows = draw_claim_faults(dice, plan.faults_until, without)
+    more = [Fault(row.at, row.kind, row.target, row.lasts_s, row.number) for row in rows]
+    faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
+    return replace(plan, hands_over=hands_over, pods=pods, faults=faults)
+
+
 def _with_kubelets(plan: Plan) -> Plan:
     """In most seeds pods have cgroups, and in half of those some open their devices late, or tickets are lost."""
     roll = Random(f"kubelets {plan.seed}").random()
@@ -301,7 +314,8 @@ def with_cluster(plan: Plan, without: Sequence[str] = ()) -> Plan:
     handed_over = draw_handovers(Random(f"pod-watchers {plan.seed}"), plan.faults_until, without)
     more += [Fault(at, kind, target, lasts_s) for at, kind, target, lasts_s in handed_over]
     faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
-    return replace(plan, cluster=True, watchers=2 if handed_over else 1, faults=faults)
+    plan = replace(plan, cluster=True, watchers=2 if handed_over else 1, faults=faults)
+    return with_kube_claims(plan, without)
 
 
 def _with_burst(plan: Plan) -> Plan:

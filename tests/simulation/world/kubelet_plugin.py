@@ -51,6 +51,8 @@ class KubeletPlugin:
         """Where a claim was prepared, or may have been."""
         self._busy: dict[str, None] = {}
         self._over: dict[str, None] = {}
+        self._ending: dict[str, None] = {}
+        """Claims whose Unprepare is not answered yet."""
 
     def prepared(self, machine: Machine, claim: str) -> tuple[str, ...] | None:
         """The devices of a claim that is prepared on a node in this boot; None when it is not."""
@@ -97,6 +99,10 @@ class KubeletPlugin:
         if claim not in self._busy:
             self._end(claim)
 
+    def is_ending(self, claim: str) -> bool:
+        """Whether a claim whose pod has ended is still to be unprepared: the pod's end is not reported before."""
+        return claim in self._ending or (claim in self._over and claim in self._busy)
+
     def _end(self, claim: str) -> None:
         machine = self._known.pop(claim, None)
         if machine is None:
@@ -106,7 +112,11 @@ class KubeletPlugin:
             self.trace.tell("kubelet", "unprepare is lost", claim, machine.node)
             return
 
+        self._ending[claim] = None
+
         def answered(answer: AnswerCall | None) -> None:
+            if answer is not None and not answer.error:
+                self._ending.pop(claim, None)
             if answer is None or answer.error or self.dice.random() < ANSWER_LOST:
                 self.clockwork.after(RESTART_S * (1 + self.dice.random()), call)
 

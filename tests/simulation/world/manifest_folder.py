@@ -218,7 +218,10 @@ class Kubelets:
 
     def _try(self, request: str) -> None:
         pod, bound = self.pods.get(request), self.bound.get(request)
-        if pod is None or bound is None or not pod.runs or request in self.ended:
+        if pod is None or bound is None or request in self.ended:
+            return
+        if not pod.runs:
+            self._prepare(request, bound)
             return
         missing = self._missing(request, bound)
         if not missing:
@@ -235,6 +238,12 @@ class Kubelets:
                 self._start(machine, request, one, _used(one))
         if not ready or self._missing(request, bound):
             self.clockwork.after(RESTART_S, lambda: self._try(request))
+
+    def _prepare(self, request: str, bound: Bound) -> None:
+        """The claim of a pod whose containers use no device is prepared as well."""
+        machine, claim = self.machines[bound.node], self.claims.get(request)
+        if claim is not None and self.plugin.prepared(machine, claim) is None:
+            self.plugin.prepare(machine, claim, lambda: None, lambda: request not in self.ended)
 
     def _try_by_claim(self, machine: Machine, request: str, wanted: list[str]) -> None:
         """
