@@ -10,6 +10,7 @@ from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, Result
+from sluice_node_agent.core.hand_over.users import is_of_claim
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyGpuInstance,
@@ -140,9 +141,17 @@ class SharedDeviceController:
             self._look_for_strangers(home, result)
 
     def _look_for_strangers(self, home: SharedDeviceTask, seen: MpsSeen) -> None:
-        """An inherited home is like any other once only its tenants use it. All orders are read by now."""
-        owners = {work.record.booking.owner for work, _, _ in self._state.tenants(home.key)}
-        home.strangers = tuple(client.pid for client in seen.clients if client.owner not in owners)
+        """
+        An inherited home is like any other once only its tenants use it. All orders are read by now.
+
+        Pods of a prepared claim that owns its share are unknown here: any pod there may be one of them.
+        """
+        tenants = [work.record for work, _, _ in self._state.tenants(home.key)]
+        owners = {record.booking.owner for record in tenants}
+        any_pod = any(is_of_claim(record.booking) and record.prepared for record in tenants)
+        home.strangers = tuple(
+            client.pid for client in seen.clients if client.owner not in owners and not (any_pod and client.owner)
+        )
         if not home.strangers:
             home.recovered()
             self._save(home, replace(home.record, inherited=False))
