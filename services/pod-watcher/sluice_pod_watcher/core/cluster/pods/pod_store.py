@@ -266,7 +266,7 @@ class PodStore:
         if not view.pod_claim or record.asked is None:
             return ()
         claim = self.claims.get(view.namespace, view.pod_claim)
-        if claim is not None and claim.owner == view.uid and not claim.dying:
+        if claim is not None and claim.owner == view.uid and not (claim.dying and view.is_gated):
             requests = {each.container: each.container for each in record.asked.pod.claims}
             return (ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
         if view.is_gated or not (self.claims.was_listed or self.claims.is_served is False):
