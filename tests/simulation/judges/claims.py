@@ -165,7 +165,8 @@ class ClaimJudge:
         asked = self._books.asked.get((booking.request, booking.request_revision))
         if asked is None:
             return
-        if booking.resource_claims != asked.resource_claims:
+        is_forgotten = asked.held is not None and not asked.resource_claims  # its claim is gone while it runs
+        if booking.resource_claims != asked.resource_claims and not is_forgotten:
             text = f"{booking.allocation} has {booking.resource_claims}, and was asked with {asked.resource_claims}"
             self._books.fail("claims", text)
         if booking.resource_claims and booking.node not in self._hands_over:

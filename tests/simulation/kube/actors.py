@@ -136,7 +136,12 @@ class KubeFolder(Folder):
             pod = self._waiting.get(before["metadata"]["name"])
             if pod is not None:
                 self.api.clockwork.after(self.dice.uniform(0.02, 0.5), lambda: self._make(pod))
-        elif after is not None and after["kind"] == "Pod" and is_dying(after) and after["metadata"]["deletionGracePeriodSeconds"] == 0:
+        elif (
+            after is not None
+            and after["kind"] == "Pod"
+            and is_dying(after)
+            and after["metadata"]["deletionGracePeriodSeconds"] == 0
+        ):
             uid = uid_of(after)
             self.api.clockwork.after(self.dice.uniform(0.3, 5.0), lambda: self._release(uid))
 
@@ -186,7 +191,15 @@ class KubeKubelets(Kubelets):
         api.on_change.append(self._hear)
 
     def hear(self, write: Write, _sequence: int) -> None:
-        """No kubelet listens to the bus."""
+        """
+        No kubelet listens to the bus. But where devices go by claim, no annotation says that they were made again: what
+        a container has to find on its node then is known from here.
+        """
+        bound = write.message
+        if isinstance(bound, Bound) and bound.request in self.claims:
+            before = self.bound.get(bound.request)
+            if before is not None and before.allocation == bound.allocation and before != bound:
+                self.given(bound)
 
     def told(self, event: object) -> None:
         """No kubelet hears what a pod-watcher hears."""

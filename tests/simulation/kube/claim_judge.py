@@ -38,7 +38,9 @@ class ClaimsJudge:
     def lets_go(self, uid: str, given: Bound) -> None:
         """A pod's gate is opened with this binding."""
         if (uid, _begins(given)) not in self._given:
-            self._fail(f"{uid} is let go with {given.allocation}, and its claim was never allocated and reserved for it")
+            self._fail(
+                f"{uid} is let go with {given.allocation}, and its claim was never allocated and reserved for it"
+            )
 
     def left(self) -> list[str]:
         """Claims that are still there when all pods were removed, but for those of others."""

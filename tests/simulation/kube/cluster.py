@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 from simulation.kube.actors import KubeFolder, KubeKubelets
 from simulation.kube.api_server import ApiServer, RefusedError
-from simulation.kube.judge import KubeJudge
 from simulation.kube.claim_judge import BYSTANDER, ClaimsJudge
 from simulation.kube.claims import ClaimController, ClaimServer
+from simulation.kube.judge import KubeJudge
 from simulation.kube.objects import Json, bystanders, is_dying, is_gated, node_object, others_claim
 from simulation.kube.watcher_host import ClusterHost
 from simulation.kube.watcher_lease import WatcherLease
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from simulation.world.world import World
 
 HEARTBEAT_S = 10.0
+UNSCHEDULED_S = 45.0
+"""Where claims may be deleted by hand, a pod whose gate was opened before is evicted after this."""
 BLOCKED = 0.3
 """How often a disruption budget is in an eviction's way, while anything goes wrong."""
 
@@ -72,7 +74,7 @@ class KubeSide:
         host = ClusterHost(
             name,
             self.api,
-            quick_cluster(closing_ttl_s),
+            quick_cluster(closing_ttl_s, unscheduled_after_s=UNSCHEDULED_S if world.plan.hands_over else 0.0),
             self._evict,
             world.clockwork,
             world.broker,
@@ -208,7 +210,7 @@ class KubeSide:
         self.world.clockwork.after(HEARTBEAT_S, self._beat)
 
 
-def quick_cluster(closing_ttl_s: int) -> ClusterConfig:
+def quick_cluster(closing_ttl_s: int, unscheduled_after_s: float) -> ClusterConfig:
     """The cluster's rules, in a hurry. A node that is away for less than a minute is not said to be gone."""
     return ClusterConfig(
         closing_ttl_s=closing_ttl_s,
@@ -217,7 +219,7 @@ def quick_cluster(closing_ttl_s: int) -> ClusterConfig:
         tell_after_s=1.0,
         unanswered_after_s=8.0,
         condition_interval_s=3.0,
-        unscheduled_after_s=0.0,
+        unscheduled_after_s=unscheduled_after_s,
         start_after_s=0.0,
         evict_retry_s=1.0,
         claim_told_after_s=2.0,

@@ -140,8 +140,15 @@ class KubeJudge:
         self.writes[uid] += 1
         if self.writes[uid] > WRITES_PER_POD_MAX:
             self.judge.fail("cluster", f"over {WRITES_PER_POD_MAX} writes to {uid}")
-        if step == "evict" and uid not in self.ordered and uid not in self.lost:
+        is_wanted = uid in self.ordered or uid in self.lost or self._waits_in_vain(uid)
+        if step == "evict" and not is_wanted:
             self.judge.fail("cluster", f"{uid} is evicted without an order, and its slice was not lost")
+
+    def _waits_in_vain(self, uid: str) -> bool:
+        """Whether no scheduler places it: its gate is open, and its claim may have been deleted since; or it is gone."""
+        pod = self.api.by_uid(uid)
+        by_claim = uid in self.folder.lives and self.folder.lives[uid].by_claim
+        return by_claim and (pod is None or (not is_gated(pod) and not pod["spec"].get("nodeName")))
 
     def written(self, uid: str, step: str, before: Json, after: Json) -> None:
         """A write of Sluice was taken."""
