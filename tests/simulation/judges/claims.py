@@ -189,6 +189,8 @@ class ClaimJudge:
         named = [each for each in records.values() if claim in each.prepared]
         file = {device.name: device for device in machine.cdi.get(claim, ())}
         names = {device.name for device in answer.devices}
+        if any("/" in device.request for device in answer.devices):
+            self._books.fail("claims", f"{machine.node} names requests of {claim} that its kubelet lacks: {answer}")
         if not names <= file.keys():
             self._books.fail("claims", f"{machine.node} hands over {names} of {claim}, and its file has {file}")
         of = [each for each in named if names <= set(device_names_of(each.booking, claim))]

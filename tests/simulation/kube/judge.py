@@ -145,7 +145,7 @@ class KubeJudge:
             self.judge.fail("cluster", f"{uid} is evicted without an order, and its slice was not lost")
 
     def _waits_in_vain(self, uid: str) -> bool:
-        """Whether no scheduler places it: its gate is open, and its claim may have been deleted since; or it is gone."""
+        """Whether no scheduler places it: its gate is open, and its claim may be deleted; or it is gone."""
         pod = self.api.by_uid(uid)
         by_claim = uid in self.folder.lives and self.folder.lives[uid].by_claim
         return by_claim and (pod is None or (not is_gated(pod) and not pod["spec"].get("nodeName")))

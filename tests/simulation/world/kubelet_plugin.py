@@ -33,8 +33,8 @@ class KubeletPlugin:
     they have ended.
 
     A call comes late, is repeated (as by a kubelet that was restarted), or its answer is lost, and Unprepare may be
-    lost for good. One claim has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go), but for that of a kubelet
-    that was restarted meanwhile. After a reboot nothing counts as prepared.
+    lost for good. One claim has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go), but for that of a
+    kubelet that was restarted meanwhile. After a reboot nothing counts as prepared.
     """
 
     def __init__(self, clockwork: VirtualClock, machines: dict[str, Machine], trace: Trace) -> None:

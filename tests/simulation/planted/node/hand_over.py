@@ -5,13 +5,15 @@ from typing import Any
 
 import msgspec.structs
 from simulation.judges.claims import with_claims
-from simulation.plans.plan import Plan, with_late_openers
+from simulation.plans.plan import Fault, Plan, with_late_openers
+from simulation.plans.pods import Ask, Device
 from simulation.planted.bug import PlantedBug
 
 from sluice_allocator.core import nodes
+from sluice_node_agent.core.hand_over import claims, controller
 from sluice_node_agent.core.hand_over.claims import prepared_devices
 from sluice_node_agent.core.hand_over.controller import HandOver
-from sluice_node_agent.core.instructions import AnswerCall
+from sluice_node_agent.core.instructions import AnswerCall, RemoveCdi
 from sluice_node_agent.core.slices import destroy
 from sluice_node_agent.core.state.tasks import Awaits
 
@@ -63,6 +65,129 @@ def _places_alone(_original: Any) -> Any:
     return same
 
 
+def _waits_for_ever(original: Any) -> Any:
+    def tick(self: Any, now: float, why: str) -> None:
+        """Whoever calls is answered when there is something to answer."""
+        waiting, self._waiting = self._waiting, {}
+        original(self, now, why)
+        self._waiting = waiting
+
+    return tick
+
+
+def _trusts_its_journal(original: Any) -> Any:
+    def prepare(self: Any, asked: Any, now: float) -> Any:
+        """What was written once is there."""
+        for work in self._slices_of(asked.claim):
+            claim = next(each for each in work.record.booking.resource_claims if each.uid == asked.claim)
+            if asked.claim in work.record.cdi_files and not work.record.revoked:
+                self._answers.append(AnswerCall(asked.call, prepared_devices(work.record.booking, claim)))
+                return []
+        return original(self, asked, now)
+
+    return prepare
+
+
+def _file_removed_when_read(original: Any) -> Any:
+    def advance(self: Any, work: Any) -> None:
+        """The pod has its devices, so that the file is of no more use."""
+        answered = len(self._answers)
+        original(self, work)
+        if len(self._answers) > answered and work.idle:
+            for claim in work.cdi:
+                self._in_flight.send(RemoveCdi(self._in_flight.next_token, claim), None)
+
+    return advance
+
+
+def _never_compared(_original: Any) -> Any:
+    def compare(_self: Any) -> None:
+        """Files stay where they were put."""
+
+    return compare
+
+
+def _unprepare_waits(original: Any) -> Any:
+    def take_result(self: Any, work: Any, sent: Any, result: Any, now: float) -> Any:
+        """Unprepare is answered when its slice is gone, as if the kubelet could do something about that."""
+        asked = self._removing.get(sent.token) if isinstance(sent, RemoveCdi) else None
+        if asked is not None and self._slices_of(asked.claim):
+            del self._removing[sent.token]
+            again = RemoveCdi(self._in_flight.next_token, asked.claim)
+            self._removing[again.token] = asked
+            self._in_flight.send(again, None)
+            return []
+        return original(self, work, sent, result, now)
+
+    return take_result
+
+
+def _pods_of_a_claim_not_awaited(original: Any) -> Any:
+    def to_close(record: Any, token: int) -> Any:
+        """Pods of a claim end when they end: its device is empty, so that it is free."""
+        step = original(record, token)
+        return None if isinstance(step, Awaits) else step
+
+    return to_close
+
+
+def _named_with_its_alternative(_original: Any) -> Any:
+    def prepared(booking: Any, claim: Any) -> Any:
+        """A request has the name that the allocation says."""
+        found = prepared_devices(booking, claim)
+        granted = {grant.container for grant in booking.devices}
+        keys = [key for key, container in sorted(claim.requests.items()) if container in granted]
+        return tuple(replace(each, request=key) for each, key in zip(found, keys, strict=True))
+
+    return prepared
+
+
+def _one_answer(original: Any) -> Any:
+    def prepare(self: Any, asked: Any, now: float) -> Any:
+        """A kubelet calls once at a time."""
+        self._waiting.pop(asked.claim, None)
+        return original(self, asked, now)
+
+    return prepare
+
+
+def _names_of_claims(_original: Any) -> Any:
+    def names(_allocation: str, claims: Any) -> dict[tuple[str, str], str]:
+        """A claim has one device of a kind: it needs no other name."""
+        return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
+
+    return names
+
+
+def _owning(plan: Plan) -> Plan:
+    """Every claim owns its slice, and its pods open their devices late."""
+    plan = _late(plan)
+    return replace(plan, pods=tuple(replace(life, pod=replace(life.pod, claim_owns=True)) for life in plan.pods))
+
+
+def _losing(plan: Plan) -> Plan:
+    """CDI files are lost, and containers restart."""
+    plan = with_claims(replace(plan, kubelets=True), 1.0)
+    lost = [Fault(at, "tickets lost", node) for node, _ in plan.nodes for at in (12.0, 20.0, 28.0, 36.0)]
+    pods = (replace(life, pod=replace(life.pod, runs=True)) for life in plan.pods)
+    return replace(plan, faults=tuple(sorted((*plan.faults, *lost), key=lambda fault: fault.at)), pods=tuple(pods))
+
+
+def _alternating(plan: Plan) -> Plan:
+    """Pods ask for what is nowhere, or else for a slice."""
+    nowhere = Ask((("sluice.dev/profile", "9g.90gb"),), ("main",), (Device("profile", profile="9g.90gb"),))
+    pods = (
+        replace(
+            life,
+            edit=None,
+            edited_at=None,
+            pod=replace(life.pod, ask=nowhere, by_claim=True, alternatives=("1g.5gb",), one_gpu=False),
+        )
+        for life in plan.pods
+    )
+    return replace(plan, hands_over=tuple(node for node, _ in plan.nodes), pods=tuple(pods), quotas=())
+
+
 def _handing_over(plan: Plan) -> Plan:
     return with_claims(plan, 1.0)
 
@@ -108,6 +233,69 @@ HAND_OVER_BUGS = (
         "a start: its nodes seem not to hand over",
         ("I4",),
         ((nodes, "_places_are_the_same", _places_alone),),
+        _handing_over,
+    ),
+    PlantedBug(
+        "Prepare waits for ever",
+        "a minute and a half of each start, and the reason",
+        ("claims",),
+        ((HandOver, "tick", _waits_for_ever),),
+        _handing_over,
+    ),
+    PlantedBug(
+        "journal trusted for CDI files",
+        "every pod of a node after its reboot",
+        ("claims",),
+        ((HandOver, "prepare", _trusts_its_journal),),
+        _handing_over,
+    ),
+    PlantedBug(
+        "CDI file removed when read",
+        "a pod whose container restarts",
+        ("claims",),
+        ((HandOver, "advance", _file_removed_when_read),),
+        _handing_over,
+    ),
+    PlantedBug(
+        "CDI files not compared",
+        "a pod whose container restarts, after its file was lost",
+        ("I4",),
+        ((HandOver, "_compare", _never_compared),),
+        _losing,
+    ),
+    PlantedBug(
+        "Unprepare waits for the slice",
+        "the end of a pod, which the slice may wait for",
+        ("claims",),
+        ((HandOver, "take_result", _unprepare_waits),),
+        _late,
+    ),
+    PlantedBug(
+        "pods of a claim not awaited",
+        "a GPU shared with a pod that opens it late",
+        ("LAW 3", "I1"),
+        ((destroy, "_to_close", _pods_of_a_claim_not_awaited),),
+        _owning,
+    ),
+    PlantedBug(
+        "answered by the alternative's name",
+        "a start: the kubelet knows no such request",
+        ("claims",),
+        ((controller, "prepared_devices", _named_with_its_alternative),),
+        _alternating,
+    ),
+    PlantedBug(
+        "one answer to two calls",
+        "a start, after the kubelet was restarted",
+        ("claims",),
+        ((HandOver, "prepare", _one_answer),),
+        _handing_over,
+    ),
+    PlantedBug(
+        "device names used again",
+        "a device in use that the scheduler counts as free",
+        ("claims",),
+        ((claims, "device_names", _names_of_claims),),
         _handing_over,
     ),
 )

@@ -144,7 +144,7 @@ class PodReconciler:
         """
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
-        why = kept_out or self.claims.why_other(record, view)
+        why = kept_out or self.claims.why_other(record, view, bound)
         if why and self._may(record, record.writing, now):
             given_back = f"declined its slice on {bound.node}, which {why}. It waits for another slice"
             self._complain(record, given_back)

@@ -113,9 +113,12 @@ class ClaimReconciler:
 
     # -- between Bound and the open gate --------------------------------------------------------------------------
 
-    def why_other(self, record: PodRecord, view: PodView) -> str:
+    def why_other(self, record: PodRecord, view: PodView, bound: Bound) -> str:
         """Why its slice was granted for a claim that the pod no longer has, as a predicate; else empty."""
-        for ref in record.terms.resource_claims if record.terms is not None else ():
+        refs = record.terms.resource_claims if record.terms is not None else ()
+        if refs and bound.request_revision < record.claims_revision:
+            return "was granted for a ResourceClaim that was deleted since"
+        for ref in refs:
             claim = self.store.get(view.namespace, ref.name)
             is_its_own = claim is not None and claim.owner in {"", record.uid}
             if claim is not None and is_its_own and not claim.dying and claim.uid != ref.uid:

@@ -56,6 +56,8 @@ class PodRecord:
     terms: RequestTerms | None = None
     """The content of its request; None while there is none."""
     revision: int = 1
+    claims_revision: int = 1
+    """Since this revision its request names the ResourceClaims that it names now."""
     ended: WithdrawCause | None = None
     on_bus: bool = False
     """It was on the bus before this process published it."""

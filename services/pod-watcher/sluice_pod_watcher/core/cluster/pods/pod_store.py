@@ -192,10 +192,13 @@ class PodStore:
             record.held = word.held
         if isinstance(word, AllocationRequested) and record.declined is None:
             self._has_declined(record, word.declined, now)
+        before = record.revision
         if terms_of(word) == record.terms or record.ended is not None:
             record.revision = max(record.revision, word.revision)
         else:
             record.revision = max(record.revision, word.revision + 1)
+        if record.revision > before:
+            record.claims_revision = record.revision  # those of an earlier run may have named others
         record.needs_read = record.needs_read or record.view is None
         self._count(record)
         self._say(record)
@@ -374,6 +377,8 @@ class PodStore:
             return ""  # an invalid edit changes nothing
         change: Change = "new" if record.terms is None else "changed"
         record.revision += record.terms is not None
+        if record.terms is None or record.terms.resource_claims != terms.resource_claims:
+            record.claims_revision = record.revision
         record.since = now if record.terms is None else record.since
         record.quiet_since = now
         record.terms = terms
