@@ -19,13 +19,13 @@ from sluice_node_agent.core.state.tasks import Awaits
 
 
 def _unnoted(original: Any) -> Any:
-    def is_wanted(self: Any, claim: Any, record: Any) -> bool:
+    def is_wanted(self: Any, claim: Any, work: Any) -> bool:
         """Answered from what is known, and noted by nobody."""
-        if original(self, claim, record) and claim.uid not in record.prepared:
-            devices = prepared_devices(record.booking, claim)
+        if original(self, claim, work) and claim.uid not in work.record.prepared:
+            devices = prepared_devices(work.record.booking, claim)
             self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
             return False
-        return original(self, claim, record)
+        return original(self, claim, work)
 
     return is_wanted
 
