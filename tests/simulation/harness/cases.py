@@ -687,4 +687,34 @@ CASES = (
         "A paused pod-watcher holds a binding from before a wipe.",
         test="tests/integration/test_kube_watch.py::test_a_watcher_whose_lease_has_run_out_writes_to_no_pod",
     ),
+    Case(
+        "P-115",
+        "§7",
+        "A kubelet prepares a claim, and the agent dies before or after its answer.",
+        ("prepared claims not noted", "Prepare waits for ever", "one answer to two calls"),
+    ),
+    Case(
+        "P-116",
+        "§7",
+        "CDI files are lost, at a reboot or without.",
+        ("journal trusted for CDI files", "CDI files not compared", "CDI file removed when read"),
+    ),
+    Case(
+        "P-117",
+        "§7",
+        "Unprepare is late or lost, and a process opens its device late.",
+        ("only Unprepare frees", "processes of claims not looked for", "pods of a claim not awaited"),
+    ),
+    Case(
+        "P-118",
+        "§7",
+        "Two allocators grant one claim on one node.",
+        test="tests/unit/node_agent/test_hand_over.py::test_a_claim_of_two_slices_is_prepared_when_one_is_left",
+    ),
+    Case(
+        "P-119",
+        "§7",
+        "A claim loses its reservation or is deleted while its pod waits.",
+        test="tests/simulation/schedules/test_kube.py::test_the_judge_catches_a_bug_about_clusters",
+    ),
 )

@@ -107,6 +107,9 @@ RULES = (
     Rule("pods per node", "A node has no more pods than allowed.", "judges/pods_per_node.py"),
     Rule("apart", "No pod is booked where affinity, spread or host ports exclude it.", "judges/pods_apart.py"),
     Rule("claims", "A booking has its request's ResourceClaims, on a node that hands them over.", "judges/claims.py"),
+    Rule(
+        "cluster claims", "A claim is allocated and reserved once, before its pod's gate opens.", "kube/claim_judge.py"
+    ),
     Rule("one GPU", "Devices that must be on one GPU are.", "judges/claims.py"),
     Rule("cordoned", "An allocator that knows of a cordon books nothing new there.", "judges/cordons.py"),
     Rule("limits", "The bus has exactly what the limits file says under its name.", "world/limits_file.py"),

@@ -137,7 +137,7 @@ def as_asked(event: Any) -> Any:
 
 
 def device_names_of(booking: Booking, claim: str) -> list[str]:
-    """The names of a claim's devices, counted again: no two allocations have one in common."""
+    """The names of a claim's devices, counted apart: no two allocations have one in common."""
     digest = sha256(booking.allocation.encode()).hexdigest()[:16]
     wanted = [(one.uid, request) for one in booking.resource_claims for request in sorted(one.requests)]
     return [f"{digest}-{number}" for number, (uid, _) in enumerate(wanted) if uid == claim]

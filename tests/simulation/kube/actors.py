@@ -196,7 +196,7 @@ class KubeKubelets(Kubelets):
         a container has to find on its node then is known from here.
         """
         bound = write.message
-        if isinstance(bound, Bound) and bound.request in self.claims:
+        if isinstance(bound, Bound) and bound.request in self.pods and self.pods[bound.request].by_claim:
             before = self.bound.get(bound.request)
             if before is not None and before.allocation == bound.allocation and before != bound:
                 self.given(bound)

@@ -45,7 +45,7 @@ class ClaimServer:
         return self._written(uid, "create", None, self.make(body))
 
     def make(self, body: Mapping[str, Any]) -> Json:
-        """Store a new claim, whoever makes it. Raises RefusedError."""
+        """Store a new claim, of Sluice or of others. Raises RefusedError."""
         self._made += 1
         meta = {**body["metadata"], "uid": f"claim-u{self._made}"}
         claim = {"kind": "ResourceClaim", "metadata": meta, "spec": body["spec"], "status": {}}

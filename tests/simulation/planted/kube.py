@@ -8,6 +8,7 @@ from simulation.kube.reflector import Reflector
 from simulation.plans.plan import Fault, FaultKind, Plan, PodLife, with_cluster
 from simulation.plans.pods import REFUSED
 from simulation.planted.bug import PlantedBug
+from simulation.planted.kube_claims import CLAIM_BUGS_OF_CLUSTERS
 from simulation.planted.rare import left_with_what_is_taken_back
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
@@ -315,6 +316,7 @@ KUBE_BUGS = (
         ((Orphans, "look_at_answer", _an_answer_to_nobody_stays),),
         _forgotten_as_they_go,
     ),
+    *CLAIM_BUGS_OF_CLUSTERS,
 )
 
 

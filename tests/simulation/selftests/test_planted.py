@@ -16,6 +16,11 @@ PLAIN = ("cluster", "lost together")
 """Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
 FOUND_AT = {
     "free at revoke": 3,
+    "Prepare waits for ever": 36,
+    "journal trusted for CDI files": 2,
+    "CDI files not compared": 2,
+    "one answer to two calls": 2,
+    "pods of a claim not awaited": 1,
     "booked pods not counted as peers": 1,
     "empty hosts ignored for spread": 9,
     "nothing adopted": 7,

@@ -150,6 +150,23 @@ def test_a_claim_of_a_revoked_slice_is_refused_at_once(node):
     assert node.cdi == {}
 
 
+def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
+    """Two allocators granted it: the kubelet must not get the devices of the one that is taken back."""
+    booking = _booking(node)
+    surplus = msgspec.structs.replace(booking, allocation="a2", devices=_booking(node, at=(0, "3g.20gb", 0, 4)).devices)
+    for each in (surplus, booking):
+        node.order(node.grant(each))
+        node.work()
+    call = node.prepare("u1")
+    node.work()
+    assert call not in node.answers
+    assert node.cdi == {}
+    node.order(node.revoke(surplus))
+    node.work()
+    assert node.answers[call] == _answer(call, booking)
+    assert node.cdi.keys() == {"u1"}
+
+
 def test_a_call_that_waits_is_refused_when_its_slice_is_revoked(node):
     """It would wait for the whole time otherwise."""
     node.refused += [CreateGpuInstance]

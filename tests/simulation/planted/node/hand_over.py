@@ -19,13 +19,13 @@ from sluice_node_agent.core.state.tasks import Awaits
 
 
 def _unnoted(original: Any) -> Any:
-    def is_wanted(self: Any, claim: Any, record: Any) -> bool:
-        """Answered from what is known, without a note."""
-        if original(self, claim, record) and claim.uid not in record.prepared:
-            devices = prepared_devices(record.booking, claim)
+    def is_wanted(self: Any, claim: Any, work: Any) -> bool:
+        """Answered from what is known, and not noted."""
+        if original(self, claim, work) and claim.uid not in work.record.prepared:
+            devices = prepared_devices(work.record.booking, claim)
             self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
             return False
-        return original(self, claim, record)
+        return original(self, claim, work)
 
     return is_wanted
 
@@ -50,7 +50,7 @@ def _only_unprepare_counts(original: Any) -> Any:
 
 def _claims_have_no_processes(original: Any) -> Any:
     def may_run(work: Any, state: Any) -> bool:
-        """A pod with a claim is ended by the kubelet, so no process is looked for."""
+        """The kubelet ends all pods with a claim: no look is needed."""
         return original(work, state) and not work.record.booking.resource_claims
 
     return may_run
@@ -67,7 +67,7 @@ def _places_alone(_original: Any) -> Any:
 
 def _waits_for_ever(original: Any) -> Any:
     def tick(self: Any, now: float, why: str) -> None:
-        """Whoever calls is answered when there is something to answer."""
+        """A call is answered when there is something to answer."""
         waiting, self._waiting = self._waiting, {}
         original(self, now, why)
         self._waiting = waiting

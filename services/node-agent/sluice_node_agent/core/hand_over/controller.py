@@ -107,12 +107,12 @@ class HandOver:
             return
         if work.record.revoked:
             for claim in booking.resource_claims:
-                self._refuse_revoked(claim.uid, work)
+                self._leave_revoked(claim.uid, work)
             return
         if work.record.phase != "ready" or not work.idle or self._why_closed(work.record):
             return
         record = work.record
-        wanted = [claim for claim in booking.resource_claims if self._is_wanted(claim, record)]
+        wanted = [claim for claim in booking.resource_claims if self._is_wanted(claim, work)]
         uids = tuple(claim.uid for claim in wanted)
         noted = replace(
             record,
@@ -177,8 +177,17 @@ class HandOver:
         slices = self._state.slices.values()
         return [work for work in slices if any(each.uid == claim for each in work.record.booking.resource_claims)]
 
-    def _is_wanted(self, claim: ResourceClaimRef, record: SliceRecord) -> bool:
-        return claim.uid in record.prepared or claim.uid in self._waiting
+    def _is_wanted(self, claim: ResourceClaimRef, work: SliceTask) -> bool:
+        """
+        Whether a claim's file is to be there, with this slice's devices.
+
+        Of two slices of a claim (two allocators granted it) one is taken back, and the kubelet does not tell which its
+        pod has: the call waits until one is left, and no file of the other.
+        """
+        if claim.uid in work.record.prepared:
+            return True
+        others = [other.record for other in self._slices_of(claim.uid) if other is not work]
+        return claim.uid in self._waiting and all(one.revoked and claim.uid not in one.cdi_files for one in others)
 
     def _note(self, work: SliceTask, record: SliceRecord) -> None:
         """Change a record beside the step that its task may have in flight. Nothing follows a slice's last record."""
@@ -210,13 +219,19 @@ class HandOver:
             return "its MPS daemon is not ready"
         return ""
 
-    def _refuse_revoked(self, claim: str, work: SliceTask) -> None:
-        standing = any(not each.record.revoked for each in self._slices_of(claim))
+    def _leave_revoked(self, claim: str, work: SliceTask) -> None:
+        """Calls for a slice that is taken back are for another one of the claim, or refused."""
+        standing = [each for each in self._slices_of(claim) if not each.record.revoked]
+        for other in standing if claim in self._waiting else ():
+            self.advance(other)
         if not standing and claim in self._waiting:
             self._refuse_all(claim, f"its slice {work.allocation} is being taken back ({work.record.cause})")
 
     def _why_not(self, claim: str, why: str) -> str:
-        work = next((each for each in self._slices_of(claim) if not each.record.revoked), None)
+        standing = [each for each in self._slices_of(claim) if not each.record.revoked]
+        work = next(iter(standing), None)
+        if len(standing) > 1:
+            return f"{len(standing)} slices are booked for it, and all but one are taken back first"
         if work is None:
             return why or "no slice is booked for it on this node; look at the pod's events, and at its claim's status"
         if work.record.phase == "ready":

@@ -1,0 +1,98 @@
+"""Planted bugs about the ResourceClaims of a cluster: how they are made, allocated, and ended."""
+
+from typing import Any
+
+from simulation.plans.plan import Plan, with_cluster, with_kube_claims
+from simulation.planted.bug import PlantedBug
+
+from sluice_pod_watcher.core.cluster.claims import claim_objects
+from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
+
+
+def _allocated_later(_original: Any) -> Any:
+    def allocates(*_args: Any) -> bool:
+        """The claim is allocated by the time that the pod starts."""
+        return False
+
+    return allocates
+
+
+def _reserved_by_others(original: Any) -> Any:
+    def allocated(*args: Any) -> Any:
+        """The scheduler reserves: only the allocation is ours."""
+        body = original(*args)
+        return {**body, "status": {"allocation": body["status"]["allocation"]}}
+
+    return allocated
+
+
+def _on_labels(original: Any) -> Any:
+    def allocated(*args: Any) -> Any:
+        """A node is found by its label."""
+        body = original(*args)
+        host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [args[2]]}
+        selector = {"nodeSelectorTerms": [{"matchExpressions": [host]}]}
+        allocation = {**body["status"]["allocation"], "nodeSelector": selector}
+        return {**body, "status": {**body["status"], "allocation": allocation}}
+
+    return allocated
+
+
+def _unprotected(original: Any) -> Any:
+    def new_claim(*args: Any) -> Any:
+        """The controller ends what has ended, with or without a finalizer."""
+        body = original(*args)
+        return {**body, "metadata": {**body["metadata"], "finalizers": []}}
+
+    return new_claim
+
+
+def _by_number(_original: Any) -> Any:
+    def names(_allocation: str, claims: Any) -> dict[tuple[str, str], str]:
+        """A claim has one device of a kind: it needs no other name."""
+        return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
+
+    return names
+
+
+def _claiming(plan: Plan) -> Plan:
+    return with_kube_claims(with_cluster(plan), seeds=1.0)
+
+
+CLAIM_BUGS_OF_CLUSTERS = (
+    PlantedBug(
+        "gate opened before the claim is allocated",
+        "a start: no scheduler places the pod",
+        ("cluster claims",),
+        ((ClaimReconciler, "allocates", _allocated_later),),
+        _claiming,
+    ),
+    PlantedBug(
+        "reservation left to the scheduler",
+        "a claim that stays allocated, of a pod that went before",
+        ("cluster claims",),
+        ((claim_objects, "allocated", _reserved_by_others),),
+        _claiming,
+    ),
+    PlantedBug(
+        "claim allocated by a label",
+        "a claim that the scheduler deallocates, and devices' own status",
+        ("cluster claims",),
+        ((claim_objects, "allocated", _on_labels),),
+        _claiming,
+    ),
+    PlantedBug(
+        "claim without finalizer",
+        "a device for ever: nothing deallocates its claim",
+        ("cluster claims",),
+        ((claim_objects, "new_claim", _unprotected),),
+        _claiming,
+    ),
+    PlantedBug(
+        "devices numbered by claim",
+        "a device in use that the scheduler counts as free",
+        ("cluster claims",),
+        ((claim_objects, "device_names", _by_number),),
+        _claiming,
+    ),
+)
