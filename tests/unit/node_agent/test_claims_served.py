@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from factories.cluster.claim_kubelet import ClaimKubelet
+from factories.gpus.mps import short_directory
 
 from sluice.contracts.ids import NodeName, RunId
 from sluice_node_agent.core.agent import Agent
@@ -72,11 +73,12 @@ async def test_a_kubelets_folder_that_is_not_there_ends_nothing(tmp_path, thread
     )
 
 
-async def test_a_toolkit_that_is_installed_later_is_found(tmp_path, threads, monkeypatch):
+async def test_a_toolkit_that_is_installed_later_is_found(threads, monkeypatch):
     """Without a restart of the agent."""
-    (tmp_path / "kubelet/plugins_registry").mkdir(parents=True)
     monkeypatch.setattr(served_module, "_LOOK_AGAIN_S", 0.01)
-    found = await _heard(tmp_path, threads, _Nodes(*2 * ["no nvidia-ctk"]), registers=True)
+    with short_directory() as path:  # a socket's path has few bytes
+        (path / "kubelet/plugins_registry").mkdir(parents=True)
+        found = await _heard(path, threads, _Nodes(*2 * ["no nvidia-ctk"]), registers=True)
     assert list(dict.fromkeys(found)) == [
         HandOverChanged(able=False, why="no nvidia-ctk"),
         HandOverChanged(able=True),
