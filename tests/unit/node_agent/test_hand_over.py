@@ -14,7 +14,6 @@ from sluice_node_agent.core.instructions import (
     CdiPart,
     CreateGpuInstance,
     DestroyComputeInstance,
-    DestroyGpuInstance,
     ListHolders,
     ListTenants,
     MakeTicket,
@@ -376,19 +375,8 @@ def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_
 # -- taking back ------------------------------------------------------------------------------------------------------
 
 
-def test_a_claim_that_was_never_prepared_needs_no_end_of_its_pod(node):
-    """No container can have its device."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.pods["pod-1"] = LEFT
-    node.order(node.revoke(booking))
-    node.work()
-    assert _steps(node) == [RemoveTicket, ListHolders, DestroyComputeInstance, DestroyGpuInstance]
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_pod_deleted_by_force_keeps_its_device_until_the_kubelet_has_ended_its_use(node):
-    """Its process ignores TERM: the next pod would compute beside it."""
+def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_its_use(node):
+    """Its process ignores TERM: the next pod would compute beside it. A kubelet looks once a minute."""
     booking = _booking(node)
     _ready(node, booking)
     node.prepare("u1")
@@ -403,7 +391,12 @@ def test_a_pod_deleted_by_force_keeps_its_device_until_the_kubelet_has_ended_its
     assert DestroyComputeInstance not in _steps(node)
     call = node.unprepare("u1")
     node.work()
+    node.tick()
     assert node.answers[call] == AnswerCall(call)
+    assert not isinstance(node.word("a1"), SliceGone)
+    del node.pods["pod-1"]
+    for _ in range(3):
+        node.tick()
     assert isinstance(node.word("a1"), SliceGone)
 
 

@@ -4,8 +4,9 @@ processes, compute instance, GPU instance; each result saved. Used for a Revoke 
 undoing a failed creation. A share leaves its home, and is gone when the home is destroyed or has other tenants.
 
 An empty device does not mean that its pod is gone: a process may open it later, and then the same device file may be a
-new instance. So no process of the pod may be left, with or without a device. Where devices are handed over by
-ResourceClaim, it is enough that the kubelet has ended the use of all its claims: then no container of the pod is left.
+new instance. So no process of the pod may be left, with or without a device. That the kubelet has ended the use of its
+claims does not prove it: once a minute it does so for pods whose objects are gone, although their containers still run
+(k8s.io/kubernetes, pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37 for a pod deleted by force).
 
 Pure decisions over one record. The caller retries what is refused without end, because only the device frees a place.
 """
@@ -28,7 +29,7 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
-from sluice_node_agent.core.hand_over.users import is_of_claim, is_unprepared
+from sluice_node_agent.core.hand_over.users import is_of_claim
 from sluice_node_agent.core.instructions import (
     ListHolders,
     ListTenants,
@@ -158,12 +159,9 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> Own
 
 
 def _may_run(work: SliceTask, state: NodeState) -> bool:
-    """
-    Whether processes of its pod may be here: not without a kubelet, and not after the kubelet has ended the use of all
-    its claims, or has never begun it.
-    """
-    record = work.record
-    return state.has_pods and bool(record.booking.owner) and not is_unprepared(record)
+    """Whether processes of its pod may be here: not without a kubelet. Of a claim that owns it no pod is known."""
+    booking = work.record.booking
+    return state.has_pods and bool(booking.owner) and not is_of_claim(booking)
 
 
 def _lives_on(work: SliceTask, state: NodeState) -> bool:
