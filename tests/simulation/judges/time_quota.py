@@ -253,9 +253,14 @@ def _promised(booking: Booking, container: str) -> tuple[str, int, int, int]:
     shares = _shares(booking, container)
     parts = [sum(each.quota_request_permille for each in shares), sum(each.quota_limit_permille for each in shares)]
     request, limit = (min(WHOLE_PERMILLE, part) for part in parts)
-    return booking.owner, shares[0].uid if shares else -1, request, limit
+    return _owner(booking), shares[0].uid if shares else -1, request, limit
 
 
 def _size(tenant: QuotaTenant) -> tuple[object, ...]:
     sizes = (tenant.request_permille, tenant.limit_permille, tenant.width_percent, tenant.memory_mib)
     return (tenant.socket, tenant.owner, tenant.uid, *sizes)
+
+
+def _owner(booking: Booking) -> str:
+    """Of its processes: none is known where a claim owns the slice, which may be of several pods."""
+    return "" if any(claim.uid == booking.owner for claim in booking.resource_claims) else booking.owner

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from api_model import ApiModel, RefusedError, new_pod
 from factories.scheduling.allocator import gpu_report, snapshot
+from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -28,6 +29,7 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
+    AllocationRequested,
     AnyMessage,
     Booking,
     Bound,
@@ -273,8 +275,11 @@ class Bench:
         self.handle(Observed(stream, Entry(address.subject, number, OperationId(f"other-{number}"), message)))
 
     def bind(self, uid: str, **how: Any) -> None:
-        """The allocator has given a slice."""
-        self.observe(subjects.binding(RequestId(uid)), bound(uid, **how))
+        """The allocator has given a slice, for the request as it is now."""
+        asked = self.word(uid)
+        revision = asked.revision if isinstance(asked, AllocationRequested) else 1
+        granted = replace(bound(uid, **how), request_revision=revision)
+        self.observe(subjects.binding(RequestId(uid)), granted)
 
     def release(self, uid: str, cause: str = "pod gone") -> None:
         """Nothing is held any more."""
