@@ -125,6 +125,24 @@ async def test_who_follows_a_server_that_freezes_is_told(nats: NatsRig) -> None:
             server.thaw()
 
 
+async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that was lost for a moment, and the story of a pod has no beginning."""
+    bus = await nats.bus()
+
+    async def away(*_: Any, **__: Any) -> None:
+        raise TimeoutError("not connected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bus._connection, "publish", away)
+        await say(bus, place("a"), 0)
+    await say(bus, place("b", OTHER_NODE), 0)
+    async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(20):
+        found: list[str] = []
+        while len(found) < 2:
+            found = [recorded.subject async for batch in history.read() for recorded in batch]
+    assert found == [f"hist.{each.subject}" for each in (place("a"), place("b", OTHER_NODE))]
+
+
 @pytest.mark.parametrize("observed", ["before the answer is given up", "after the answer was given up"])
 @pytest.mark.parametrize("attempts", [1, 2])
 async def test_a_write_whose_answer_is_lost_is_in_the_history_once(

@@ -6,7 +6,7 @@ Nothing ever waits for, or is decided from, what is recorded here.
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from sluice.contracts.bus.events import Entry, Write
@@ -18,7 +18,7 @@ from sluice.runtime.nats.connection import Connection
 ORIGIN = "Sluice-Sequence"
 """The header with the sequence of the recorded message."""
 UNANSWERED_MAX = 1_000
-"""Writes that are remembered until they are answered, or observed without an answer."""
+"""Writes that are remembered until they are answered, or observed without an answer; and copies that wait."""
 
 
 @dataclass(slots=True)
@@ -36,13 +36,14 @@ class HistoryWriter:
     Writes of one connection that go to HISTORY, each once.
 
     A write is known from before it is sent: a reader may observe it before its answer comes, or before the answer is
-    given up.
+    given up. A copy that cannot be sent goes before the next one.
     """
 
     def __init__(self, connection: Connection) -> None:
         """Start with nothing to record."""
         self._connection = connection
         self._unanswered: OrderedDict[OperationId, _Unanswered] = OrderedDict()
+        self._unsent: deque[tuple[str, bytes, dict[str, str]]] = deque(maxlen=UNANSWERED_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def sent(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
@@ -94,7 +95,11 @@ class HistoryWriter:
     async def _record(self, subject: str, sequence: int, data: bytes, headers: dict[str, str]) -> None:
         if subject.split(".", 2)[1] in UNRECORDED_KINDS:
             return
-        try:
-            await self._connection.publish(HISTORY_PREFIX + subject, data, headers={**headers, ORIGIN: str(sequence)})
-        except TimeoutError:
-            return  # disconnected just now: a gap in what people can read
+        self._unsent.append((HISTORY_PREFIX + subject, data, {**headers, ORIGIN: str(sequence)}))
+        while self._unsent:
+            copy = self._unsent.popleft()
+            try:
+                await self._connection.publish(copy[0], copy[1], headers=copy[2])
+            except TimeoutError:  # disconnected just now
+                self._unsent.appendleft(copy)
+                return
