@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest_asyncio
 from factories.cluster.claim_scene import ClaimScene, claim_scene, roomy_node
 from factories.cluster.kubernetes import Cluster
+from factories.cluster.server_versions import keeps_times
 
 
 @pytest_asyncio.fixture
@@ -31,8 +32,7 @@ async def test_a_pod_is_placed_with_an_allocated_and_reserved_claim_and_both_go_
     assert (claim["metadata"]["uid"], ref.requests) == (ref.uid, {"main": "main"})
     (result,) = claim["status"]["allocation"]["devices"]["results"]
     assert (result["driver"], result["pool"], result["request"]) == ("gpu.sluice.dev", node, "main")
-    if scene.kube.fake is not None:  # real servers keep it since 1.36
-        assert claim["status"]["allocation"]["allocationTimestamp"]
+    assert bool(claim["status"]["allocation"].get("allocationTimestamp")) is await keeps_times(scene.kube)
     assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "train", "uid": uid}]
 
     await scene.kube.delete(path, {"gracePeriodSeconds": 0})

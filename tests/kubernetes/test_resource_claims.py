@@ -2,13 +2,12 @@
 
 import pytest
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, Cluster, Json, Reply, add, named, pinned, pod, remove, test
+from factories.cluster.server_versions import TIMED_SINCE, keeps_times, minor
 
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 ONCE, ONCE_BEFORE = "field cannot be modified once set", "field is immutable"
 """In 1.37, and before."""
-TIMED_SINCE = 36
-"""The first minor version that keeps the time of an allocation (DRADeviceBindingConditions); others drop it unread."""
 BINDING_SINCE = 36
 """The first minor version in which allocations take the right `resourceclaims/binding` (beta, on by default)."""
 SPEC = {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev", "count": 1}}]}}
@@ -19,11 +18,6 @@ OF_POD = {"resourceClaims": [{"name": "sluice", "resourceClaimName": "c"}]}
 def claims(namespace: str) -> str:
     """The path of the namespace's claims."""
     return CLAIMS.format(namespace)
-
-
-async def minor(kube: Cluster) -> int:
-    """Of the server's version; the fake's answers are those of the newest."""
-    return 99 if kube.fake is not None else int((await kube.get("/version")).body["minor"].rstrip("+"))
 
 
 def claim(*owners: Json, name: str = "c", spec: Json | None = None, finalizers: tuple[str, ...] = (FINALIZER,)) -> Json:
@@ -49,13 +43,13 @@ def allocation(
 
 async def stored(kube: Cluster, written: Json) -> Json:
     """An allocation as the server keeps it."""
-    timed = await minor(kube) >= TIMED_SINCE
+    timed = await keeps_times(kube)
     return {key: value for key, value in written.items() if timed or key != "allocationTimestamp"}
 
 
 async def needs_times(kube: Cluster) -> None:
     """Skip where the server drops them."""
-    if await minor(kube) < TIMED_SINCE:
+    if not await keeps_times(kube):
         pytest.skip(f"this server drops the time of an allocation: kept since 1.{TIMED_SINCE}")
 
 
