@@ -17,7 +17,7 @@ from simulation.judges.gpu_tables import GpuRow, Span, fits_in
 from simulation.plans.pods import Device, Pod
 from simulation.world.device_steps import home_of
 from simulation.world.hardware import Machine, Process
-from simulation.world.kubelet_plugin import OWNS
+from simulation.world.kubelet_plugin import SHARED
 from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus.events import LastRead, Observed, Write
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 CLAIM_SEEDS = 0.35
 CLAIM_PODS = 0.5
-OWNED = 0.25
-"""Of the claims, so many own their slice themselves, as one for several pods does."""
+SHARED_BY = 0.25
+"""Of the claims, so many are used by another pod than the one that asked, too."""
 HANDS_OVER = 0.7
 """Of the nodes in such a seed, so many hand over."""
 _PLAIN = {"sluice.dev/profile", "sluice.dev/priority", "sluice.dev/preemptible"}
@@ -75,7 +75,7 @@ def _claiming(pod: Pod, dice: Random, *, limited: bool) -> Pod:
     plain = "sluice.dev/profile" in keys and keys <= _PLAIN
     if plain and pod.ask.end == "bound" and has_others and not limited:
         others = dice.choice(ALTERNATIVES)
-    return replace(pod, by_claim=by_claim, alternatives=others, one_gpu=close, claim_owns=dice.random() < OWNED)
+    return replace(pod, by_claim=by_claim, alternatives=others, one_gpu=close, shares_claim=dice.random() < SHARED_BY)
 
 
 def devices_of(pod: Pod) -> list[tuple[Device, ...]]:
@@ -109,12 +109,12 @@ def admitted(instruction: object, folder: Folder) -> object:
         (Claim(container=f"main/{number}", profile=name),) for number, name in enumerate(pod.alternatives, start=1)
     )
     keys = [claim.container for claims in (asked.claims, *alternatives) for claim in claims]
-    uid = f"{asked.owner}{OWNS if pod.claim_owns else '-claim'}"
-    claims = (ResourceClaimRef(uid=uid, name=f"sluice-{asked.name}", requests=_named(keys)),)
+    uid = f"{asked.owner}{SHARED if pod.shares_claim else '-claim'}"
+    named = {key: key for key in keys}
+    claims = (ResourceClaimRef(uid=uid, name=f"sluice-{asked.name}", requests=named, shared=pod.shares_claim),)
     exclusive = all(claim.modes == ("exclusive",) for claim in asked.claims)
     message = msgspec.structs.replace(
         asked,
-        owner=uid if pod.by_claim and pod.claim_owns else asked.owner,
         resource_claims=claims if pod.by_claim else (),
         alternatives=alternatives,
         same_gpu=(tuple(keys[: len(asked.claims)]),) if pod.one_gpu and exclusive else (),
@@ -122,17 +122,12 @@ def admitted(instruction: object, folder: Folder) -> object:
     return msgspec.structs.replace(instruction, message=message)
 
 
-def _named(keys: Sequence[str]) -> dict[str, str]:
-    return {key: key for key in keys}
-
-
 def as_asked(event: Any) -> Any:
     """What a source's core hears: its own words, without what admission added."""
     entry = event.entry if isinstance(event, Observed | LastRead) else None
     if entry is None or not isinstance(entry.message, AllocationRequested):
         return event
-    owner = entry.message.owner.removesuffix(OWNS)
-    message = msgspec.structs.replace(entry.message, owner=owner, resource_claims=(), alternatives=(), same_gpu=())
+    message = msgspec.structs.replace(entry.message, resource_claims=(), alternatives=(), same_gpu=())
     return msgspec.structs.replace(event, entry=msgspec.structs.replace(entry, message=message))
 
 

@@ -262,5 +262,5 @@ def _size(tenant: QuotaTenant) -> tuple[object, ...]:
 
 
 def _owner(booking: Booking) -> str:
-    """Of its processes: none is known where a claim owns the slice, which may be of several pods."""
-    return "" if any(claim.uid == booking.owner for claim in booking.resource_claims) else booking.owner
+    """Of its processes: not all are known where a claim is shared by pods."""
+    return "" if any(claim.shared for claim in booking.resource_claims) else booking.owner

@@ -162,8 +162,8 @@ class Pod:
     terms: Terms = Terms()
     by_claim: bool = False
     """Whether its kubelet hands its devices over by ResourceClaim."""
-    claim_owns: bool = False
-    """Whether that claim is asked for itself, and not for the pod."""
+    shares_claim: bool = False
+    """Whether another pod uses that claim, too: its processes are those of the pod."""
     alternatives: tuple[str, ...] = ()
     """Profiles of which one instance serves instead of what it asks for, in this order."""
     one_gpu: bool = False

@@ -9,7 +9,7 @@ from random import Random
 
 from simulation.judges.share_limits import Held, held_by
 from simulation.world.broker import Broker
-from simulation.world.device_steps import found_homes, found_marks, home_of, marks_of, on_marked_gpu, on_mps, pod_of
+from simulation.world.device_steps import found_homes, found_marks, home_of, marks_of, on_marked_gpu, on_mps
 from simulation.world.hardware import DeviceRefusedError, Gpu, Machine, Ticket
 from simulation.world.host import Host
 from simulation.world.mps_daemons import MPS_ROOT
@@ -491,7 +491,8 @@ class AgentHost(Host):
         """Who is in the pod's cgroup; now and then that cannot be seen."""
         if self.dice.random() < UNSEEN:
             return TenantsUnseen(instruction.token, "too many open files")
-        left = self.machine.of_pod(instruction.owner) if pod_of(instruction.owner) == instruction.owner else []
+        owner = instruction.owner
+        left = self.machine.of_pod(owner) if self.machine.pod_of(owner) == owner else []
         return TenantsListed(instruction.token, tuple(PodProcess(process.pid, "python") for process in left))
 
     def _mps(self, instruction: MpsInstruction) -> Event:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from random import Random
 
 from simulation.world.hardware import OPERATOR, DeviceRefusedError, Gpu, Machine
-from simulation.world.kubelet_plugin import OWNS
 from simulation.world.mps_daemons import MPS_ROOT, Daemon, DaemonRefusedError, Directory, clients_of, let_go
 
 from sluice.contracts.ids import GpuUuid, HomeId
@@ -202,14 +201,9 @@ def home_of(pipe_directory: str) -> str:
     return inside if pipe_directory == f"{MPS_ROOT}/{inside}/pipe" else ""
 
 
-def pod_of(owner: str) -> str:
-    """The pod in whose cgroup a process is found: of a claim that owns its slice, one that its agent does not know."""
-    return f"{owner}-pod" if owner.endswith(OWNS) else owner
-
-
 def _holders(gpu: Gpu, machine: Machine, uuid: str) -> tuple[Holder, ...]:
     tenants = [
-        Holder(process.pid, "" if process.owner == OPERATOR else pod_of(process.owner), kind="compute")
+        Holder(process.pid, "" if process.owner == OPERATOR else machine.pod_of(process.owner), kind="compute")
         for process in gpu.holders(uuid)
     ]
     servers = [
@@ -242,7 +236,7 @@ def _look(machine: Machine, watch: WatchMps) -> MpsSeen:
     if daemon is None or not daemon.alive or not _is_meant(daemon, watch):
         return MpsSeen(watch.token, alive=False, quota=quota)
     gpu = machine.gpus[daemon.directory.gpu]
-    clients = tuple(MpsClient(process.pid, pod_of(process.owner)) for process in clients_of(gpu, watch.home))
+    clients = tuple(MpsClient(process.pid, machine.pod_of(process.owner)) for process in clients_of(gpu, watch.home))
     return MpsSeen(watch.token, alive=True, fault=daemon.fault, clients=clients, quota=quota)
 
 

@@ -315,6 +315,8 @@ class Machine:
     """When an agent asked who is there, by home, and when it was answered."""
     cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
     """What the CDI files of ResourceClaims hold, by the claim's UID: on a memory disk."""
+    shares: set[str] = field(default_factory=set)
+    """Pods that share their ResourceClaim with another pod, whose processes these are: their agent knows only these."""
     mps: Daemons = field(default_factory=Daemons)
     time: "Timekeepers | None" = None
     """Where the client library of the time quota is here: the token schedulers of its agent."""
@@ -324,6 +326,10 @@ class Machine:
     def boot_id(self) -> str:
         """Another one after each reboot."""
         return f"boot-{self.node.replace('.', '-')}-{self.boots}"
+
+    def pod_of(self, owner: str) -> str:
+        """The pod in whose cgroup the processes are that a pod has here."""
+        return f"{owner}-other" if owner in self.shares else owner
 
     def lose_journal(self) -> None:
         """Nothing of it is left."""

@@ -16,8 +16,8 @@ ANSWER_LOST, LATE, REPEATED, TWICE, UNPREPARE_LOST = 0.05, 0.15, 0.2, 0.1, 0.15
 LATE_S, REPEATED_AFTER_S = 6.0, 8.0
 
 
-OWNS = "-own"
-"""What the UID of a claim ends with that owns its slice itself: its agent knows no pod of it."""
+SHARED = "-shared"
+"""What the UID of a claim ends with that several pods use: its agent knows the one that asked."""
 
 
 class Caller(Protocol):
@@ -108,7 +108,7 @@ class KubeletPlugin:
         if machine is None:
             return  # never prepared: the kubelet knows nothing of it
         self._prepared.pop(claim, None)
-        if self.dice.random() < UNPREPARE_LOST and not claim.endswith(OWNS):  # nothing else tells its end
+        if self.dice.random() < UNPREPARE_LOST and not claim.endswith(SHARED):  # nothing else tells its end
             self.trace.tell("kubelet", "unprepare is lost", claim, machine.node)
             return
 
@@ -128,6 +128,8 @@ class KubeletPlugin:
     def _call(
         self, machine: Machine, claim: str, answered: Callable[[AnswerCall | None], None], *, prepare: bool
     ) -> None:
+        if claim.endswith(SHARED):
+            machine.shares.add(claim.removesuffix(SHARED))
         late = LATE_S * self.dice.random() if self.dice.random() < LATE else 0.05 * self.dice.random()
         if prepare and self.dice.random() < TWICE:
             self.clockwork.after(late, lambda: self._again(machine, claim))

@@ -515,10 +515,12 @@ class Node:
 
     # -- the kubelet ----------------------------------------------------------------------------------------------
 
-    def claimed(self, booking: Booking, *claims: tuple[str, str], owner: str = "") -> Booking:
+    def claimed(self, booking: Booking, *claims: tuple[str, str], shared: bool = False) -> Booking:
         """A booking handed over by claims, given as (UID, container)."""
-        refs = tuple(ResourceClaimRef(uid=uid, name=f"of-{uid}", requests={"gpu": key}) for uid, key in claims)
-        return replace(booking, resource_claims=refs, owner=owner or booking.owner)
+        refs = tuple(
+            ResourceClaimRef(uid=uid, name=f"of-{uid}", requests={"gpu": key}, shared=shared) for uid, key in claims
+        )
+        return replace(booking, resource_claims=refs)
 
     def prepare(self, claim: str) -> int:
         """The kubelet calls; what it gets is in `answers` under the number returned."""

@@ -40,8 +40,8 @@ def node(make_node):
     return node
 
 
-def _booking(node, *claims, at=INSTANCE, owner=""):
-    return node.claimed(node.booking("a1", at), *(claims or (("u1", "main"),)), owner=owner)
+def _booking(node, *claims, at=INSTANCE, shared=False):
+    return node.claimed(node.booking("a1", at), *(claims or (("u1", "main"),)), shared=shared)
 
 
 def _ready(node, booking):
@@ -481,8 +481,8 @@ def test_nothing_follows_a_slices_last_record(node):
 
 @pytest.mark.parametrize("at", [INSTANCE, WHOLE], ids=["instance", "whole GPU"])
 def test_a_claim_of_several_pods_is_kept_until_the_last_has_ended(node, at):
-    """Its pods are unknown here: only the kubelet knows the last."""
-    booking = _booking(node, at=at, owner="u1")
+    """Not all of its pods are known here: only the kubelet knows the last."""
+    booking = _booking(node, at=at, shared=True)
     _ready(node, booking)
     node.prepare("u1")
     node.work()
@@ -499,7 +499,7 @@ def test_a_claim_of_several_pods_is_kept_until_the_last_has_ended(node, at):
 
 def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
     """Nothing says which pods have it."""
-    booking = _booking(node, at=WHOLE, owner="u1")
+    booking = _booking(node, at=WHOLE, shared=True)
     _ready(node, booking)
     with node.hardware.changing() as hardware:
         hardware.gpus[2].processes.append(Process(pid=7, owner="pod-9", device=hardware.gpus[2].uuid))
@@ -511,7 +511,7 @@ def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
 
 def test_an_operator_can_end_the_wait_for_a_kubelet(node):
     """A kubelet that lost its state never ends the use of a shared claim."""
-    booking = _booking(node, owner="u1")
+    booking = _booking(node, shared=True)
     _ready(node, booking)
     node.prepare("u1")
     node.work()

@@ -205,6 +205,8 @@ class ResourceClaimRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     uid: str
     name: str
     requests: dict[str, str]
+    shared: bool = False
+    """Whether it was not made for one pod: others may use it beside the one that asks."""
 
 
 class AllocationRequested(Message, frozen=True, kw_only=True):

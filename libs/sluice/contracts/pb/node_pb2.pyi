@@ -265,7 +265,7 @@ class Booking(_message.Message):
     def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., room: _Optional[_Union[HostRoom, _Mapping]] = ..., instead_of: _Optional[str] = ..., resource_claims: _Optional[_Iterable[_Union[ResourceClaimRef, _Mapping]]] = ...) -> None: ...
 
 class ResourceClaimRef(_message.Message):
-    __slots__ = ("uid", "name", "requests")
+    __slots__ = ("uid", "name", "requests", "shared")
     class RequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -276,10 +276,12 @@ class ResourceClaimRef(_message.Message):
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     requests: _containers.ScalarMap[str, str]
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., requests: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    shared: bool
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., requests: _Optional[_Mapping[str, str]] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class HostRoom(_message.Message):
     __slots__ = ("cpu_milli", "memory_mib", "resources")

@@ -34,7 +34,7 @@ def booking_to_proto(booking: Booking) -> node_pb2.Booking:
         room=_room_to_proto(booking.room),
         instead_of=booking.instead_of,
         resource_claims=[
-            node_pb2.ResourceClaimRef(uid=each.uid, name=each.name, requests=each.requests)
+            node_pb2.ResourceClaimRef(uid=each.uid, name=each.name, requests=each.requests, shared=each.shared)
             for each in booking.resource_claims
         ],
     )
@@ -93,7 +93,12 @@ def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
         room=_room_from_proto(booking.room),
         instead_of=booking.instead_of,
         resource_claims=tuple(
-            ResourceClaimRef(uid=each.uid, name=each.name, requests=dict(sorted(each.requests.items())))
+            ResourceClaimRef(
+                uid=each.uid,
+                name=each.name,
+                requests=dict(sorted(each.requests.items())),
+                shared=each.shared,
+            )
             for each in booking.resource_claims
         ),
     )

@@ -115,7 +115,7 @@ class QuotaTenant:
     socket: str
     """The file name of its socket, in the home's directory."""
     owner: str
-    """Its pod's UID; empty where a ResourceClaim has the share, so that its pods are unknown."""
+    """Its pod's UID; empty where a shared ResourceClaim has it, so that not all of its pods are known."""
     uid: int
     request_permille: int
     limit_permille: int

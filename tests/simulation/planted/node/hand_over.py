@@ -160,9 +160,9 @@ def _names_of_claims(_original: Any) -> Any:
 
 
 def _owning(plan: Plan) -> Plan:
-    """Every claim owns its slice, and its pods open their devices late."""
+    """Every claim has another pod, too, and its pods open their devices late."""
     plan = _late(plan)
-    return replace(plan, pods=tuple(replace(life, pod=replace(life.pod, claim_owns=True)) for life in plan.pods))
+    return replace(plan, pods=tuple(replace(life, pod=replace(life.pod, shares_claim=True)) for life in plan.pods))
 
 
 def _losing(plan: Plan) -> Plan:

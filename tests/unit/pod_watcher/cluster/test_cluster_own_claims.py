@@ -108,7 +108,7 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
     put(dra, claim("mine", configs=[config(profile="1g.5gb", priority=7)]))
     dra.show(dra.api.store(pod()))
     word = dra.word("u1")
-    ref = ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"})
+    ref = ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"}, shared=True)
     assert isinstance(word, AllocationRequested)
     assert (word.claims, word.priority) == ((Claim(container="gpus.gpu", profile="1g.5gb"),), 7)
     assert (word.resource_claims, word.owner) == ((ref,), "u1")
@@ -183,6 +183,7 @@ def test_claims_of_templates_are_waited_for_and_granted_together(dra):
     word = dra.word("u1")
     assert [each.container for each in word.claims] == ["left.gpu", "right.gpu"]
     assert [dict(each.requests) for each in word.resource_claims] == [{"gpu": "left.gpu"}, {"gpu": "right.gpu"}]
+    assert not any(each.shared for each in word.resource_claims)
     grant(dra, "u1", "left.gpu", "right.gpu")
     assert dra.api.claims.writes == ["allocate", "allocate"]
     assert dra.api.opened == ["u1"]

@@ -3,6 +3,6 @@
 from sluice.contracts.messages import Booking
 
 
-def is_of_claim(booking: Booking) -> bool:
-    """Whether a claim itself is the owner: its pods, one or many, are unknown here."""
-    return any(claim.uid == booking.owner for claim in booking.resource_claims)
+def is_shared(booking: Booking) -> bool:
+    """Whether pods may use it besides its owner: they are unknown here, and only the kubelet knows the last."""
+    return any(claim.shared for claim in booking.resource_claims)

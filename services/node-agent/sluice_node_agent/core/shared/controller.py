@@ -10,7 +10,7 @@ from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, Result
-from sluice_node_agent.core.hand_over.users import is_of_claim
+from sluice_node_agent.core.hand_over.users import is_shared
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyGpuInstance,
@@ -144,11 +144,11 @@ class SharedDeviceController:
         """
         An inherited home is like any other once only its tenants use it. All orders are read by now.
 
-        Pods of a prepared claim that owns its share are unknown here: any pod there may be one of them.
+        Of a prepared claim that is shared, not all pods are known here: any pod there may be one of them.
         """
         tenants = [work.record for work, _, _ in self._state.tenants(home.key)]
         owners = {record.booking.owner for record in tenants}
-        any_pod = any(is_of_claim(record.booking) and record.prepared for record in tenants)
+        any_pod = any(is_shared(record.booking) and record.prepared for record in tenants)
         home.strangers = tuple(
             client.pid for client in seen.clients if client.owner not in owners and not (any_pod and client.owner)
         )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.ticket_paths import quota_socket_name
 from sluice_node_agent.core.events import QuotaTenant
-from sluice_node_agent.core.hand_over.users import is_of_claim
+from sluice_node_agent.core.hand_over.users import is_shared
 from sluice_node_agent.core.journal_records import DeviceRecord
 from sluice_node_agent.core.shared import mps_limits
 from sluice_node_agent.core.state.node_state import NodeState
@@ -60,7 +60,7 @@ def _tenant(work: SliceTask, grant: DeviceGrant, state: NodeState) -> QuotaTenan
     return QuotaTenant(
         name=f"{booking.allocation}/{grant.container}",
         socket=quota_socket_name(booking.allocation, grant.container),
-        owner="" if is_of_claim(booking) else booking.owner,
+        owner="" if is_shared(booking) else booking.owner,
         uid=share.uid,
         request_permille=share.quota_request_permille,
         limit_permille=share.quota_limit_permille,

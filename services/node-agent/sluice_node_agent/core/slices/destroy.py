@@ -29,7 +29,7 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
-from sluice_node_agent.core.hand_over.users import is_of_claim
+from sluice_node_agent.core.hand_over.users import is_shared
 from sluice_node_agent.core.instructions import (
     ListHolders,
     ListTenants,
@@ -137,7 +137,7 @@ def _to_close(record: SliceRecord, token: int) -> OwnInstruction | Awaits | None
             return RemoveTicket(token, ticket)
     if record.cdi_files:
         return RemoveCdi(token, record.cdi_files[0])
-    if record.revoked and record.prepared and is_of_claim(record.booking) and not record.ignores_holders:
+    if record.revoked and record.prepared and is_shared(record.booking) and not record.ignores_holders:
         return Awaits(_PREPARED)
     return None
 
@@ -159,9 +159,8 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> Own
 
 
 def _may_run(work: SliceTask, state: NodeState) -> bool:
-    """Whether processes of its pod may be here: not without a kubelet. Of a claim that owns it no pod is known."""
-    booking = work.record.booking
-    return state.has_pods and bool(booking.owner) and not is_of_claim(booking)
+    """Whether processes of its pod may be here: not without a kubelet."""
+    return state.has_pods and bool(work.record.booking.owner)
 
 
 def _lives_on(work: SliceTask, state: NodeState) -> bool:
@@ -277,7 +276,7 @@ def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, stat
         return False  # the home's own server; a tenant may call itself like one
     if _was_to_come_later(record) and holder.owner != record.booking.owner:
         return False  # it belongs to slices that come before it
-    if grant.share is None and is_of_claim(record.booking):
+    if grant.share is None and is_shared(record.booking):
         return holder.kind != "file"  # of any of its pods
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
 

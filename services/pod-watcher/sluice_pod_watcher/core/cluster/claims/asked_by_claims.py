@@ -62,7 +62,8 @@ def asked_by_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
             case ClaimRequests():
                 assert isinstance(claim, ClaimView)
                 found.append(read)
-                refs.append(ResourceClaimRef(uid=claim.uid, name=claim.name, requests=dict(read.requests)))
+                requests = dict(read.requests)
+                refs.append(ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests, shared=not claim.owner))
             case NotOurs():
                 pass
     if missing or not found:
