@@ -12,6 +12,7 @@ from sluice.contracts.dra.names import DRIVER, FINALIZER
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
+from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
 ClaimKey = tuple[str, str]
 """Namespace and name."""
@@ -49,17 +50,17 @@ class ClaimView:
     @property
     def configs(self) -> tuple[Mapping[str, Any], ...]:
         """`spec.devices.config`."""
-        return tuple(_list(_map(self.spec, "devices"), "config"))
+        return tuple(mappings_in(mapping_in(self.spec, "devices"), "config"))
 
     @property
     def classes(self) -> Mapping[str, str]:
         """By request, or `request/subrequest`, its DeviceClass."""
         found: dict[str, str] = {}
-        for request in _list(_map(self.spec, "devices"), "requests"):
-            name, subs = str(request.get("name")), _list(request, "firstAvailable")
+        for request in mappings_in(mapping_in(self.spec, "devices"), "requests"):
+            name, subs = str(request.get("name")), mappings_in(request, "firstAvailable")
             found |= {f"{name}/{each.get('name')}": str(each.get("deviceClassName")) for each in subs}
             if not subs:
-                found[name] = str(_map(request, "exactly").get("deviceClassName"))
+                found[name] = str(mapping_in(request, "exactly").get("deviceClassName"))
         return found
 
     @property
@@ -88,14 +89,14 @@ class ClaimView:
 
 def read_claim_object(raw: Raw) -> ClaimView | None:
     """The view of a claim; None for an object without a usable identity."""
-    meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    meta, spec, status = mapping_in(raw, "metadata"), mapping_in(raw, "spec"), mapping_in(raw, "status")
     uid, name = meta.get("uid"), meta.get("name")
     if not isinstance(uid, str) or not isinstance(name, str) or not uid or not name:
         return None
     allocation = status.get("allocation")
-    owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
+    owner = next((each for each in mappings_in(meta, "ownerReferences") if each.get("controller")), {})
     owner = owner if owner.get("kind") == "Pod" else {}
-    results = _list(_map(_map(status, "allocation"), "devices"), "results")
+    results = mappings_in(mapping_in(mapping_in(status, "allocation"), "devices"), "results")
     return ClaimView(
         uid=uid,
         namespace=str(meta.get("namespace", "")),
@@ -112,15 +113,5 @@ def read_claim_object(raw: Raw) -> ClaimView | None:
             str(each.get("request")): (str(each.get("driver")), str(each.get("pool")), str(each.get("device")))
             for each in results
         },
-        reserved=tuple(_list(status, "reservedFor")),
+        reserved=tuple(mappings_in(status, "reservedFor")),
     )
-
-
-def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = holder.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _list(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = holder.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

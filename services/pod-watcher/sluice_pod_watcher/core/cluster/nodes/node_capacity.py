@@ -43,6 +43,7 @@ from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
 )
 from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
 
 _MIB = 1024**2
 _NOTHING = Fraction(0)
@@ -140,7 +141,7 @@ class NodeCapacity:
             case OtherPodSeen():
                 self._other_seen(event.pod)
             case OtherPodGone():
-                self._take(str(_map(event.pod, "metadata").get("uid", "")), None)
+                self._take(str(mapping_in(event.pod, "metadata").get("uid", "")), None)
 
     def _listing_started(self, event: ListingStarted) -> None:
         """Objects seen from here on are complete."""
@@ -170,7 +171,7 @@ class NodeCapacity:
     def _node_seen(self, raw: Raw) -> None:
         """A node is new or changed."""
         name = node_name_of(raw)
-        version = version_of(_map(raw, "metadata").get("resourceVersion"))
+        version = version_of(mapping_in(raw, "metadata").get("resourceVersion"))
         seen = self._seen["nodes"]
         if seen is not None:
             seen.add(name)
@@ -191,7 +192,7 @@ class NodeCapacity:
 
     def _other_seen(self, raw: Raw) -> None:
         """A pod that is not ours is new or changed."""
-        meta, spec = _map(raw, "metadata"), _map(raw, "spec")
+        meta, spec = mapping_in(raw, "metadata"), mapping_in(raw, "spec")
         uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
         seen = self._seen["others"]
         if seen is not None:
@@ -200,7 +201,7 @@ class NodeCapacity:
         if not uid or (known is not None and known.version >= version > 0):
             return
         node = NodeName(str(spec.get("nodeName") or ""))
-        if not node or str(_map(raw, "status").get("phase")) in DONE:
+        if not node or str(mapping_in(raw, "status").get("phase")) in DONE:
             self._take(uid, None)
             return
         needs = self._read(spec, meta)
@@ -379,10 +380,10 @@ def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
 
 
 def _told(raw: Raw) -> tuple[object, ...]:
-    spec = _map(raw, "spec")
+    spec = mapping_in(raw, "spec")
     return (
-        _map(_map(raw, "metadata"), "labels"),
-        _map(_map(raw, "status"), "allocatable"),
+        mapping_in(mapping_in(raw, "metadata"), "labels"),
+        mapping_in(mapping_in(raw, "status"), "allocatable"),
         spec.get("taints"),
         spec.get("unschedulable"),
     )
@@ -418,8 +419,3 @@ def _read_node(told: tuple[object, ...], version: int) -> _NodeFacts:
 def _amount(text: str) -> Fraction:
     size = parse_quantity(text)
     return _NOTHING if isinstance(size, NotANumber) else size
-
-
-def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = holder.get(key)
-    return found if isinstance(found, dict) else {}

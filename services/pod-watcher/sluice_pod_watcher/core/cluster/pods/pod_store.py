@@ -29,14 +29,14 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.core.cluster.claims.asked_by_claims import (
-    AskedByClaims,
-    asked_by_claims,
+from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
+from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core.cluster.claims.own_claims import (
+    OwnClaims,
+    read_own_claims,
     resolved,
     shared_and_more,
 )
-from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
-from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
@@ -379,7 +379,7 @@ class PodStore:
         refusal = self._read_words(record, view, spec)
         if record.is_passed_over:
             return ""
-        own = self._own_claims(record, view, raw, spec) if refusal is None else AskedByClaims(refusal=refusal)
+        own = self._own_claims(record, view, raw, spec) if refusal is None else OwnClaims(refusal=refusal)
         if own.refusal is not None:
             return self._take_terms(record, RequestTerms(refusal=own.refusal), now)
         if own.missing or (not view.is_gated and record.held is None and record.terms is None):
@@ -404,7 +404,7 @@ class PodStore:
             record.asked = asked
         return None
 
-    def _ask(self, record: PodRecord, view: PodView, raw: Raw, own: AskedByClaims, now: float) -> Change:
+    def _ask(self, record: PodRecord, view: PodView, raw: Raw, own: OwnClaims, now: float) -> Change:
         """Derive its request, unless something comes first."""
         spec = raw.get("spec")
         asked = resolved(own.request) if own.request is not None else record.asked
@@ -434,7 +434,7 @@ class PodStore:
     def _limits_of(self, record: PodRecord) -> RequestLimits:
         return self._limits if record.held is None else _OF_WHO_HAS_IT
 
-    def _own_claims(self, record: PodRecord, view: PodView, raw: Raw, spec: Raw) -> AskedByClaims:
+    def _own_claims(self, record: PodRecord, view: PodView, raw: Raw, spec: Raw) -> OwnClaims:
         """
         What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none.
 
@@ -444,19 +444,19 @@ class PodStore:
         by_both = bool(view.pod_claim) and view.has_own_claims and view.is_gated and record.terms is None
         is_new = record.held is not None or view.is_gated
         if is_settled or not ((record.by_own_claims and is_new) or (record.asked is not None and by_both)):
-            return AskedByClaims()
-        found = asked_by_claims(view, spec, self.claims, self._limits_of(record))
+            return OwnClaims()
+        found = read_own_claims(view, spec, self.claims, self._limits_of(record))
         if record.claim_missing and not found.missing:
             record.claim_problem, record.claim_late_since = "", None
         record.claim_missing, record.unclaimed = found.missing, raw
         if not record.by_own_claims:
-            return AskedByClaims(refusal=two_vocabularies()) if found.is_ours else AskedByClaims(missing=found.missing)
+            return OwnClaims(refusal=two_vocabularies()) if found.is_ours else OwnClaims(missing=found.missing)
         found = self._beside_another(record, found)
         record.is_not_ours = record.shared is None and not found.is_ours and not found.missing and record.terms is None
         record.claim_warnings = found.request.warnings if found.request is not None else ()
         return found
 
-    def _beside_another(self, record: PodRecord, found: AskedByClaims) -> AskedByClaims:
+    def _beside_another(self, record: PodRecord, found: OwnClaims) -> OwnClaims:
         """A pod whose ResourceClaim is another pod's request already: it asks for nothing, and starts beside that."""
         record.shared = record.beside = None
         for ref in found.refs if record.terms is None and record.held is None else ():
@@ -464,9 +464,9 @@ class PodStore:
             if other is None or other is record:
                 continue
             if len(found.refs) > 1:
-                return AskedByClaims(refusal=shared_and_more(ref.name, other.name))
+                return OwnClaims(refusal=shared_and_more(ref.name, other.name))
             record.shared, record.beside = ref, other
-            return AskedByClaims()
+            return OwnClaims()
         return found
 
     def _follow(self, record: PodRecord, terms: RequestTerms, view: PodView, spec: Raw) -> Change:

@@ -25,6 +25,7 @@ from sluice.contracts.kube.names import (
 from sluice.contracts.pod_specs import unknown_demands
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
+from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
 DONE = frozenset({"Succeeded", "Failed"})
 _EDITABLE = ("nodeSelector", "affinity", "tolerations")
@@ -140,16 +141,16 @@ class PodView:
 
 def read_pod(raw: Raw) -> PodView | None:
     """The view of a pod; None for an object without a usable identity."""
-    meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    meta, spec, status = mapping_in(raw, "metadata"), mapping_in(raw, "spec"), mapping_in(raw, "status")
     uid = meta.get("uid")
     if not isinstance(uid, str) or not is_token(uid) or not meta.get("name"):
         return None
-    annotations = _map(meta, "annotations")
-    conditions = {str(each.get("type")): each for each in _list(status, "conditions")}
+    annotations = mapping_in(meta, "annotations")
+    conditions = {str(each.get("type")): each for each in mappings_in(status, "conditions")}
     scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(CONDITION_READY)
     dying = bool(meta.get("deletionTimestamp"))
     generation = counted if isinstance(counted := meta.get("generation"), int) else 0
-    owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
+    owner = next((each for each in mappings_in(meta, "ownerReferences") if each.get("controller")), {})
     return PodView(
         uid=RequestId(uid),
         namespace=str(meta.get("namespace", "")),
@@ -159,13 +160,13 @@ def read_pod(raw: Raw) -> PodView | None:
         editable=tuple(spec.get(each) for each in _EDITABLE) if not generation else (),
         dying=dying,
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
-        labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
+        labels={str(key): str(text) for key, text in mapping_in(meta, "labels").items()},
         claims=claims_of(str(meta["name"]), spec),
         pod_claim=_pod_claim(spec),
         resource_claims=_resource_claims(spec, status),
         unknown=unknown_demands(spec),
-        is_ignored=LABEL_IGNORE in _map(meta, "labels"),
-        gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
+        is_ignored=LABEL_IGNORE in mapping_in(meta, "labels"),
+        gates=tuple(str(each.get("name")) for each in mappings_in(spec, "schedulingGates")),
         request=str(annotations.get(ANNOTATION_REQUEST, "")),
         granted={key: str(text) for key, text in annotations.items() if is_granted(key)},
         node=NodeName(str(spec.get("nodeName") or "")),
@@ -181,14 +182,14 @@ def read_pod(raw: Raw) -> PodView | None:
 
 def is_marked(raw: Raw) -> bool:
     """Whether a pod has our gate or our granted annotations. Cheap: called for all pods of a cluster."""
-    if _map(_map(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
+    if mapping_in(mapping_in(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
         return True
-    return any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
+    return any(each.get("name") == GATE for each in mappings_in(mapping_in(raw, "spec"), "schedulingGates"))
 
 
 def uid_of(raw: Raw) -> str:
     """The UID of an object; empty without one."""
-    return str(_map(raw, "metadata").get("uid", ""))
+    return str(mapping_in(raw, "metadata").get("uid", ""))
 
 
 def version_of(text: object) -> int:
@@ -198,7 +199,7 @@ def version_of(text: object) -> int:
 
 def node_name_of(node: Raw) -> NodeName:
     """The name of a Node object."""
-    return NodeName(str(_map(node, "metadata").get("name", "")))
+    return NodeName(str(mapping_in(node, "metadata").get("name", "")))
 
 
 def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dying: bool) -> bool:
@@ -215,22 +216,22 @@ def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dyin
         return False
     if done:
         return True
-    named = {str(each.get("name")) for key in ("initContainers", "containers") for each in _list(spec, key)}
-    terminated = {str(each.get("name")) for each in _statuses(status) if "terminated" in _map(each, "state")}
+    named = {str(each.get("name")) for key in ("initContainers", "containers") for each in mappings_in(spec, key)}
+    terminated = {str(each.get("name")) for each in _statuses(status) if "terminated" in mapping_in(each, "state")}
     return dying and bool(named) and named <= terminated
 
 
 def _states(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    return (_map(each, "state") for each in _statuses(status))
+    return (mapping_in(each, "state") for each in _statuses(status))
 
 
 def _statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
-        yield from _list(status, key)
+        yield from mappings_in(status, key)
 
 
 def _pod_claim(spec: Mapping[str, Any]) -> str:
-    for entry in _list(spec, "resourceClaims"):
+    for entry in mappings_in(spec, "resourceClaims"):
         name = str(entry.get("resourceClaimName") or "")
         if entry.get("name") == POD_CLAIM and is_claim_name(name):
             return name
@@ -241,10 +242,10 @@ def _resource_claims(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapp
     """Without those of templates for which the claim controller found none necessary, and kinds of later servers."""
     made = {
         str(each.get("name")): str(each.get("resourceClaimName") or "")
-        for each in _list(status, "resourceClaimStatuses")
+        for each in mappings_in(status, "resourceClaimStatuses")
     }
     found = {}
-    for entry in _list(spec, "resourceClaims"):
+    for entry in mappings_in(spec, "resourceClaims"):
         name, claim = str(entry.get("name")), str(entry.get("resourceClaimName") or "")
         if claim:
             found[name] = claim
@@ -263,11 +264,11 @@ def _pinning(spec: Mapping[str, Any]) -> NodePin:
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if not isinstance(required, dict):
         return NodePin(has_affinity=True, has_node_affinity=True)
-    return NodePin(True, True, tuple(_named(term) for term in _list(required, "nodeSelectorTerms")))
+    return NodePin(True, True, tuple(_named(term) for term in mappings_in(required, "nodeSelectorTerms")))
 
 
 def _named(term: Mapping[str, Any]) -> str:
-    for field in _list(term, "matchFields"):
+    for field in mappings_in(term, "matchFields"):
         values = list(field.get("values") or ())
         if field.get("key") == "metadata.name" and field.get("operator") == "In" and len(values) == 1:
             return str(values[0])
@@ -282,13 +283,3 @@ def _unschedulable(scheduled: Mapping[str, Any]) -> str:
 
 def _condition(written: Mapping[str, Any]) -> PodCondition:
     return PodCondition(*(str(written.get(key) or "") for key in ("status", "reason", "message")))
-
-
-def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = holder.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-def _list(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = holder.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -15,6 +15,7 @@ from sluice.contracts.messages import NodeExpression, Selector
 from sluice.contracts.pod_specs import read_node_terms
 from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
 
 VolumeTopologies = tuple[tuple[Selector, ...], ...]
 """As `HostNeeds.volumes`."""
@@ -62,8 +63,8 @@ def topologies_of(claims: tuple[VolumeClaim, ...]) -> tuple[VolumeTopologies, tu
 
 def _places(claim: VolumeClaim) -> tuple[Selector, ...] | str:
     if claim.volume is not None:
-        affinity = _map(_map(claim.volume, "spec"), "nodeAffinity")
-        terms = read_node_terms(_map(affinity, "required").get("nodeSelectorTerms"))
+        affinity = mapping_in(mapping_in(claim.volume, "spec"), "nodeAffinity")
+        terms = read_node_terms(mapping_in(affinity, "required").get("nodeSelectorTerms"))
         return "the node affinity of its volume cannot be parsed" if isinstance(terms, Refusal) else terms
     if claim.claim is None:
         return ()  # it may be created later; no known constraint
@@ -84,8 +85,3 @@ def _allowed(storage_class: Raw) -> tuple[Selector, ...]:
         for term in (topologies if isinstance(topologies, list) else ())
         if isinstance(term, dict)
     )
-
-
-def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = holder.get(key)
-    return found if isinstance(found, dict) else {}

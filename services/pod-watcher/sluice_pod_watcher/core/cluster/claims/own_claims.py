@@ -20,7 +20,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
 
 @dataclass(frozen=True, slots=True)
-class AskedByClaims:
+class OwnClaims:
     """The request and the claims that it names; or why it is refused, or what is missing. Empty: none is ours."""
 
     request: ClaimRequests | None = None
@@ -40,10 +40,10 @@ class _Missing:
     why: str
 
 
-def asked_by_claims(view: PodView, spec: Raw, store: ClaimStore, limits: RequestLimits) -> AskedByClaims:
+def read_own_claims(view: PodView, spec: Raw, store: ClaimStore, limits: RequestLimits) -> OwnClaims:
     """What the claims of a pod ask for, besides the one that admission added. Never raises."""
     if store.is_served is False:
-        return AskedByClaims()
+        return OwnClaims()
     found: list[ClaimRequests] = []
     refs: list[ResourceClaimRef] = []
     missing = ""
@@ -56,7 +56,7 @@ def asked_by_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
         )
         match read:
             case Refusal():
-                return AskedByClaims(refusal=read)
+                return OwnClaims(refusal=read)
             case _Missing():
                 missing = missing or read.why
             case ClaimRequests():
@@ -67,11 +67,11 @@ def asked_by_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
             case NotOurs():
                 pass
     if missing or not found:
-        return AskedByClaims(missing=missing)
+        return OwnClaims(missing=missing)
     together = combined(found, limits=limits)
     if isinstance(together, Refusal):
-        return AskedByClaims(refusal=together)
-    return AskedByClaims(together, tuple(refs))
+        return OwnClaims(refusal=together)
+    return OwnClaims(together, tuple(refs))
 
 
 def resolved(asked: ClaimRequests) -> ResolvedRequest:
