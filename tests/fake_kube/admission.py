@@ -23,15 +23,8 @@ class Admission:
         """Reads configurations, limits and runtime classes from this store."""
         self._store = store
         self._routes = routes
-        self._session: aiohttp.ClientSession | None = None
         self.calls: list[tuple[str, str]] = []
         """Webhook and operation of each call that was made: for tests."""
-
-    async def close(self) -> None:
-        """Let connections to webhooks go."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def mutate(self, asked: Asked) -> tuple[Json, list[str]]:
         """
@@ -69,11 +62,11 @@ class Admission:
         return obj, list(dict.fromkeys(warnings))
 
     async def _call(self, hook: Json, asked: Asked) -> tuple[Json, list[str]]:
-        if self._session is None:
-            # A connection for each call: a webhook that is stopped or gets another certificate is found out at once.
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
         self.calls.append((hook["name"], asked.operation))
-        return await webhooks.call(hook, asked, self._routes, self._session)
+        # A session for each call: a webhook that is stopped or gets another certificate is noticed at once, and its
+        # connection is closed when the call ends. (`force_close` would leave the end of TLS to the loop.)
+        async with aiohttp.ClientSession() as session:
+            return await webhooks.call(hook, asked, self._routes, session)
 
     def _built_in(self, pod: Json, suffix: str) -> None:
         pod_defaults.fill(pod["spec"])

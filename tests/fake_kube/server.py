@@ -198,7 +198,6 @@ class FakeKube:
             await self.controllers.stop()
             await self.front.cut_all()
             await self._runner.cleanup()
-            await self.admission.close()
             await self.loop.shutdown_default_executor()
 
     async def _listen(self) -> None:

@@ -15,8 +15,15 @@ DOSE = 100
 PLAIN = ("cluster", "lost together")
 """Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
 FOUND_AT = {
+    "alternatives not tried": 63,
+    "drain overlooks bound pods": 23,
+    "Unprepare waits for the slice": 8,
+    "home destroyed by a refused start": 6,
+    "only Unprepare frees": 5,
+    "CDI file left to Unprepare": 5,
+    "sizes guessed": 2,
     "free at revoke": 3,
-    "Prepare waits for ever": 36,
+    "Prepare waits for ever": 5,
     "journal trusted for CDI files": 2,
     "CDI files not compared": 2,
     "one answer to two calls": 2,
@@ -46,7 +53,7 @@ FOUND_AT = {
     "reservation started too early": 16,
     "reservation not booked": 2,
     "equal priority preempts": 3,
-    "after omitted": 2,
+    "after omitted": 13,
     "preempted place given away": 2,
     "victims of others relax": 43,
     "home ends with its scheduler": 3,
@@ -59,7 +66,7 @@ FOUND_AT = {
 """Where in the dose rare ones were found last."""
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_the_judge_catches_a_planted_bug(bug: PlantedBug) -> None:
     """A rule is broken on purpose; some invariant fails, and the same plan passes with the rule in place."""
