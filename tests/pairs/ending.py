@@ -21,7 +21,7 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.allocator import Allocator
 
-QUEUES = ("committing", "assumed", "undecided", "differing", "strays", "to_try", "to_tell", "changed_requests")
+QUEUES = ("committing", "assumed", "undecided", "strays", "to_try", "to_tell", "changed_requests")
 
 
 def is_over(bus: Bus, allocators: Iterable[tuple[str, Allocator]]) -> None:

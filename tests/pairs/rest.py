@@ -20,7 +20,7 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.waiting.promised import is_promise
+from sluice_allocator.core.state.grant_facts import is_promise
 
 WORDS_MAX = 12
 """So often the reasons of one waiting request may be written while nothing happens: they are looked at again."""

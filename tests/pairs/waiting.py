@@ -28,8 +28,8 @@ from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.evictions.preempting import find_victims
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place
 from sluice_allocator.core.placement import Place, asking_of, find_free, find_promise
+from sluice_allocator.core.state.grant_facts import standing_promise
 from sluice_allocator.core.waiting.promise_making import _Limits
-from sluice_allocator.core.waiting.promised import standing_promise
 
 
 class Waiting:

@@ -13,9 +13,8 @@ from simulation.planted.rare import left_with_what_is_taken_back
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
 from sluice.contracts.messages import Bound
-from sluice_allocator.core import requests, standing
+from sluice_allocator.core import allocator, recheck, requests, standing
 from sluice_allocator.core.evictions import ordering
-from sluice_allocator.core.orphans import Orphans
 from sluice_pod_watcher.core.cluster import api_handler
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
 from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
@@ -133,12 +132,12 @@ def _never_taken_back(original: Any) -> Any:
 
 
 def _read_is_settled(original: Any) -> Any:
-    def was_read(self: Any, record: Any) -> None:
+    def note_read(self: Any, record: Any) -> None:
         """What a pod looks like now is what became of every patch that was sent."""
         original(self, record)
         record.confirm_by = ""
 
-    return was_read
+    return note_read
 
 
 # -- where it matters -------------------------------------------------------------------------------------------------
@@ -152,10 +151,10 @@ def _given_another(_original: Any) -> Any:
 
 
 def _an_answer_to_nobody_stays(_original: Any) -> Any:
-    def look_at_answer(_self: Any, _desk: Any, _request: Any) -> None:
+    def watch_answer(_desk: Any, _request: Any) -> None:
         """Section 6 broken: of unrequested slices, only grants are ended."""
 
-    return look_at_answer
+    return watch_answer
 
 
 def _only(plan: Plan, *more: Fault, life: Callable[[PodLife], PodLife] = lambda life: life) -> Plan:
@@ -235,7 +234,7 @@ READ_IS_SETTLED = PlantedBug(
     "a read settles a patch",
     "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
     ("bound once",),
-    ((PodReconciler, "was_read", _read_is_settled),),
+    ((PodReconciler, "note_read", _read_is_settled),),
 )
 """Likewise: a call must be late, its answer missing, the API server busy and the bus wiped, in this order."""
 KUBE_BUGS = (
@@ -313,7 +312,7 @@ KUBE_BUGS = (
         "an unrequested answer stays",
         "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
         ("I3",),
-        ((Orphans, "look_at_answer", _an_answer_to_nobody_stays),),
+        tuple((module, "watch_answer", _an_answer_to_nobody_stays) for module in (allocator, recheck)),
         _forgotten_as_they_go,
     ),
     *CLAIM_BUGS_OF_CLUSTERS,

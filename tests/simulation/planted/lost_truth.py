@@ -8,8 +8,7 @@ from simulation.planted.bug import PlantedBug
 from simulation.world import agents, world
 from simulation.world.agents import AgentHost
 
-from sluice_allocator.core import binding, requests
-from sluice_allocator.core.unentered import Unentered
+from sluice_allocator.core import binding, nodes, requests
 from sluice_node_agent.core.events import JournalSaved
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
@@ -34,10 +33,10 @@ def _acknowledged_first(_original: Any) -> Any:
 
 
 def _what_is_not_booked_is_not_there(_original: Any) -> Any:
-    def waits_for_node(_desk: Any, _request: Any, _held: Any) -> None:
+    def await_node(_desk: Any, _request: Any, _held: Any) -> None:
         """A request whose slice is in no ledger has none, whatever its source, an agent or an inventory say."""
 
-    return waits_for_node
+    return await_node
 
 
 def _closed_for_ever(original: Any) -> Any:
@@ -106,7 +105,7 @@ TRUTH_BUGS = (
         "slice without entry counts as absent",
         "the slice that it runs on, after the broker was wiped",
         ("bound once", "undisturbed", "LAW 3"),
-        tuple((each, "waits_for_node", _what_is_not_booked_is_not_there) for each in (requests, binding)),
+        tuple((each, "await_node", _what_is_not_booked_is_not_there) for each in (requests, binding)),
         _agents_come_late,
     ),
     PlantedBug(
@@ -127,17 +126,16 @@ TRUTH_BUGS = (
 
 
 def _never_entered(_original: Any) -> Any:
-    def is_over(_self: Any, _node: Any) -> bool:
+    def look_for_unentered(_desk: Any, _node: Any, _inventory: Any) -> None:
         """What a node was opened without stays unknown until its agent is restarted."""
-        return False
 
-    return is_over
+    return look_for_unentered
 
 
 NEVER_ENTERED = PlantedBug(
     "adopted once only",
     "its slice, and the place: its node was opened on an older word than what its agent was just making",
     ("I3", "I4"),
-    ((Unentered, "is_over", _never_entered),),
+    ((nodes, "_look_for_unentered", _never_entered),),
 )
 """Too rare for chance: one stream of two must be lost. Played by a schedule alone."""

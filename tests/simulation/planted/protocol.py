@@ -37,9 +37,9 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
 from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import binding, nodes, requests, standing
+from sluice_allocator.core import allocator, binding, nodes, recheck, requests, standing
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.orphans import Orphans
+from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.orders.ledger_view import LedgerView
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
@@ -153,14 +153,14 @@ def _nothing_adopted(original: Any) -> Any:
 
 
 def _orphans_at_once(original: Any) -> Any:
-    def look(self: Any, desk: Any, allocation: Any) -> None:
+    def watch_grant(desk: Any, allocation: Any) -> None:
         """Section 6 broken: who has no request yet is revoked, synced or not."""
-        original(self, desk, allocation)
-        orphan = self.found.get(allocation)
+        original(desk, allocation)
+        orphan = desk.conditions.get(Condition.GRANT_WITHOUT_REQUEST, allocation)
         if orphan is not None:
-            orphan.synced_at = -1e9
+            orphan.due, orphan.mark = -1e9, -1
 
-    return look
+    return watch_grant
 
 
 def _surplus_kept(original: Any) -> Any:
@@ -334,7 +334,12 @@ BUGS = (
         "used before adoption", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
     ),
     PlantedBug("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
-    PlantedBug("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
+    PlantedBug(
+        "orphans at once",
+        "living training",
+        ("undisturbed",),
+        tuple((module, "watch_grant", _orphans_at_once) for module in (allocator, recheck)),
+    ),
     PlantedBug("surplus kept", "capacity", ("I4",), ((standing, "_why_revoke", _surplus_kept),), _two_allocators),
     PlantedBug(
         "released at once", "the meaning of Released", ("LAW 3",), ((requests, "settle_ended", _released_at_once),)

@@ -12,10 +12,9 @@ from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Bound, Waived
-from sluice_allocator.core import ended, nodes, standing
+from sluice_allocator.core import allocator, ended, nodes, recheck, standing
 from sluice_allocator.core import requests as settling_one
 from sluice_allocator.core.groups import settling
-from sluice_allocator.core.orphans import Orphans
 from sluice_allocator.core.world import World
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
 from sluice_pod_watcher.core.cluster.pods import pod_store
@@ -51,27 +50,27 @@ BOUND_IN_ANY_LIFE = (
 
 
 def _only_what_is_there_is_looked_at(original: Any) -> Any:
-    def look(self: Any, desk: Any, allocation: Any) -> None:
+    def watch_grant(desk: Any, allocation: Any) -> None:
         """A binding found without a request stays so while no allocator is active."""
         if allocation in desk.world.ledger:
-            original(self, desk, allocation)
+            original(desk, allocation)
 
-    return look
+    return watch_grant
 
 
 def _no_binding_tells_of_an_ask(_original: Any) -> Any:
-    def answered(_self: Any, _desk: Any, _request: Any) -> None:
+    def watch_binding(_desk: Any, _request: Any) -> None:
         """A bound slice counts as unrequested until its request is read."""
 
-    return answered
+    return watch_binding
 
 
 def _only_answers_are_asked_for(_original: Any) -> Any:
-    def asked(self: Any, desk: Any, request: Any) -> None:
+    def watch_request(desk: Any, request: Any) -> None:
         """Of a request that is heard, only what it was answered is looked at."""
-        self.look_at_answer(desk, request)
+        recheck.watch_answer(desk, request)
 
-    return asked
+    return watch_request
 
 
 def _nothing_is_found(_original: Any) -> Any:
@@ -139,11 +138,11 @@ def _closed_once_and_for_all(original: Any) -> Any:
 
 
 def _source_knows_all(original: Any) -> Any:
-    def waits_for_node(desk: Any, request: Any, _held: Any) -> Any:
+    def await_node(desk: Any, request: Any, _held: Any) -> Any:
         """A pod has what its source remembers, and never what a binding says that landed after a wipe."""
         return original(desk, request, getattr(desk.world.requests.get(request), "held", None))
 
-    return waits_for_node
+    return await_node
 
 
 def _a_silent_source_has_nothing(original: Any) -> Any:
@@ -230,7 +229,7 @@ BELIEVED_BUGS = (
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
         (
-            (ended, "waits_for_node", _source_knows_all),
+            (ended, "await_node", _source_knows_all),
             (ended, "answer_without_slice", _a_silent_source_has_nothing),
             *BOUND_IN_ANY_LIFE,
         ),
@@ -294,9 +293,9 @@ BELIEVED_BUGS = (
         "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
         ("undisturbed",),
         (
-            (Orphans, "look", _only_what_is_there_is_looked_at),
-            (Orphans, "asked", _only_answers_are_asked_for),
-            (Orphans, "answered", _no_binding_tells_of_an_ask),
+            (allocator, "watch_grant", _only_what_is_there_is_looked_at),
+            (allocator, "watch_request", _only_answers_are_asked_for),
+            (allocator, "watch_binding", _no_binding_tells_of_an_ask),
         ),
     ),
     PlantedBug(

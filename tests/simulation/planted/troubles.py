@@ -9,7 +9,7 @@ from simulation.plans.plan import Fault, FaultKind, Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested
-from sluice_allocator.core.unowned import Unowned
+from sluice_allocator.core import allocator
 from sluice_allocator.core.world import World
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
@@ -77,10 +77,10 @@ def _the_latest_is_right(original: Any) -> Any:
 
 
 def _nobodys_words_stay(_original: Any) -> Any:
-    def tick(_self: Any, _desk: Any, _now: float) -> None:
+    def watch_status(_desk: Any, _allocation: Any) -> None:
         """A message is withdrawn by its writer."""
 
-    return tick
+    return watch_status
 
 
 def _only(plan: Plan, *more: Fault) -> Plan:
@@ -142,7 +142,7 @@ TROUBLE_BUGS = (
         "statuses without entry stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
-        ((Unowned, "tick", _nobodys_words_stay),),
+        ((allocator, "watch_status", _nobodys_words_stay),),
         disks_wiped_behind_the_bus,
     ),
 )

@@ -6,8 +6,7 @@ from simulation.planted.bug import PlantedBug
 from simulation.planted.protocol import unguarded
 
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import allocator
-from sluice_allocator.core.reopening import Reopening
+from sluice_allocator.core import allocator, nodes
 
 
 def _granted_again_at_once(_original: Any) -> Any:
@@ -19,14 +18,14 @@ def _granted_again_at_once(_original: Any) -> Any:
 
 def _opened_again_at_once(_original: Any) -> Any:
     """A node that is open for somebody else than its agent is opened."""
-    return lambda _reopening, _node, _life, _instead, _now: False
+    return lambda _desk, _node, _life: False
 
 
 OPENED_AGAIN = PlantedBug(
     "adopted again at once",
     "the node, most of the time, and the bus: two allocators that disagree open it in turn",
     ("I11",),
-    ((Reopening, "rests", _opened_again_at_once),),
+    ((nodes, "_leave_to_other", _opened_again_at_once),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_two_allocators`."""
 TWO_BINDS = PlantedBug(

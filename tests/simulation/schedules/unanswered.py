@@ -30,7 +30,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.outbox.bus_view import BusView
-from sluice_allocator.core import ended, orphans
+from sluice_allocator.core import ended, recheck
 from sluice_allocator.core.world import REQUEST, World
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
@@ -357,7 +357,7 @@ OUTDATED_NAMES_NOTHING = PlantedBug(
     "outdated binding names no slice",
     "the order of things: its request is released before its slice, on a node that was silent, is gone",
     ("LAW 3",),
-    ((ended, "named_by", _names_nothing), (orphans, "named_by", _names_nothing)),
+    ((ended, "named_by", _names_nothing), (recheck, "named_by", _names_nothing)),
 )
 """Caught by a schedule of its own, as the ones before."""
 

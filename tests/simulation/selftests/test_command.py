@@ -194,5 +194,5 @@ def test_another_module_or_another_table_of_profiles_is_another_source(monkeypat
     reads = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "catalog.toml" else b""))
     other_table = record.source_hash()
-    monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "reopening.py" else b""))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "entries.py" else b""))
     assert len({now, other_table, record.source_hash()}) == 3

@@ -21,7 +21,6 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.ensuring import Ensuring
 from sluice_allocator.core.entries import settle_stray
 from sluice_allocator.core.events import (
     AdjustAsked,
@@ -42,20 +41,30 @@ from sluice_allocator.core.evictions.preempting import (
     note_victim,
 )
 from sluice_allocator.core.groups.settling import settle_group, time_passed_for_groups
-from sluice_allocator.core.held import look_again
-from sluice_allocator.core.limits.excess import look_at_binding, look_at_booked, look_at_excess, was_read
+from sluice_allocator.core.limits.excess import look_at_binding, look_at_booked, look_at_excess, note_read
 from sluice_allocator.core.limits.quotas import limits_changed, source_has_spoken
 from sluice_allocator.core.limits.unbooked import look_at_held
 from sluice_allocator.core.moves.defragmenting import defragment
 from sluice_allocator.core.moves.moving import count_move, move_pods_back
-from sluice_allocator.core.nodes import settle_node
-from sluice_allocator.core.orphans import Orphans
+from sluice_allocator.core.nodes import head_landed, settle_node
 from sluice_allocator.core.placement import peer_of
+from sluice_allocator.core.recheck import (
+    consumer_made,
+    recheck,
+    source_synced,
+    watch_answer,
+    watch_binding,
+    watch_consumer,
+    watch_entry,
+    watch_grant,
+    watch_head,
+    watch_request,
+    watch_status,
+)
 from sluice_allocator.core.requests import settle_request
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjusting import ask, ask_again, landed
-from sluice_allocator.core.unbacked import Unbacked
-from sluice_allocator.core.unowned import Unowned
+from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.promise_making import promise_places
 from sluice_allocator.core.waiting.promised import (
@@ -83,10 +92,6 @@ class Allocator:
         """Start without facts."""
         self.desk = Desk(run, rules, Outbox(run, WRITES), Attempts(rules))
         self.desk.outbox.paused = True
-        self.orphans = Orphans()
-        self.unowned = Unowned()
-        self.unbacked = Unbacked()
-        self.ensuring = Ensuring()
 
     @property
     def unfinished(self) -> bool:
@@ -113,7 +118,7 @@ class Allocator:
             self._look_at_victims()
         if self._works:
             if ticked:
-                own += self._time_passed(now)
+                own += self._time_passed()
             if self._settle():
                 self._decide(ticked=ticked)
         if desk.adjustments.again:
@@ -128,7 +133,7 @@ class Allocator:
             case LeaseChanged():
                 self._lease(held=event.held)
             case AgentEnsured():
-                self.ensuring.done(event.node)
+                consumer_made(self.desk, event.node)
             case AdjustAsked():
                 ask(self.desk, event.number, event.change)
             case GoOn():
@@ -146,10 +151,12 @@ class Allocator:
         stale = False
         if isinstance(event, ReadingStarted):
             desk.take_back_all()  # guards may have started over; what was not sent is decided on what the reading shows
+            before = desk.world.incarnation
             stale = desk.world.start_reading(event)
-            if event.stream is Stream.STATE:
-                desk.unheard.reading_started()
-                self.orphans.reading_started()
+            desk.conditions.readings[event.stream] += 1
+            if desk.world.incarnation != before:
+                desk.conditions.clear_all(Condition.NODE_NOT_ADOPTED)
+                desk.conditions.clear_all(Condition.CONSUMER_MISSING)
         self._report(desk.outbox.handle(event, now))
         if isinstance(event, ReadingCaughtUp):
             self._caught_up(event)
@@ -160,7 +167,7 @@ class Allocator:
     def _observed(self, event: Observed) -> None:
         address = self.desk.world.observe(event)
         if self.desk.over_quota.unread:
-            was_read(self.desk)
+            note_read(self.desk)
         if address is None:
             return
         mine = event.entry.operation in self.desk.undecided
@@ -169,7 +176,7 @@ class Allocator:
             note_taken_back(self.desk, event.entry.message)
         self._changed(address)
         if address.kind == "source" and self.desk.world.settled:
-            self.orphans.heard(self.desk, SourceName(address.key[0]))
+            source_synced(self.desk, SourceName(address.key[0]))
 
     def _changed(self, address: Address) -> None:
         """The value at this address changed or is gone: mark what has to be looked at again."""
@@ -182,8 +189,7 @@ class Allocator:
             case "binding":
                 self._request_changed(RequestId(address.key[0]))
                 look_at_binding(desk, RequestId(address.key[0]))
-                self.orphans.answered(desk, RequestId(address.key[0]))
-                self.unbacked.look(desk, RequestId(address.key[0]))
+                watch_binding(desk, RequestId(address.key[0]))
             case "ledger" | "slice":
                 self._entry_changed(NodeName(address.key[0]), AllocationId(address.key[1]))
             case "node" | "inventory" | "host" | "cordon":
@@ -204,9 +210,10 @@ class Allocator:
     def _heard_of(self, node: NodeName) -> None:
         """A node appeared, or is gone: its agent published, or was reported removed."""
         desk = self.desk
-        self.ensuring.heard_of(node, speaks=node in desk.world.news)
-        desk.unheard.heard_of(desk.world, node)
-        if node not in desk.world.removed and desk.removals.forget(node):
+        watch_consumer(desk, node)
+        if node in desk.world.removed:
+            desk.conditions.clear(Condition.REMOVAL_UNREAD, node)
+        elif desk.conditions.clear(Condition.NODE_REMOVED, node):
             desk.take_back(subjects.ledger_filter(node))  # it lives: what was to be closed with it is not sent any more
             there = (request_of(desk.world.ledger[a]) for a in desk.world.allocations_on.get(node, ()))
             desk.changed_requests |= dict.fromkeys(there)
@@ -221,7 +228,7 @@ class Allocator:
         look_at_held(self.desk, request)
         if self.desk.gangs.member_of:
             self.desk.gangs.touch(request)
-        self.orphans.asked(self.desk, request)
+        watch_request(self.desk, request)
         look_at_victims_of(self.desk, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
@@ -229,7 +236,7 @@ class Allocator:
         desk = self.desk
         is_head = allocation == "head"
         if is_head:
-            desk.unheard.head_changed(desk.world, node)
+            watch_head(desk, node)
         if desk.gangs.member_of:
             desk.gangs.touch(request_named(allocation))
         if is_head or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
@@ -245,7 +252,7 @@ class Allocator:
         freed = False
         entry = desk.world.ledger.get(allocation)
         gone = isinstance(desk.world.slices.get(allocation), SliceGone)
-        self.unowned.look(desk, allocation)
+        watch_status(desk, allocation)
         if entry is None:
             if allocation not in desk.assumed:
                 freed = desk.fleet.unbook(allocation)
@@ -253,10 +260,10 @@ class Allocator:
                 desk.strays[allocation] = None
             if allocation in desk.world.slices:
                 desk.changed_requests[desk.world.slices[allocation].request] = None
-            self.orphans.look_at_answer(desk, request_named(allocation))
+            watch_answer(desk, request_named(allocation))
         elif isinstance(entry, Closed) or gone:
             freed = desk.fleet.unbook(allocation)
-            self.orphans.look_at_answer(desk, request_of(entry))
+            watch_answer(desk, request_of(entry))
         else:
             booking = desk.counted(entry)
             freed = desk.fleet.book(booking)
@@ -265,7 +272,7 @@ class Allocator:
             look_at_booked(desk, allocation, entry)
             if desk.world.quotas:
                 look_at_excess(desk, allocation)
-        self.orphans.look(desk, allocation)
+        watch_grant(desk, allocation)
         if entry is not None:
             desk.changed_requests[request_of(entry)] = None
         note_victim(desk, allocation, entry)
@@ -279,13 +286,15 @@ class Allocator:
         """A stream was read completely: look at everything once, since a missing value is a fact too."""
         desk = self.desk
         if event.stream is Stream.STATE:
-            desk.unheard.was_read()
+            desk.conditions.end_older(Condition.REMOVAL_UNREAD, Stream.STATE)
         kept = {subject: None for subject in desk.world.sequences if desk.outbox.knows(subject)}
         for address in desk.world.catch_up(event.stream, kept):
             self._changed(address)
         if event.stream is Stream.BOOK:
             for request in desk.world.bindings:  # a server that lags tells nothing of the newest
-                self.unbacked.look(desk, request)
+                watch_entry(desk, request)
+            for node in desk.world.news:
+                watch_consumer(desk, node)
         if desk.world.settled:
             for allocation in dict.fromkeys((*desk.world.ledger, *desk.fleet.booked(), *desk.world.slices)):
                 self._rebook(allocation)
@@ -293,7 +302,7 @@ class Allocator:
             desk.changed_requests |= dict.fromkeys(everything)
             nodes = (*desk.world.inventories, *desk.world.news, *desk.world.removed, *desk.world.hosts)
             desk.changed_nodes |= dict.fromkeys(nodes)
-            desk.removals.begin_anew()
+            desk.conditions.clear_all(Condition.NODE_REMOVED)
             desk.wakes.everything()
             if desk.outbox.paused:
                 self._forget_who_has_gone()
@@ -323,7 +332,7 @@ class Allocator:
         if settled.landed and entry is not None:
             desk.world.wrote(entry, settled.address)
             if desk.over_quota.unread:
-                was_read(desk)
+                note_read(desk)
         message = settled.message
         if isinstance(message, Grant) and not message.adopted:
             desk.end_assuming(message.booking)
@@ -332,10 +341,10 @@ class Allocator:
             elif desk.adjustments.on_their_way:
                 landed(desk, message)
         if isinstance(message, NodeOpened) and settled.landed:
-            desk.reopening.landed(message, desk.now)
+            head_landed(desk, message)
         self._changed(settled.address)
         if isinstance(message, NodeClosed) and settled.landed:
-            desk.unheard.closed_it(message.node)
+            desk.conditions.clear(Condition.REMOVAL_UNREAD, message.node)
         if isinstance(message, Bound) and not settled.landed:
             desk.changed_requests[message.request] = None
 
@@ -347,7 +356,7 @@ class Allocator:
             return
         desk.changed_requests |= dict.fromkeys((*desk.world.requests, *desk.world.allocations_of))
         desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.removed))
-        desk.removals.begin_anew()
+        desk.conditions.clear_all(Condition.NODE_REMOVED)
         desk.wakes.everything()
 
     # -- decisions ------------------------------------------------------------------------------------------------
@@ -364,24 +373,17 @@ class Allocator:
             move_pods_back(desk)
             defragment(desk)
 
-    def _time_passed(self, now: float) -> list[Instruction]:
+    def _time_passed(self) -> list[Instruction]:
         desk = self.desk
-        self.orphans.tick(desk, now)
-        self.unowned.tick(desk, now)
-        look_again(desk)
+        desk.changed_requests |= dict.fromkeys(desk.node_waits.longest_held(desk.rules.pending_refresh_batch))
+        recheck(desk)
         look_at_evictions(desk)
         time_passed_for_groups(desk)
-        desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
-        desk.changed_nodes |= dict.fromkeys(desk.reopening.waiting())
-        desk.changed_nodes |= dict.fromkeys(desk.unentered.due(now, desk.rules.orphan_grace_s))
-        due = (*desk.overs.due(now), *desk.orders.due(now), *desk.unrefused.due(now))
-        desk.changed_requests |= dict.fromkeys((*desk.differing, *due))
-        self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
-        read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []
-        wanted = desk.unheard.must_read_again(), self.orphans.must_read_again()
-        read_again += [ReadAgain(Stream.STATE)] if any(wanted) else []
-        to_ask = self.ensuring.to_ask(now, desk.rules.ensure_retry_s)
-        return [*(EnsureAgent(node) for node in to_ask), *read_again]
+        asks: list[Instruction] = [EnsureAgent(node) for node in desk.consumers_wanted]
+        asks += [ReadAgain(stream) for stream in desk.conditions.to_read]
+        desk.consumers_wanted.clear()
+        desk.conditions.to_read.clear()
+        return asks
 
     def _look_at_victims(self) -> None:
         """Update which pods may be evicted; also on standby."""

@@ -327,7 +327,7 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
             more=why.more,
             plan=propose(desk, request, asked),
         )
-    node = desk.opening.holds.get(request)
+    node = desk.node_waits.node_of.get(request)
     if node is not None:
         message = f"may have a slice on {node}, which is not open yet"
         return Standing(State.HELD, message, asked.revision, node=node)

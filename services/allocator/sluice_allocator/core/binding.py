@@ -15,16 +15,15 @@ from sluice.contracts.messages import (
     Grant,
     Held,
     LedgerEntry,
-    Refused,
     Released,
-    SliceGone,
     SliceReady,
-    Waived,
 )
 from sluice_allocator.core.advice import advice
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import doubtful_ticket, waits_for_node, waits_to_be_shown
-from sluice_allocator.core.limits.excess import may_bind
+from sluice_allocator.core.held import await_node
+from sluice_allocator.core.limits.excess import await_reading, may_bind
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
 
 
 def bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
@@ -46,6 +45,7 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
     if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
         return None
     if revision == 1 and not may_bind(desk, grant):
+        await_reading(desk, grant)
         return None
     return Bound(
         request=grant.booking.request,
@@ -80,19 +80,21 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
     if isinstance(entry, Grant):
         again = bound_of(desk, binding.allocation, entry, binding.revision + 1)
         if again is None or _told(again) == _told(binding):
-            desk.differing.pop(request, None)
-        elif _is_newer(desk, again, binding) or _differs_for_long(desk, request):
+            desk.conditions.clear(Condition.BINDING_DIFFERS, request)
+        elif _is_newer(desk, again, binding) or desk.conditions.is_mature(Condition.BINDING_DIFFERS, request):
             desk.commit(subjects.binding(request), again, request)
+        else:
+            desk.conditions.observe(Condition.BINDING_DIFFERS, request, due=desk.now + desk.rules.rebind_anyway_s)
     elif request in desk.committing:
         return  # decided before that status was read, and not answered yet: nothing may land for what is released
     elif isinstance(entry, Closed):
-        if waits_for_node(desk, request, None) is None:
+        if await_node(desk, request, None) is None:
             release(desk, request, f"slice lost: {entry.cause}")
     elif binding.allocation in desk.world.lost:
         held = Held(node=binding.node, allocation=binding.allocation)
-        if waits_to_be_shown(desk, request, binding.node) or doubtful_ticket(desk, held):
-            return
-        if waits_for_node(desk, request, held) is None:
+        if is_unshown(desk, binding.node):
+            desk.node_waits.hold(request, binding.node)
+        elif not doubtful_ticket(desk, held) and await_node(desk, request, held) is None:
             release(desk, request, "slice lost: it is no longer in the ledger")
 
 
@@ -123,36 +125,6 @@ def _is_newer(desk: Desk, again: Bound, binding: Bound) -> bool:
         return number > told
     head = desk.world.heads.get(binding.node)
     return head is not None and head.agent_run == run
-
-
-def _differs_for_long(desk: Desk, request: RequestId) -> bool:
-    return desk.now - desk.differing.setdefault(request, desk.now) >= desk.rules.rebind_anyway_s
-
-
-def may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
-    """
-    Whether the entry of a bound allocation is still on its way to us.
-
-    False for a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
-    """
-    is_known = allocation in desk.world.ledger or allocation in desk.world.lost
-    return not is_known and not isinstance(desk.world.slices.get(allocation), SliceGone)
-
-
-def answer_without_slice(desk: Desk, request: RequestId) -> Bound | Refused | Waived | None:
-    """
-    The last binding of a request that gets no slice (any more), as far as the ledger tells.
-
-    A closed slice does not come either; but its pod may have another one, which only its source knows. None, too, if
-    it does not name the source: then no source can confirm that the request is gone.
-    """
-    match desk.world.bindings.get(request):
-        case Refused() | Waived() as answer if answer.source:
-            return answer
-        case Bound() as bound if bound.source and isinstance(desk.world.ledger.get(bound.allocation), Closed | None):
-            return bound
-        case _:
-            return None
 
 
 def release(desk: Desk, request: RequestId, cause: str) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, allocation_id
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, allocation_id
 from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
@@ -19,17 +19,13 @@ from sluice_allocator.core.evictions.sparing import Sparing
 from sluice_allocator.core.groups.gangs import Gangs
 from sluice_allocator.core.limits.over_quota import OverQuota
 from sluice_allocator.core.moves.memory import Moves
-from sluice_allocator.core.opening import Opening
 from sluice_allocator.core.placement import Fleet
-from sluice_allocator.core.removals import Removals
-from sluice_allocator.core.reopening import Reopening
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjustments import Adjustments
-from sluice_allocator.core.unentered import Unentered
-from sluice_allocator.core.unheard import Unheard
+from sluice_allocator.core.state.conditions import Condition, Conditions
+from sluice_allocator.core.state.node_waits import NodeWaits
 from sluice_allocator.core.waiting.aging import Aging, Promised
 from sluice_allocator.core.waiting.attempts import Attempts
-from sluice_allocator.core.waiting.overs import Overs
 from sluice_allocator.core.waiting.queue import WaitingQueue
 from sluice_allocator.core.waiting.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
@@ -41,6 +37,23 @@ class Unsent(msgspec.Struct):
     address: Address
     operation: OperationId
     message: AnyMessage
+
+
+Life = tuple[Incarnation, str, RunId]
+"""What a head adopts its node for: the incarnation, the boot, and the run of its agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWritten:
+    """The head that this process wrote last: for what, when, and how often before."""
+
+    life: Life
+    at: float
+    before: int
+
+
+OPPOSITE_S = 2.0
+"""A message is published over another allocator's opposite one at most this often."""
 
 
 @dataclass(slots=True)
@@ -64,12 +77,16 @@ class Desk:
     """The same by their guard."""
     changed_requests: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     changed_nodes: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
-    differing: dict[RequestId, float] = field(default_factory=dict)
-    """Since when a binding's strings differ from its slice's without proof that the slice's are newer."""
-    opening: Opening = field(default_factory=Opening)
-    """Nodes that are not open, and the requests that wait for them because they may have a slice there."""
-    reopening: Reopening = field(default_factory=Reopening)
-    """Nodes whose heads another allocator wrote for a different run of the agent."""
+    conditions: Conditions = field(default_factory=Conditions)
+    """What is looked at again as time passes."""
+    node_waits: NodeWaits = field(default_factory=NodeWaits)
+    """Requests that wait for a node because they may have a slice there."""
+    heads_written: dict[NodeName, HeadWritten] = field(default_factory=dict)
+    """The last head that this process wrote for each node."""
+    consumers_wanted: list[NodeName] = field(default_factory=list)
+    """Nodes whose agents' durable consumers the shell shall create."""
+    ensured: dict[NodeName, Incarnation] = field(default_factory=dict)
+    """Those that exist, with the incarnation of the broker in which they were created."""
     strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
     """Slices that are reported and not in the ledger: to be looked at."""
     to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
@@ -80,24 +97,12 @@ class Desk:
     """
     unopened: dict[NodeName, None] = field(default_factory=dict)
     """Nodes with an inventory that are not open for it: changes of their ledgers are looked at."""
-    removals: Removals = field(default_factory=Removals)
-    """Removed nodes, and since when that is known."""
-    unentered: Unentered = field(default_factory=Unentered)
-    """Open nodes whose agents report slices without ledger entries."""
-    unheard: Unheard = field(default_factory=Unheard)
-    """Nodes whose heads were closed for a removal that this process has not read yet."""
     shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)
     """The snapshot that the fleet shows, per node."""
     wakes: Wakes = field(default_factory=Wakes)
     """Where something was freed or became usable: offered to waiting requests."""
     over_quota: OverQuota = field(default_factory=OverQuota)
     """Requests to try again because their namespaces released something."""
-    overs: Overs = field(default_factory=Overs)
-    """Requests published as no longer waiting, although another allocator publishes that they wait."""
-    unrefused: Overs = field(default_factory=Overs)
-    """Requests whose refusal was waived, although another allocator may refuse them again."""
-    orders: Overs = field(default_factory=Overs)
-    """Requests whose eviction was ordered or lifted, although another allocator publishes the opposite."""
     aging: Aging = field(default_factory=Aging)
     """When waiting requests are old enough for a reservation."""
     promised: Promised = field(default_factory=Promised)
@@ -128,6 +133,10 @@ class Desk:
         left = left or self.sparing.look
         woken = self.over_quota.woken or self.fleet.peers.woken
         return not (left or together or woken or self.queue.has_news)
+
+    def throttle(self, condition: Condition, request: RequestId) -> bool:
+        """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
+        return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
 
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision under a guard that covers the known facts."""
@@ -220,7 +229,7 @@ class Desk:
         if trial is None or trial.found.pop(booking.request, None) is None:
             return
         self.assumed.pop(booking.allocation, None)
-        self.sparing.is_gone(booking.allocation)
+        self.sparing.settle(booking.allocation)
         self.fleet.unbook(booking.allocation)
         trial.left.append(booking.request)
 
@@ -229,7 +238,7 @@ class Desk:
         trial, self.gangs.trial = self.gangs.trial, None
         for booking in trial.found.values() if trial is not None else ():
             self.assumed.pop(booking.allocation, None)
-            self.sparing.is_gone(booking.allocation)
+            self.sparing.settle(booking.allocation)
             if self.fleet.unbook(booking.allocation) and trial is not None and not trial.in_one_event:
                 self.wakes.freed(booking.node, as_before=True)  # others may have been tried beside it
 

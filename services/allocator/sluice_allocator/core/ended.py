@@ -8,9 +8,11 @@ entries are judged before (`entries`).
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Bound, Closed, LedgerEntry, Refused, Released, RequestWithdrawn, Waived
-from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
+from sluice_allocator.core.binding import release
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import waits_for_node, waits_for_nodes
+from sluice_allocator.core.held import await_any_node, await_node
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import answer_without_slice, may_come_yet
 from sluice_allocator.core.world import BindingFact, RequestFact, named_by
 
 _NOBODY_ASKS = "its request is gone"
@@ -20,7 +22,7 @@ def settle_ended(
     desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
     """Settle a request that is withdrawn, rejected, or unknown (its source is silent, or published its end)."""
-    desk.differing.pop(request, None)
+    desk.conditions.clear(Condition.BINDING_DIFFERS, request)
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
     if request in desk.committing or desk.outbox.busy(address):
@@ -35,7 +37,8 @@ def settle_ended(
     if isinstance(asked, RequestWithdrawn):
         desk.attempts.forget(request)
         desk.sparing.forget(request)
-    if (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(desk, request, asked, binding):
+    is_late = (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(desk, request, asked, binding)
+    if is_late and await_node(desk, request, named_by(binding)) is None:
         release(desk, request, _NOBODY_ASKS)
 
 
@@ -49,9 +52,9 @@ def _settle_withdrawn(
     """The source waits for the message that nothing is left."""
     if isinstance(binding, Released):
         return
-    if any(waits_for_node(desk, request, held) is not None for held in (asked.held, named_by(binding))):
+    if any(await_node(desk, request, held) is not None for held in (asked.held, named_by(binding))):
         return
-    if entries or not waits_for_nodes(desk, request):
+    if entries or not await_any_node(desk, request):
         release(desk, request, asked.cause)
 
 
@@ -64,9 +67,8 @@ def _landed_late(desk: Desk, request: RequestId, asked: RequestWithdrawn | None,
     """
     match binding:
         case Bound():
-            is_late = asked is not None or answer_without_slice(desk, request) is None
+            return asked is not None or answer_without_slice(desk, request) is None
         case Refused() | Waived():
-            is_late = asked is not None
+            return asked is not None
         case _:
             return False
-    return is_late and waits_for_node(desk, request, named_by(binding)) is None

@@ -15,7 +15,9 @@ from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.preempting import note_revoked
+from sluice_allocator.core.moves.moving import note_phase
 from sluice_allocator.core.standing import AILING, why_not, why_waive
+from sluice_allocator.core.state.grant_facts import is_move
 from sluice_allocator.core.waiting.promised import give_up
 from sluice_allocator.core.world import RequestFact
 
@@ -38,6 +40,8 @@ def settle_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: 
     for allocation, entry in entries.items():
         cause = None
         if isinstance(entry, Grant):
+            if entry.after and is_move(entry):
+                note_phase(desk, entry, asked)
             cause = why_not(desk, entry, asked)
             waive = why_waive(desk, entry, asked) if cause is None and isinstance(asked, AllocationRequested) else None
             if waive is not None:

@@ -8,174 +8,60 @@ it gets no other (ADR 0034).
 """
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
-    Bound,
-    Closed,
-    Grant,
     Held,
     Pending,
-    Released,
-    Revoke,
-    SliceDegraded,
-    SliceGone,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.removing import close_unbooked
-from sluice_allocator.core.world import RequestFact
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import unbooked_slice, was_opened
 
-BEING_UNMADE = "being unmade"
-"""Why a slice is revoked that was revoked in an earlier incarnation of the broker, with its cause lost."""
-SURPLUS = "surplus: the request is bound elsewhere"
-"""Why a slice is revoked that its source does not know, when the request is bound to another one."""
-DECLINED = "declined: its node kept its pod out when it was bound"
-"""Why a bound slice is waived: its pod was never admitted with it."""
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
-def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
+def await_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
     """
-    A node that may have a slice of `request` without a ledger entry (yet); None when there is none.
+    Let a request wait for the node that may have a slice of it, which is returned; None when there is none.
 
-    An agent or an inventory may report one: even on an opened node, for an entry that is overwritten on its way to us
-    is read later than the head that followed it (and names it). A source may remember one: that counts until the node
-    is opened.
+    A slice of a removed node is closed once its agent had its time to prove that it runs.
     """
-    world = desk.world
-    for allocation in world.slices_of.get(request, ()):
-        if _is_unbooked(desk, request, allocation, world.slice_nodes[allocation]):
-            return world.slice_nodes[allocation]
-    for allocation, node in world.reported_of.get(request, {}).items():
-        if _is_unbooked(desk, request, allocation, node):
-            return node
-    for allocation, node in world.on_their_way.items():
-        if allocation.startswith(f"{request}_") and _is_unbooked(desk, request, allocation, node):
-            return node
-    if held is not None and not was_opened(desk, held.node) and _is_unbooked(desk, request, held.allocation, held.node):
-        return held.node
-    return None
-
-
-def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
-    """
-    Why a slice that a source remembers is gone; None while it exists, or may.
-
-    Its pod is bound to the node, so no other slice can serve it.
-    """
-    entry = desk.world.ledger.get(held.allocation)
-    if isinstance(entry, Closed):
-        return entry.cause if not _may_be_entered_again(desk, held.node, held.allocation) else None
-    if entry is not None or waits_for_node(desk, request, held) is not None or doubtful_ticket(desk, held):
+    found = unbooked_slice(desk, request, held)
+    if found is None:
         return None
-    removed = desk.world.removed.get(held.node)
-    if removed is not None:
-        return f"{held.node} was removed: {removed.cause}"
-    is_known = was_opened(desk, held.node) and held.node in desk.world.inventories
-    return f"{held.node} no longer has it" if is_known else None
+    if desk.conditions.is_mature(Condition.NODE_REMOVED, found.node):
+        close_unbooked(desk, request, found)
+    desk.node_waits.hold(request, found.node)
+    return found.node
 
 
-def why_taken_back(desk: Desk, request: RequestId) -> str | None:
+def await_any_node(desk: Desk, request: RequestId) -> bool:
     """
-    Why a pod has to go whose source remembers a slice that is being revoked; None when it need not.
+    Let a request wait for a node that is not adopted yet: it may show a slice that its source does not know.
 
-    Its slice was lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a
-    revoked slice, and the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its
-    source, or was withdrawn by it. A `Bound` is no proof of that: it is older, and landed late.
-
-    Or it was surplus: a patch of a former pod-watcher landed when its pod was bound elsewhere.
+    It waits for one such node after the other, at most `orphan_grace_s` for each. False when there is none.
     """
-    asked = desk.world.requests.get(request)
-    held = asked.held if isinstance(asked, AllocationRequested) else None
-    if held is None or isinstance(desk.world.bindings.get(request), Released):
-        return None
-    entry = desk.world.ledger.get(held.allocation)
-    causes = (BEING_UNMADE, SURPLUS)
-    is_unheard = isinstance(entry, Revoke) and entry.cause in causes
-    if not is_unheard or isinstance(desk.world.slices.get(held.allocation), SliceGone):
-        return None
-    return f"its slice on {held.node} is being revoked"
-
-
-def doubtful_ticket(desk: Desk, held: Held) -> str:
-    """The ticket of a remembered slice that its agent cannot verify; empty if there is none."""
-    inventory = desk.world.inventories.get(held.node)
-    if inventory is None or held.allocation in desk.world.ledger or held.node in desk.world.removed:
-        return ""
-    return next((each for each in inventory.snapshot.doubtful_tickets if is_ticket_of(each, held.allocation)), "")
-
-
-def waits_to_be_shown(desk: Desk, request: RequestId, node: NodeName) -> bool:
-    """
-    Whether a request waits for the inventory of an opened node: STATE was lost since.
-
-    Until it arrives nothing shows what the agent has or doubts, and nothing without a ledger entry is lost for good.
-    """
-    if not was_opened(desk, node) or node in desk.world.inventories or node in desk.world.removed:
-        return False
-    desk.opening.hold(request, node)
-    return True
-
-
-def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> bool:
-    """
-    Whether a slice may exist without a ledger entry; then the request waits for its node.
-
-    A slice of a removed node is booked as gone, once its agent had its time to prove that it runs.
-    """
-    if isinstance(desk.world.slices.get(allocation), SliceGone):
-        return False
-    if allocation in desk.world.ledger and not _may_be_entered_again(desk, node, allocation):
-        return False
-    if desk.removals.is_over(node):
-        close_unbooked(desk, request, allocation, node)
-    desk.opening.hold(request, node)
-    return True
-
-
-def _may_be_entered_again(desk: Desk, node: NodeName, allocation: AllocationId) -> bool:
-    """
-    Whether a slice was closed with its node, whose agent publishes again, and the node is not open yet.
-
-    The Closed may have landed long after it was decided; opening the node shows what exists.
-    """
-    entry = desk.world.ledger.get(allocation)
-    went = isinstance(entry, Closed) and entry.removed
-    return went and node in desk.world.news and not was_opened(desk, node)
-
-
-def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
-    """
-    Whether a node that is being opened may still show a slice of `request` that its source does not know.
-
-    It waits for one such node after the other, at most `orphan_grace_s` for each.
-    """
-    node = next(iter(desk.opening.since), None)
-    if node is None:
-        return False
-    desk.opening.hold(request, node)
-    return True
+    node = next(iter(desk.conditions.young(Condition.NODE_NOT_ADOPTED)), None)
+    if node is not None:
+        desk.node_waits.hold(request, NodeName(node))
+    return node is not None
 
 
 def look_at_opening(desk: Desk, node: NodeName) -> None:
-    """A node became open, or unknown: look again at the requests that wait for it."""
+    """A node became adopted, or unknown: look again at the requests that wait for it."""
     is_told_of = node in desk.world.news or node in desk.world.inventories
-    if was_opened(desk, node) or not is_told_of or node in desk.world.removed:
-        desk.changed_requests |= desk.opening.opened(node)
-    else:
-        desk.opening.closed(node, desk.world.incarnation, desk.now)
-
-
-def look_again(desk: Desk) -> None:
-    """Time passed: stop waiting for nodes that could not be opened, and look at some waiting requests again."""
-    desk.changed_requests |= desk.opening.give_up(desk.now, desk.rules.orphan_grace_s)
-    desk.changed_requests |= dict.fromkeys(desk.opening.longest_held(desk.rules.pending_refresh_batch))
+    is_awaited = is_told_of and not was_opened(desk, node) and node not in desk.world.removed
+    desk.conditions.observe(Condition.NODE_NOT_ADOPTED, node, holds=is_awaited)
+    if not is_awaited:
+        desk.changed_requests |= desk.node_waits.release(node)
 
 
 def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
-    """Publish why the pod is not bound again yet."""
+    """Publish why the pod is not bound again yet. It is looked at when the node is adopted, and now and then."""
+    desk.node_waits.hold(request, node)
     say_why(desk, request, asked, f"its slice is on {node}, which is not open yet", _NOT_OPEN)
 
 
@@ -183,7 +69,7 @@ def say_that_it_is_in_doubt(
     desk: Desk, request: RequestId, asked: AllocationRequested, held: Held, ticket: str
 ) -> None:
     """Publish that its slice is on a node whose agent cannot tell. It is looked at now and then."""
-    desk.opening.hold(request, held.node)
+    desk.node_waits.hold(request, held.node)
     message = (
         f"its slice may be on {held.node}, which has lost its journal and cannot believe ticket {ticket}; "
         "`sluice gpus` says why: delete the pod, and it is given another"
@@ -199,7 +85,7 @@ def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message:
     else:
         is_new = not isinstance(kept, Pending) or kept.message != message
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
-    if not desk.attempts.may_say_pending(request, desk.now, reason=reason.reason, is_news=is_loss and is_new):
+    if not desk.attempts.admit_pending(request, desk.now, reason=reason.reason, is_news=is_loss and is_new):
         return
     pending = Pending(
         request=request,
@@ -208,51 +94,3 @@ def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message:
         reasons=(reason,),
     )
     desk.outbox.keep(subjects.waiting(request), pending, request=request)
-
-
-def was_opened(desk: Desk, node: NodeName) -> bool:
-    """Whether a node was opened in this incarnation of the broker."""
-    head = desk.world.heads.get(node)
-    return head is not None and head.incarnation == desk.world.incarnation
-
-
-def is_too_late(desk: Desk, grant: Grant) -> bool:
-    """
-    Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it.
-
-    Opening its node shows what exists of such grants, and orders it again (`nodes`).
-    """
-    return grant.incarnation != desk.world.incarnation and was_opened(desk, grant.booking.node)
-
-
-def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
-    """The slice that a source remembers, if `binding` names another; None where they agree."""
-    held = asked.held if isinstance(asked, AllocationRequested) else None
-    return held if not binding.is_for(held) else None
-
-
-def is_found_instead(desk: Desk, allocation: AllocationId, binding: Bound) -> bool:
-    """
-    Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will.
-
-    That binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never
-    carried out.
-    """
-    entry = desk.world.ledger.get(allocation)
-    if not (
-        isinstance(entry, Grant) and entry.adopted and isinstance(desk.world.ledger.get(binding.allocation), Closed)
-    ):
-        return False
-    return not isinstance(desk.world.slices.get(allocation), SliceDegraded)
-
-
-def is_declined(asked: AllocationRequested, allocation: AllocationId) -> bool:
-    """Whether a source publishes that its pod, which is still gated, will not be admitted with this slice."""
-    return asked.declined == allocation and not is_held(asked, allocation)
-
-
-def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
-    """Whether a source remembers that its pod has this slice, or may (it is silent)."""
-    if not isinstance(asked, AllocationRequested):
-        return True
-    return asked.held is not None and asked.held.allocation == allocation

@@ -26,10 +26,16 @@ from sluice.contracts.messages import (
     SliceReport,
 )
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import BEING_UNMADE, is_held, look_at_opening
-from sluice_allocator.core.removing import settle_removed
+from sluice_allocator.core.desk import Desk, HeadWritten, Life
+from sluice_allocator.core.held import look_at_opening
+from sluice_allocator.core.removing import forget_node, settle_removed
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import BEING_UNMADE, is_held, is_its_agent, is_open
 from sluice_allocator.core.waiting.promised import look_at_promises_on
+
+PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 8.0
+OVER_S = 60.0
+"""After this time without a conflict about a head the pause starts over."""
 
 
 def settle_node(desk: Desk, node: NodeName) -> None:
@@ -40,11 +46,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         return
     inventory = desk.world.inventories.get(node)
     if inventory is None:
-        desk.fleet.forget_node(node)
-        desk.shown.pop(node, None)
-        desk.unopened.pop(node, None)
-        desk.reopening.forget(node)
-        desk.unentered.forget(node)
+        forget_node(desk, node)
         return
     shown = desk.shown.get(node)
     if _is_newer(inventory.snapshot, shown):
@@ -59,7 +61,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         desk.unopened[node] = None
     elif node in desk.unopened:
         del desk.unopened[node]
-        desk.reopening.settled(node)
+        desk.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
         _look_at_grants_on(desk, node)  # some may have come too late
     if why_not is WaitReason.NODE_NOT_OPEN and _may_open(desk, node, inventory):
         _open(desk, node, inventory)
@@ -90,12 +92,6 @@ def _look_at_grants_on(desk: Desk, node: NodeName) -> None:
             desk.changed_requests[entry.booking.request] = None
 
 
-def is_open(desk: Desk, node: NodeName) -> bool:
-    """Whether orders may be written for a node as it is known now, also for existing slices (PROTOCOL §6)."""
-    inventory = desk.world.inventories.get(node)
-    return inventory is not None and _is_open(desk, node, inventory) and not desk.world.unreadable.get(node)
-
-
 def _places_are_the_same(snapshot: NodeSnapshot, shown: NodeSnapshot) -> bool:
     """Whether a snapshot shows the same places: then only our own slices came and went, which the ledger tells."""
     places = (snapshot.gpus, snapshot.modes, snapshot.time_quota, snapshot.kubelet_hands_over)
@@ -121,33 +117,12 @@ def _why_not_use(desk: Desk, node: NodeName, inventory: NodeInventory) -> WaitRe
     return None
 
 
-def _is_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the head names this incarnation, this boot and this run of the agent; and no closing of it is pending."""
-    head = desk.world.heads.get(node)
-    snapshot = inventory.snapshot
-    return (
-        head is not None
-        and not desk.outbox.busy(subjects.head(node))
-        and head.incarnation == desk.world.incarnation
-        and (head.boot_id, head.agent_run) == (snapshot.boot_id, snapshot.agent_run)
-        and _is_its_agent(desk, node, inventory)
-        and not desk.unentered.is_over(node)
-    )
-
-
-def _is_its_agent(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the pulled snapshot is of the node's current agent: an older one may lack slices."""
-    news = desk.world.news.get(node)
-    snapshot = inventory.snapshot
-    return news is not None and (news.boot_id, news.agent_run) == (snapshot.boot_id, snapshot.agent_run)
-
-
 def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
     """Whether the node may be opened: on complete facts of this incarnation, from its current agent."""
     news = desk.world.news.get(node)
     if news is None or inventory.stale or desk.world.unreadable.get(node):
         return False
-    if not (_is_its_agent(desk, node, inventory) and inventory.snapshot.generation >= news.generation):
+    if not (is_its_agent(desk, node, inventory) and inventory.snapshot.generation >= news.generation):
         return False
     return inventory.incarnation in {"", desk.world.incarnations.get(Stream.STATE)}
 
@@ -155,11 +130,11 @@ def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
 def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
     if desk.undecided_under.get(subjects.ledger_filter(node)) or _is_to_be_closed(desk, node):
         return  # looked at again when that is settled
-    if desk.unheard.holds_up(node):
+    if desk.conditions.holds(Condition.REMOVAL_UNREAD, node):
+        desk.conditions.to_read[Stream.STATE] = None
         return  # looked at again when STATE was read
     snapshot = inventory.snapshot
-    life = (desk.world.incarnation, snapshot.boot_id, snapshot.agent_run)
-    if desk.reopening.rests(node, life, desk.world.heads.get(node), desk.now):
+    if _leave_to_other(desk, node, (desk.world.incarnation, snapshot.boot_id, snapshot.agent_run)):
         return  # looked at again with time
     missing = [report for report in snapshot.slices if _is_missing(desk, report)]
     for report in missing:
@@ -179,14 +154,47 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
         desk.commit(subjects.head(node), head, "")
 
 
+def head_landed(desk: Desk, head: NodeOpened) -> None:
+    """A head of this process is the current head of a node's ledger."""
+    life, last = _life_of(head), desk.heads_written.get(head.node)
+    is_again = last is not None and last.life == life and desk.now - last.at < OVER_S
+    before = last.before + 1 if last is not None and is_again else 0
+    desk.heads_written[head.node] = HeadWritten(life, desk.now, before)
+    desk.conditions.clear(Condition.HEAD_OVERWRITTEN, head.node)
+
+
+def _leave_to_other(desk: Desk, node: NodeName, life: Life) -> bool:
+    """
+    Whether to leave a head for a while that another allocator has written over this process's own.
+
+    One of the two learned late that an agent restarted. Without a pause they would overwrite each other at the speed
+    of the bus; after a pause of growing length the head is written again, so that neither waits without end.
+    """
+    written, instead = desk.heads_written.get(node), desk.world.heads.get(node)
+    is_contested = instead is not None and instead.incarnation == life[0] and _life_of(instead) != life
+    if written is None or written.life != life or not is_contested:
+        desk.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
+        return False
+    pause_s = min(PAUSE_FIRST_S * 2.0**written.before, PAUSE_MAX_S)
+    desk.conditions.observe(Condition.HEAD_OVERWRITTEN, node, due=desk.now + pause_s)
+    return not desk.conditions.is_mature(Condition.HEAD_OVERWRITTEN, node)
+
+
+def _life_of(head: NodeOpened) -> Life:
+    return head.incarnation, head.boot_id, head.agent_run
+
+
 def _look_for_unentered(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
-    """Whether the ledger lacks slices of an agent, as far as is known now."""
+    """
+    Note whether the ledger lacks slices of an agent, as far as is known now; a node where that lasts is adopted again.
+
+    Either their entries are on their way to us, or the node was adopted without them: BOOK was lost and STATE was not,
+    whose last message of the agent is older than its newest slice.
+    """
     if not _may_open(desk, node, inventory):
         return
-    if any(_is_missing(desk, report) for report in inventory.snapshot.slices):
-        desk.unentered.look(node, desk.now, desk.rules.orphan_grace_s)
-    else:
-        desk.unentered.forget(node)
+    lacks_some = any(_is_missing(desk, report) for report in inventory.snapshot.slices)
+    desk.conditions.observe(Condition.SLICE_WITHOUT_ENTRY, node, holds=lacks_some)
 
 
 def _is_to_be_closed(desk: Desk, node: NodeName) -> bool:

@@ -10,9 +10,12 @@ node is used.
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import Closed, NodeClosed
+from sluice.contracts.messages import Closed, Held, NodeClosed
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.world import request_of
+
+_CLOSED, _ADOPTED_AGAIN = 1, 2
 
 
 def settle_removed(desk: Desk, node: NodeName) -> bool:
@@ -20,38 +23,64 @@ def settle_removed(desk: Desk, node: NodeName) -> bool:
     removed = desk.world.removed.get(node)
     if removed is None:
         return False
-    desk.removals.heard(node, desk.now)
-    desk.fleet.forget_node(node)
-    desk.shown.pop(node, None)
-    desk.unopened.pop(node, None)
-    desk.reopening.forget(node)
-    desk.unentered.forget(node)
+    mark = _follow(desk, node)
+    forget_node(desk, node)
     if desk.undecided_under.get(subjects.ledger_filter(node)):
         return True  # looked at again when that is settled
+    is_over = desk.conditions.is_mature(Condition.NODE_REMOVED, node)
     if node in desk.world.heads:
-        if desk.removals.may_be_shut(node, desk.now):
+        if is_over or mark != _ADOPTED_AGAIN:
             closed = NodeClosed(node=node, incarnation=desk.world.incarnation, cause=removed.cause)
             desk.commit(subjects.head(node), closed, "", ttl_s=desk.rules.closing_ttl_s)
-        return True
-    desk.removals.shut(node, desk.now)
-    if desk.removals.is_over(node):
+    elif is_over:
         _close_grants(desk, node)
     return True
 
 
-def close_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> None:
+def _follow(desk: Desk, node: NodeName) -> int:
+    """
+    Since when a removal is known, and whether the head was closed, or adopted again, since then.
+
+    The time starts over when another process adopts the node, and when that is closed: that process has read the
+    agent, and this one may only be late.
+    """
+    due = desk.now + desk.rules.removed_grace_s
+    desk.conditions.observe(Condition.NODE_REMOVED, node, due=due)
+    watched = desk.conditions.get(Condition.NODE_REMOVED, node)
+    assert watched is not None
+    before, is_adopted = watched.mark, node in desk.world.heads
+    mark = _CLOSED if not is_adopted else _ADOPTED_AGAIN if before == _CLOSED else before
+    if mark != before and before:
+        desk.conditions.clear(Condition.NODE_REMOVED, node)
+        desk.conditions.observe(Condition.NODE_REMOVED, node, due=due, mark=mark)
+    watched.mark = mark
+    return mark
+
+
+def forget_node(desk: Desk, node: NodeName) -> None:
+    """Nothing can be granted on a node, and nothing of its adoption counts any more."""
+    desk.fleet.forget_node(node)
+    desk.shown.pop(node, None)
+    desk.unopened.pop(node, None)
+    desk.heads_written.pop(node, None)
+    desk.conditions.clear(Condition.HEAD_OVERWRITTEN, node)
+    desk.conditions.clear(Condition.SLICE_WITHOUT_ENTRY, node)
+
+
+def close_unbooked(desk: Desk, request: RequestId, slice_: Held) -> None:
     """
     Close a slice of a removed node that has no ledger entry, though its source remembers it: the broker was wiped.
 
     So a process that opens the node at this very moment, having read its agent, is not overruled by one that reads
     late.
     """
+    node, allocation = slice_.node, slice_.allocation
     if node not in desk.world.removed or node in desk.world.heads:
         return
     if desk.outbox.busy(subjects.ledger(node, allocation)):
         return
-    word = desk.world.slices.get(allocation)
-    _close(desk, node, allocation, request, word.revision if word is not None else 1)
+    status = desk.world.slices.get(allocation)
+    _close(desk, node, allocation, request, status.revision if status is not None else 1)
 
 
 def _close_grants(desk: Desk, node: NodeName) -> None:

@@ -44,32 +44,31 @@ from sluice_allocator.core.ended import settle_ended
 from sluice_allocator.core.entries import Judged, settle_entries
 from sluice_allocator.core.evictions.ordering import settle_eviction
 from sluice_allocator.core.groups.settling import is_held_back, know_group, waits_with_group, waiver
-from sluice_allocator.core.held import (
+from sluice_allocator.core.held import await_node, say_that_it_is_in_doubt, say_that_it_waits
+from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
+from sluice_allocator.core.placement import asking_of, further_askings, refuse
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import (
     DECLINED,
     doubtful_ticket,
     held_instead,
     is_declined,
     is_found_instead,
-    say_that_it_is_in_doubt,
-    say_that_it_waits,
-    waits_for_node,
-    waits_to_be_shown,
+    is_unshown,
     why_lost,
 )
-from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
-from sluice_allocator.core.placement import asking_of, further_askings, refuse
-from sluice_allocator.core.telling import is_told_why
-from sluice_allocator.core.waiting.promised import is_promise
+from sluice_allocator.core.state.grant_facts import is_promise
+from sluice_allocator.core.telling import tell_own_reason
 from sluice_allocator.core.waiting.queue import alone, shape_of
-from sluice_allocator.core.waiting.resting import rests
+from sluice_allocator.core.waiting.resting import tell_backoff
 from sluice_allocator.core.waiting.scheduling import stands_alone, try_at_once, wait
 from sluice_allocator.core.waiving import waived, waived_for
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
     """Reconcile one request."""
-    if desk.opening.holds:
-        desk.opening.let_go(request)
+    if desk.node_waits.node_of:
+        desk.node_waits.let_go(request)
     asked = desk.world.requests.get(request)
     know_group(desk, request, asked)
     entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
@@ -78,12 +77,15 @@ def settle_request(desk: Desk, request: RequestId) -> None:
     look_at_movable(desk, request, asked, entries)
     if isinstance(asked, AllocationRequested):
         _settle_asked(desk, request, asked, entries, judged)
-        if is_told_why(desk, request, asked, entries):
-            return
+        has_reason = tell_own_reason(desk, request, asked, entries)
     else:
         desk.queue.remove(request)
         settle_ended(desk, request, asked, entries)
-    _end_waiting(desk, request)
+        has_reason = False
+    if not has_reason:
+        _end_waiting(desk, request)
+    if desk.gangs.member_of:
+        desk.gangs.note_looked_at(request)
 
 
 # -- a request that somebody wants --------------------------------------------------------------------------------
@@ -108,11 +110,7 @@ def _settle_asked(
         return
     grants = {a: e for a, e in judged.standing.items() if not is_kept(desk, e)}
     held = asked.held
-    if (
-        held is not None
-        and held.allocation not in grants
-        and _is_pinned_elsewhere(desk, request, asked, entries, judged)
-    ):
+    if held is not None and held.allocation not in grants and _keep_pinned(desk, request, asked, entries, judged):
         desk.queue.remove(request)
         return
     answer = _answer(desk, request, asked, grants) or waived_for(desk, request, asked, judged.unfit)
@@ -127,11 +125,11 @@ def _settle_asked(
     if request in desk.committing or not all(_may_have_another(desk, grant) for grant in grants.values()):
         desk.queue.remove(request)
         return
-    node = waits_for_node(desk, request, asked.held)
+    node = await_node(desk, request, asked.held)
     if node is not None:
         desk.queue.remove(request)
         say_that_it_waits(desk, request, asked, node)
-    elif not rests(desk, request, asked):
+    elif not tell_backoff(desk, request, asked):
         _refuse_or_queue(desk, request, asked)
 
 
@@ -157,7 +155,7 @@ def _settle_bound(
     elif instead.allocation in judged.standing:
         bind_again(desk, binding, judged.standing[instead.allocation])
     else:
-        _is_pinned_elsewhere(desk, request, asked, entries, judged)
+        _keep_pinned(desk, request, asked, entries, judged)
 
 
 def _answer(
@@ -183,7 +181,7 @@ def _may_have_another(desk: Desk, grant: Grant) -> bool:
     return is_promise(desk, grant) and not grant.evict
 
 
-def _is_pinned_elsewhere(
+def _keep_pinned(
     desk: Desk,
     request: RequestId,
     asked: AllocationRequested,
@@ -201,14 +199,14 @@ def _is_pinned_elsewhere(
     if ticket:
         say_that_it_is_in_doubt(desk, request, asked, held, ticket)
         return True
-    node = waits_for_node(desk, request, held)
+    node = await_node(desk, request, held)
     if node is not None:
         say_that_it_waits(desk, request, asked, node)
         return True
     entry = entries.get(held.allocation)
     if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
         return True  # it is revoked, or about to be: what follows when it is gone
-    if held.allocation not in desk.world.ledger and waits_to_be_shown(desk, request, held.node):
+    if held.allocation not in desk.world.ledger and is_unshown(desk, held.node):
         say_that_it_waits(desk, request, asked, held.node)
         return True
     lost = why_lost(desk, request, held)
@@ -249,7 +247,7 @@ def _judge_again(desk: Desk, request: RequestId, asked: AllocationRequested) -> 
 
     It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
-    if _refusal(desk, asked) is None and desk.unrefused.may_say(request, desk.now):
+    if _refusal(desk, asked) is None and desk.throttle(Condition.REFUSAL_WAIVED, request):
         no_more = waived(desk, request, asked, [], "the reason for its refusal no longer holds")
         desk.commit(subjects.binding(request), no_more, request)
 
@@ -261,7 +259,7 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
         refused = Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         desk.commit(subjects.binding(request), refused, request)
         return
-    if desk.rules.defragment and desk.attempts.is_new(request, desk.now):
+    if desk.rules.defragment and desk.attempts.note_new(request, desk.now):
         desk.moves.arrived(desk.rules.defragment_arrivals, desk.rules.defragment_moves_max)
     if take_over(desk, request, asked):
         return
@@ -286,7 +284,7 @@ def _end_waiting(desk: Desk, request: RequestId) -> None:
     """Remove the request's waiting reason once it no longer waits."""
     if not (desk.world.waiting or desk.outbox.keeps_anything):
         return
-    if request in desk.queue or request in desk.queue.outside or request in desk.opening.holds:
+    if request in desk.queue or request in desk.queue.outside or request in desk.node_waits.node_of:
         return
     if request in desk.committing:
         return  # that may fail: it is removed when the grant is there
@@ -296,7 +294,7 @@ def _end_waiting(desk: Desk, request: RequestId) -> None:
     if (
         said is not None
         and not isinstance(said, WaitOver)
-        and (mine is not None or desk.overs.may_say(request, desk.now))
+        and (mine is not None or desk.throttle(Condition.WAIT_ENDED, request))
     ):
         over = WaitOver(request=request)
         desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)

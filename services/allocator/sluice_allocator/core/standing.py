@@ -16,7 +16,6 @@ from sluice.contracts.messages import (
     Grant,
     Refused,
     Released,
-    RequestRejected,
     RequestWithdrawn,
     SliceDegraded,
     SliceFailed,
@@ -24,19 +23,20 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import (
+from sluice_allocator.core.limits.excess import excess
+from sluice_allocator.core.moves.moving import why_end_move
+from sluice_allocator.core.state.facts import (
     DECLINED,
     SURPLUS,
     held_instead,
     is_declined,
     is_found_instead,
     is_held,
+    is_rejected,
     is_too_late,
     why_lost,
 )
-from sluice_allocator.core.limits.excess import excess
-from sluice_allocator.core.moves.kept_places import is_move
-from sluice_allocator.core.moves.moving import why_end_move
+from sluice_allocator.core.state.grant_facts import is_move
 from sluice_allocator.core.waiting.promised import why_give_up
 from sluice_allocator.core.world import BindingFact, RequestFact
 
@@ -102,16 +102,6 @@ def _by_its_source(grant: Grant, asked: RequestFact | None, binding: BindingFact
     if is_rejected(asked, grant.booking) and not grant.adopted and not isinstance(binding, Bound):
         return "request rejected"
     return None
-
-
-def is_rejected(asked: RequestFact | None, booking: Booking) -> bool:
-    """
-    Whether the source rejected the request of a slice; an older rejection was fixed since.
-
-    Sources do not reject requests with a slice. So if one was bound, or found after a wipe, the rejection may be
-    outdated: then the slice is an orphan, until its source has synced (`orphans`).
-    """
-    return isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision
 
 
 def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> str | None:

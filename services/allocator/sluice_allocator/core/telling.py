@@ -17,29 +17,28 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.groups.settling import is_told_by_group
-from sluice_allocator.core.held import is_held, say_why
+from sluice_allocator.core.groups.settling import tell_group_reason
+from sluice_allocator.core.held import say_why
+from sluice_allocator.core.state.facts import is_held
 from sluice_allocator.core.waiting.promised import say_for_whom_it_waits
 from sluice_allocator.core.waiting.resting import is_told_to_rest
 
 
-def is_told_why(
+def tell_own_reason(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a request publishes a reason of its own why it is not bound."""
-    if entries and (
-        _is_told_of_its_loss(desk, request, asked, entries) or _is_told_of_its_promise(desk, request, asked, entries)
-    ):
+    if entries and (_tell_of_loss(desk, request, asked, entries) or _tell_of_promise(desk, request, asked, entries)):
         return True
     if is_told_to_rest(desk, request, entries):
         return True
     if request not in desk.gangs.member_of:
         return False
-    desk.gangs.note_hold(request, holds=request in desk.opening.holds)
-    return is_told_by_group(desk, request, asked)
+    desk.gangs.note_hold(request, holds=request in desk.node_waits.node_of)
+    return tell_group_reason(desk, request, asked)
 
 
-def _is_told_of_its_loss(
+def _tell_of_loss(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a pod's slice was lost, and its binding with the broker: nothing can be bound now."""
@@ -54,7 +53,7 @@ def _is_told_of_its_loss(
     return True
 
 
-def _is_told_of_its_promise(
+def _tell_of_promise(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a request has a place that is still being freed."""

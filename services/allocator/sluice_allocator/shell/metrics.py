@@ -137,7 +137,7 @@ class AllocatorMetrics:
             labels = _asked_for(asked)
             yield Sample(QUEUE, group.members.before(group.members.last()) + 1, labels)
             attempt = desk.attempts.of_request.get(first)
-            since = attempt.waits_since if attempt is not None else None
+            since = attempt.since_when if attempt is not None else None
             waits[labels] = max(waits.get(labels, 0.0), desk.now - since if since is not None else 0.0)
         for labels, wait_s in waits.items():
             yield Sample(QUEUE_WAIT, wait_s, labels)

@@ -11,8 +11,8 @@ from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions import ordering
 from sluice_allocator.core.moves import defragmenting, moving
-from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.placement.substitutes import Floor
+from sluice_allocator.core.state.grant_facts import is_move
 
 
 def _compute_only(_original: Any) -> Any:

@@ -10,10 +10,10 @@ from simulation.planted.bug import PlantedBug
 from simulation.world import world
 
 from sluice.contracts.messages import NodeRemoved
-from sluice_allocator.core import held, nodes, requests, standing
+from sluice_allocator.core import allocator, held, nodes, requests, standing
+from sluice_allocator.core import removing as node_removal
 from sluice_allocator.core.binding import release
-from sluice_allocator.core.removals import Removals
-from sluice_allocator.core.unheard import Unheard
+from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.world import World
 from sluice_node_agent.core.agent import Agent
 
@@ -99,19 +99,19 @@ def _two_of_one(plan: Plan) -> Plan:
 
 
 def _at_once_again(_original: Any) -> Any:
-    def may_be_shut(_self: Any, _node: Any, _now: float) -> bool:
+    def follow(desk: Any, node: Any) -> int:
         """A removed node is shut whenever it is open; its time was over long ago."""
-        return True
+        desk.conditions.observe(Condition.NODE_REMOVED, node, due=desk.now + desk.rules.removed_grace_s)
+        return 0
 
-    return may_be_shut
+    return follow
 
 
 def _opened_unheard(_original: Any) -> Any:
-    def holds_up(_self: Any, _node: Any) -> bool:
+    def watch_head(_desk: Any, _node: Any) -> None:
         """Known data of a node adopts it, although its head was closed meanwhile."""
-        return False
 
-    return holds_up
+    return watch_head
 
 
 def _gone_in_another_life(_original: Any) -> Any:
@@ -131,9 +131,10 @@ def _gone_for_good(_original: Any) -> Any:
 
 
 def _a_removed_node_has_nothing(original: Any) -> Any:
-    def is_unbooked(desk: Any, request: Any, allocation: Any, node: Any) -> bool:
+    def is_unbooked(desk: Any, allocation: Any, node: Any) -> bool:
         """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
-        return not desk.removals.is_over(node) and bool(original(desk, request, allocation, node))
+        is_over = desk.conditions.is_mature(Condition.NODE_REMOVED, node)
+        return not is_over and bool(original(desk, allocation, node))
 
     return is_unbooked
 
@@ -204,7 +205,7 @@ OPEN_WHILE_CLOSING = PlantedBug(
     "unanswered closing counts as open",
     "a living pod's GPU",
     ("opened before use",),
-    ((nodes, "_is_open", _open_while_closing),),
+    ((held, "_is_adopted", _open_while_closing),),
 )
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
 
@@ -212,7 +213,7 @@ NEVER_BEGUN_ANEW = PlantedBug(
     "removal grace never restarted",
     "a place that somebody has, to somebody else",
     ("I1", "I4", "I11", "opened before use", "undisturbed"),
-    ((Removals, "may_be_shut", _at_once_again),),
+    ((node_removal, "_follow", _at_once_again),),
 )
 """Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""
 
@@ -228,7 +229,7 @@ OPENED_UNHEARD = PlantedBug(
     "adopted again on old knowledge",
     "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
     ("I1",),
-    ((Unheard, "holds_up", _opened_unheard),),
+    ((allocator, "watch_head", _opened_unheard),),
 )
 """The same: the end of the head has to arrive before its reason."""
 

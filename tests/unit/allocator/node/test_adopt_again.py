@@ -6,6 +6,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import Incarnation, NodeName, RunId
 from sluice.contracts.messages import NodeOpened, NodeRemoved
+from sluice_allocator.core.state.conditions import Condition
 
 NODE = NodeName("node-a")
 SEEN = snapshot("node-a", (gpu_report("node-a", 0),))
@@ -95,5 +96,5 @@ def test_a_node_that_is_removed_is_not_kept_in_mind(empty):
     written_over(empty, head("another"))
     empty.observe(subjects.node(NODE), NodeRemoved(node=NODE, cause="its Node object was deleted"))
 
-    reopening = empty.allocator.desk.reopening
-    assert (reopening.said, reopening.since) == ({}, {})
+    desk = empty.allocator.desk
+    assert (desk.heads_written, desk.conditions.holds(Condition.HEAD_OVERWRITTEN, NODE)) == ({}, False)

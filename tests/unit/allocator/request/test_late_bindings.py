@@ -32,7 +32,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.opening import Opening
+from sluice_allocator.core.state.node_waits import NodeWaits
 
 P1 = RequestId("p1")
 ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
@@ -278,11 +278,11 @@ def test_a_binding_that_a_lagging_reading_does_not_show_is_looked_at_again(empty
 
 def test_who_waits_for_another_node_than_before_waits_for_that_alone():
     """Else the allocator ends when the first of them is opened, with everybody's places."""
-    opening = Opening()
-    opening.hold(P1, ITS_NODE)
-    opening.hold(P1, OTHER)
-    opening.let_go(P1)
-    assert opening.opened(ITS_NODE) == {}
+    waits = NodeWaits()
+    waits.hold(P1, ITS_NODE)
+    waits.hold(P1, OTHER)
+    waits.let_go(P1)
+    assert waits.release(ITS_NODE) == {}
 
 
 def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):
@@ -307,7 +307,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
         held = Held(node=OTHER, allocation=AllocationId(f"{name}_old_1"))
         empty.request(msgspec.structs.replace(asked(name), held=held))
     passes(empty, 2)
-    assert empty.allocator.desk.opening.holds[P1] == ITS_NODE
+    assert empty.allocator.desk.node_waits.node_of[P1] == ITS_NODE
 
     # Its agent is back, has unmade that slice, and has more news than was pulled.
     news = NodeChanged(
@@ -317,7 +317,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     pulled(empty, generation=2)
     for _ in range(20):
         passes(empty, 1)
-        if P1 not in empty.allocator.desk.opening.holds:
+        if P1 not in empty.allocator.desk.node_waits.node_of:
             break
     pulled(empty, generation=3)  # and is opened
 

@@ -19,6 +19,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice_allocator.core.events import AgentEnsured
 
 GONE = RequestId("gone")
 REFUSED = Refused(
@@ -65,7 +66,7 @@ def tick(bench, now: float) -> list:
 def quiet(bench) -> None:
     """Its agent's durable is asked for with the first tick of each life: not what is looked at here."""
     tick(bench, 1.0)
-    bench.allocator.ensuring.done("node-a")
+    bench.handle(AgentEnsured(NodeName("node-a")))
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)

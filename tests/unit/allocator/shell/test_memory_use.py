@@ -35,6 +35,7 @@ from sluice.contracts.messages import (
     Taint,
 )
 from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.state.conditions import Condition
 
 GPUS_PER_NODE = 8
 BYTES_PER_GPU_MAX = 2048
@@ -156,9 +157,9 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
     assert desk.fleet.booked() == {}
     assert (len(desk.queue), len(desk.to_try), len(desk.attempts.of_request)) == (0, 0, 0)
     assert (desk.undecided, desk.undecided_under, desk.committing, desk.assumed) == ({}, {}, {}, {})
-    assert not desk.opening.holds
+    assert not desk.node_waits.node_of
     assert not desk.wakes
-    assert bench.allocator.orphans.found == {}
+    assert not desk.conditions.young(Condition.GRANT_WITHOUT_REQUEST)
     assert all(desk.outbox.kept(subjects.waiting(RequestId(f"p{number}-waits"))) is None for number in range(30))
     assert not desk.outbox.busy(subjects.binding(RequestId("p29")))
 

@@ -19,10 +19,10 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import why_drained
-from sluice_allocator.core.held import why_taken_back
-from sluice_allocator.core.moves.kept_places import is_move, why_moved
 from sluice_allocator.core.standing import why_not, why_waive
-from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone, named
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import why_taken_back
+from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, is_move, named, why_moved
 from sluice_allocator.core.world import request_of
 
 
@@ -52,7 +52,7 @@ def _say(desk: Desk, word: EvictionOrdered | EvictionOver) -> None:
     """
     address = subjects.eviction(word.request)
     stands = desk.world.evictions.get(word.request) == word
-    if stands or desk.outbox.kept(address) is not None or desk.orders.may_say(word.request, desk.now):
+    if stands or desk.outbox.kept(address) is not None or desk.throttle(Condition.EVICTION_WRITTEN, word.request):
         ttl_s = desk.rules.closing_ttl_s if isinstance(word, EvictionOver) else None
         desk.outbox.keep(address, word, request=word.request, ttl_s=ttl_s)
 

@@ -26,12 +26,8 @@ from sluice.contracts.resize import min_sizes, same_places
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place, guaranteed, keeps_guarantee
 from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
-from sluice_allocator.core.waiting.promised import (
-    is_being_revoked,
-    is_gone,
-    is_promise,
-    look_at_those_who_wait_for,
-)
+from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, is_promise
+from sluice_allocator.core.waiting.promised import look_at_those_who_wait_for
 
 
 def find_victims(
@@ -127,7 +123,7 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     entry = desk.world.ledger.get(allocation)
     booking = desk.fleet.booking(allocation)
     if booking is None:
-        desk.sparing.is_gone(allocation)
+        desk.sparing.settle(allocation)
         return
     leaves = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(desk, entry))
     leaves = leaves or allocation in desk.sparing.taken or _is_evicted(desk, allocation)
@@ -136,7 +132,7 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     elif isinstance(entry, Grant) and (sure := _sure_of(desk, entry)) != booking.devices:
         desk.sparing.leaves(booking.namespace, allocation, keeps=sure)
     else:
-        desk.sparing.is_gone(allocation)
+        desk.sparing.settle(allocation)
     priority = _may_go_at(desk, allocation, entry)
     if priority is None:
         desk.fleet.spare(allocation)
@@ -191,10 +187,10 @@ def note_revoked(desk: Desk, grant: Grant) -> None:
     namespace = grant.booking.namespace
     if namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
         look_at_victim(desk, allocation)
-    has_less(desk, namespace)
+    note_loss(desk, namespace)
 
 
-def has_less(desk: Desk, namespace: str) -> None:
+def note_loss(desk: Desk, namespace: str) -> None:
     """A namespace is about to have less: unsent orders to evict from it are decided again."""
     if desk.sparing.taken and guaranteed(desk, namespace) != NO_AMOUNTS:
         desk.take_back_grants(_evicting_from(desk, namespace))

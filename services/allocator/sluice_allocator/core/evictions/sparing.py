@@ -56,7 +56,7 @@ class Sparing:
         self._leaving.setdefault(namespace, {})[allocation] = keeps
         self.leaving_of[allocation] = namespace
 
-    def is_gone(self, allocation: AllocationId) -> None:
+    def settle(self, allocation: AllocationId) -> None:
         """It is gone, or stays after all."""
         namespace = self.leaving_of.pop(allocation, None)
         if namespace is not None:

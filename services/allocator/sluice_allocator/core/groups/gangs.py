@@ -193,20 +193,21 @@ class Gangs:
             del self.of[key].held[request]
         self.touch(request)
 
-    def unknown(self, request: RequestId) -> bool:
-        """Whether a member's group is still to be looked at; then the member is looked at again."""
-        gang = self.of[self.member_of[request]]
-        if gang.key in self.dirty or gang.key in self.put_off:
-            gang.looked[request] = None
-            return True
-        return False
+    def is_unknown(self, request: RequestId) -> bool:
+        """Whether a member's group is still to be looked at."""
+        key = self.member_of[request]
+        return key in self.dirty or key in self.put_off
+
+    def note_looked_at(self, request: RequestId) -> None:
+        """A request was reconciled: if its group is still to be looked at, it is looked at again after that."""
+        if request in self.member_of and self.is_unknown(request):
+            self.of[self.member_of[request]].looked[request] = None
 
     def stand_of(self, request: RequestId) -> Stand:
-        """What its group means for a member now; while that is unknown it waits, and is looked at again."""
-        if self.unknown(request):
+        """What its group means for a member now; while that is unknown it waits."""
+        if self.is_unknown(request):
             return Stand.WAITS
-        gang = self.of[self.member_of[request]]
-        return gang.stands.get(request, Stand.WAITS)
+        return self.of[self.member_of[request]].stands.get(request, Stand.WAITS)
 
     def leads(self, request: RequestId) -> bool:
         """Whether a request waits in the queue on behalf of its group."""

@@ -31,7 +31,7 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
     waived = binding.allocations if isinstance(binding, Waived) else ()
     together = isinstance(binding, Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
-    placed, ready, granted_at = request in desk.committing or request in desk.opening.holds, False, NOT_GRANTED
+    placed, ready, granted_at = request in desk.committing or request in desk.node_waits.node_of, False, NOT_GRANTED
     adopted = False
     for allocation in desk.world.allocations_of.get(request, ()):
         entry, slice_ = desk.world.ledger[allocation], desk.world.slices.get(allocation)

@@ -102,12 +102,12 @@ def waiver(
     return waived(desk, request, asked, list(grants), cause)
 
 
-def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+def tell_group_reason(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a pod waits for its group; publishes why: at once the first time, then at a bounded rate."""
     key = desk.gangs.member_of.get(request)
     if key is None or isinstance(desk.world.answer_to(request), (Bound, Refused, Released)):
         return False
-    if desk.gangs.unknown(request):
+    if desk.gangs.is_unknown(request):
         return True  # it is looked at again when its group was
     party = desk.gangs.of[key].party_of.get(request)
     stand = desk.gangs.stand_of(request)
@@ -162,7 +162,7 @@ def say_why_group_waits(desk: Desk, request: RequestId, asked: AllocationRequest
     first = why.reasons[0].reason
     # Another allocator may see the group otherwise: its reason is no news, or the two would answer each other forever.
     is_news = not isinstance(said, Pending) or desk.attempts.last_said(request) is not first
-    if desk.attempts.may_say_pending(request, desk.now, reason=first, is_news=is_news):
+    if desk.attempts.admit_pending(request, desk.now, reason=first, is_news=is_news):
         pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
         desk.outbox.keep(address, pending, request=request)
 
@@ -182,7 +182,7 @@ def refresh_groups(desk: Desk) -> None:
     for request in _some(desk.gangs.waiting, desk.rules.pending_refresh_batch):
         asked = desk.world.requests.get(request)
         if isinstance(asked, AllocationRequested):
-            is_told_by_group(desk, request, asked)
+            tell_group_reason(desk, request, asked)
 
 
 def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:

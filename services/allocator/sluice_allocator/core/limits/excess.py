@@ -14,9 +14,9 @@ from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
 from sluice.contracts.quotas.usage import Usage, total
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import is_held
 from sluice_allocator.core.limits.quotas import beyond, usage
-from sluice_allocator.core.waiting.promised import is_exchange, is_promise
+from sluice_allocator.core.state.facts import is_held
+from sluice_allocator.core.state.grant_facts import is_exchange, is_promise
 
 
 def look_at_binding(desk: Desk, request: RequestId) -> None:
@@ -112,14 +112,17 @@ def may_bind(desk: Desk, grant: Grant) -> bool:
     booking = grant.booking
     if desk.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
         return False
-    sequence = _written_at(desk, booking)
-    if sequence <= desk.world.book_read:
-        return True
-    desk.over_quota.await_reading(sequence, booking.request)
-    return False
+    return _written_at(desk, booking) <= desk.world.book_read
 
 
-def was_read(desk: Desk) -> None:
+def await_reading(desk: Desk, grant: Grant) -> None:
+    """A grant that may not be bound yet is looked at again when everything written before it was read."""
+    sequence = _written_at(desk, grant.booking)
+    if sequence > desk.world.book_read:
+        desk.over_quota.await_reading(sequence, grant.booking.request)
+
+
+def note_read(desk: Desk) -> None:
     """More of BOOK is known: grants that waited for that may be bound."""
     for request in desk.over_quota.read(desk.world.book_read):
         desk.changed_requests[request] = None

@@ -49,7 +49,7 @@ class Unbooked:
             self._note(namespace, claims, came=False)
         return namespace
 
-    def total(self, namespace: str, models: int, least: Callable[[tuple[Claim, ...]], Usage]) -> Usage:
+    def sum_up(self, namespace: str, models: int, least: Callable[[tuple[Claim, ...]], Usage]) -> Usage:
         """The least usage of a namespace's requests, on so many models; `least` computes that of one."""
         of_models, used = self._totals.get(namespace, (-1, NOTHING))
         since = self._since.pop(namespace, [])
@@ -82,8 +82,8 @@ class OverQuota:
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
     unbooked: Unbooked = field(default_factory=Unbooked)
     """What counts without a ledger entry."""
-    silent: dict[SourceName, None] = field(default_factory=dict)
-    """Sources that requests of limited namespaces wait for: they have not published all of their requests."""
+    complete: dict[SourceName, None] = field(default_factory=dict)
+    """Sources that have published all of their requests in this incarnation of the broker."""
     _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
     """The same, each once."""
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)

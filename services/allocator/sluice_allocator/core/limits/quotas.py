@@ -24,7 +24,7 @@ from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.unbooked import least_of, silent_source, usage_unbooked
 from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
-from sluice_allocator.core.waiting.promised import is_promise
+from sluice_allocator.core.state.grant_facts import is_promise
 
 DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
 _WORDS = {DEVICES: "devices", MEMORY: "MiB of memory", COMPUTE: "compute slices"}
@@ -273,7 +273,11 @@ def limits_changed(desk: Desk, namespace: str) -> None:
 
 def source_has_spoken(desk: Desk, source: SourceName) -> None:
     """A source published all of its requests: look again at those that waited for that."""
-    if source not in desk.world.sources or desk.over_quota.silent.pop(source, False) is False:
+    was_complete = desk.over_quota.complete.pop(source, False) is not False
+    if source not in desk.world.sources:
+        return
+    desk.over_quota.complete[source] = None
+    if was_complete or not desk.world.quotas:
         return
     _try_again(desk, lambda asked: asked.source == source and asked.namespace in desk.world.quotas)
     for namespace in desk.world.quotas:

@@ -32,7 +32,7 @@ def usage_unbooked(desk: Desk, namespace: str, but: RequestId | None) -> Usage:
     if claims_of is None:
         return NOTHING
     models = len(desk.fleet.models())
-    used = desk.over_quota.unbooked.total(namespace, models, lambda claims: least_of(desk, claims))
+    used = desk.over_quota.unbooked.sum_up(namespace, models, lambda claims: least_of(desk, claims))
     return used - least_of(desk, claims_of[but]) if but in claims_of else used
 
 
@@ -44,7 +44,6 @@ def silent_source(desk: Desk, request: RequestId | None) -> SourceName | None:
     asked = desk.world.requests.get(request) if request is not None else None
     if not isinstance(asked, AllocationRequested) or asked.source in desk.world.sources:
         return None
-    desk.over_quota.silent[asked.source] = None
     return asked.source
 
 

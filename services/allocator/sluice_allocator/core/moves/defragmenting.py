@@ -23,7 +23,7 @@ from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.moves.moving import book_move, exact_place, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.placement import Asking, asking_of
 from sluice_allocator.core.placement.defragmenting import MayMove, MovePlan, plan_moves
-from sluice_allocator.core.waiting.promised import is_promise, standing_promise, unfinished
+from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
 
 PROMISES_HELPED = 2
 """Most reservations looked at per tick."""

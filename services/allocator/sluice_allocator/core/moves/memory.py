@@ -72,12 +72,15 @@ class Moves:
             del self.kept_for[kin]
         return True
 
+    def enter(self, allocation: AllocationId, phase: str, now: float) -> None:
+        """A move is in this phase; the first time counts."""
+        if self.phases.get(allocation, ("", now))[0] != phase:
+            self.phases[allocation] = (phase, now)
+
     def phase_since(self, allocation: AllocationId, phase: str, now: float) -> float:
-        """Since when a move is in this phase."""
+        """Since when a move is in this phase: from now on, if that is new."""
         known = self.phases.get(allocation)
-        if known is None or known[0] != phase:
-            known = self.phases[allocation] = (phase, now)
-        return known[1]
+        return known[1] if known is not None and known[0] == phase else now
 
     def fill(self, now: float, per_minute: int) -> None:
         """Time passed, so more may be moved: at most as many as in one minute. Starts with none."""

@@ -36,11 +36,10 @@ from sluice.contracts.messages import (
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import is_too_late
 from sluice_allocator.core.limits.quotas import forbids_place
-from sluice_allocator.core.moves.kept_places import is_move, kin_of
 from sluice_allocator.core.placement import Place, asking_of, find_place, find_place_on
-from sluice_allocator.core.waiting.promised import is_earlier, is_gone, is_promise, standing_promise
+from sluice_allocator.core.state.facts import is_too_late
+from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
 from sluice_allocator.core.world import RequestFact
 
 UNUSABLE = (SliceFailed, SliceQuarantined, SliceDegraded)
@@ -54,6 +53,15 @@ class Mover:
     request: RequestId
     asked: AllocationRequested
     booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """How far a move is: why it ends, at once or after so long."""
+
+    why_over: str
+    name: str = ""
+    limit_s: float = 0.0
 
 
 # -- what is known ------------------------------------------------------------------------------------------------
@@ -194,7 +202,20 @@ def why_end_move(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | N
         return f"its place on {booking.node} can no longer be used"
     if any(is_earlier(desk, other, grant) for other in _moves_of(desk, booking.request)):
         return "an earlier place is reserved for it"
-    return _why_not_any_longer(desk, grant, asked)
+    phase = _phase_of(desk, grant, asked)
+    if phase is None:
+        return None
+    if not phase.limit_s:
+        return phase.why_over
+    since = desk.moves.phase_since(booking.allocation, phase.name, desk.now)
+    return f"{phase.why_over} (after {phase.limit_s:.0f} s)" if desk.now - since >= phase.limit_s else None
+
+
+def note_phase(desk: Desk, grant: Grant, asked: RequestFact | None) -> None:
+    """Remember since when a move is in its phase."""
+    phase = _phase_of(desk, grant, asked)
+    if phase is not None:
+        desk.moves.enter(grant.booking.allocation, phase.name, desk.now)
 
 
 def take_over(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
@@ -230,30 +251,24 @@ def _place_there(desk: Desk, kept: Grant, request: RequestId, asked: AllocationR
         return find_place_on(trial, asking, node, desk.attempts.avoided(request, desk.now))
 
 
-def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
-    """The phase of the pod: it is going, or need not go, or has gone without a replacement."""
+def _phase_of(desk: Desk, grant: Grant, asked: RequestFact | None) -> _Phase | None:
+    """Whether the pod is going, or need not go, or has gone without a replacement; None while nothing is known."""
     outcome = desk.world.evicted.get(grant.booking.request)
-    evicted = isinstance(outcome, EvictionDone)
+    evicted, rules = isinstance(outcome, EvictionDone), desk.rules
     if isinstance(asked, AllocationRequested):
         if all(is_gone(desk, each) for each in grant.after):
-            return "its slice is gone, but its pod is not"
+            return _Phase("its slice is gone, but its pod is not")
         if evicted:
-            return _over(desk, grant, "leaving", desk.rules.move_leaving_s, "its pod was evicted and has not ended")
+            return _Phase("its pod was evicted and has not ended", "leaving", rules.move_leaving_s)
         if not _has_purpose(desk, grant, asked):
-            return "the move is no longer needed"
+            return _Phase("the move is no longer needed")
         blocked = f": {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
-        return _over(desk, grant, "ordered", desk.rules.move_patience_s, f"its pod could not be evicted{blocked}")
+        return _Phase(f"its pod could not be evicted{blocked}", "ordered", rules.move_patience_s)
     if not isinstance(asked, RequestWithdrawn):
         return None  # no request (yet): orphans have a rule of their own
     if not evicted and asked.cause == "containers ended":
-        return "its pod ended by itself"
-    return _over(desk, grant, "kept", desk.rules.move_kept_s, "no replacement of its pod came")
-
-
-def _over(desk: Desk, grant: Grant, phase: str, limit_s: float, why: str) -> str | None:
-    """Why a move ends whose phase has lasted too long; None while it has not."""
-    since = desk.moves.phase_since(grant.booking.allocation, phase, desk.now)
-    return f"{why} (after {limit_s:.0f} s)" if desk.now - since >= limit_s else None
+        return _Phase("its pod ended by itself")
+    return _Phase("no replacement of its pod came", "kept", rules.move_kept_s)
 
 
 def _has_purpose(desk: Desk, grant: Grant, asked: AllocationRequested) -> bool:

@@ -18,9 +18,8 @@ from sluice.contracts.messages import AllocationRequested, Booking, Bound, Devic
 from sluice.contracts.reasons import WaitReason, shorten
 from sluice.contracts.resize import is_resize_done, max_sizes, min_sizes
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions.preempting import has_less
+from sluice_allocator.core.evictions.preempting import note_loss
 from sluice_allocator.core.limits.quotas import forbids, usage_of, why_unknown
-from sluice_allocator.core.nodes import is_open
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.sizes.adjustments import (
     ASKED_MAX,
@@ -37,6 +36,7 @@ from sluice_allocator.core.sizes.adjustments import (
     OnItsWay,
     Outcome,
 )
+from sluice_allocator.core.state.facts import is_open
 
 WORDS: dict[Field, str] = {
     "memory_mib": "memory (MiB)",
@@ -357,4 +357,4 @@ def _decide(desk: Desk, asked: Asked) -> None:
     desk.sparing.look[allocation] = None
     desk.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)
     if min_sizes(before.booking.devices, grant.booking.devices) != before.booking.devices:
-        has_less(desk, grant.booking.namespace)
+        note_loss(desk, grant.booking.namespace)

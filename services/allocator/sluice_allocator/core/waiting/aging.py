@@ -43,7 +43,7 @@ class Aging:
                 return shape
         return None
 
-    def is_due(self, shape: bytes, turn: Turn) -> None:
+    def mark_due(self, shape: bytes, turn: Turn) -> None:
         """The first of a shape has waited long enough: it gets a reservation in its turn."""
         heapq.heappush(self._due, (turn, shape))
 

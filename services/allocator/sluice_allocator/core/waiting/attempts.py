@@ -24,7 +24,7 @@ class RetryState:
     """How often other allocators revoked this process's grants."""
     rests_until: float = -1e9
     """Until then this process grants nothing to it."""
-    waits_since: float | None = None
+    since_when: float | None = None
     """Since when this process has known it to want a place; a grant that failed does not end that."""
 
 
@@ -71,18 +71,18 @@ class Attempts:
         attempt.avoid = {uuid: until for uuid, until in attempt.avoid.items() if until > now}
         return frozenset(attempt.avoid)
 
-    def waits_since(self, request: RequestId, now: float) -> float:
+    def since_when(self, request: RequestId, now: float) -> float:
         """Since when a request has wanted a place: from now on, at the first call."""
         attempt = self.of_request.setdefault(request, RetryState())
-        if attempt.waits_since is None:
-            attempt.waits_since = now
-        return attempt.waits_since
+        if attempt.since_when is None:
+            attempt.since_when = now
+        return attempt.since_when
 
-    def is_new(self, request: RequestId, now: float) -> bool:
+    def note_new(self, request: RequestId, now: float) -> bool:
         """Whether a request wants a place for the first time, as far as this process knows: true once."""
         attempt = self.of_request.get(request)
-        is_new = attempt is None or attempt.waits_since is None
-        self.waits_since(request, now)
+        is_new = attempt is None or attempt.since_when is None
+        self.since_when(request, now)
         return is_new
 
     def pauses_ended(self, now: float) -> list[RequestId]:
@@ -97,7 +97,7 @@ class Attempts:
         attempt = self.of_request.get(request)
         return attempt.said if attempt is not None else None
 
-    def may_say_pending(self, request: RequestId, now: float, *, reason: WaitReason | None, is_news: bool) -> bool:
+    def admit_pending(self, request: RequestId, now: float, *, reason: WaitReason | None, is_news: bool) -> bool:
         """Whether to publish a waiting reason now: at a bounded rate, unless it is new."""
         attempt = self.of_request.get(request)
         if attempt is None:

@@ -17,7 +17,7 @@ from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.placement import Place, anywhere, asking_of, find_place_on
-from sluice_allocator.core.waiting.promised import is_being_revoked, is_exchange, is_gone, standing_promise
+from sluice_allocator.core.state.grant_facts import is_being_revoked, is_exchange, is_gone, standing_promise
 
 
 def exchange_promise(

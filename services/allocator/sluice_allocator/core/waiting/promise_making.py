@@ -14,13 +14,8 @@ from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.placement import Place, asking_of, find_promise
-from sluice_allocator.core.waiting.promised import (
-    is_gone,
-    is_in_quarantine,
-    is_promise,
-    not_from_others,
-    standing_promise,
-)
+from sluice_allocator.core.state.grant_facts import is_gone, is_in_quarantine, is_promise, standing_promise
+from sluice_allocator.core.waiting.promised import not_from_others
 from sluice_allocator.core.waiting.queue import Group
 from sluice_allocator.core.waiting.turns import Turn
 
@@ -78,9 +73,9 @@ def _look_at(desk: Desk, shape: bytes) -> None:
     if group is None:
         return
     turn = group.members.first()
-    due_at = desk.attempts.waits_since(turn[2], desk.now) + desk.rules.promise_after_s
+    due_at = desk.attempts.since_when(turn[2], desk.now) + desk.rules.promise_after_s
     if due_at <= desk.now:
-        desk.aging.is_due(shape, turn)
+        desk.aging.mark_due(shape, turn)
     else:
         desk.aging.look_at(shape, due_at)
 
@@ -169,7 +164,9 @@ class _Limits:
         """Whether a GPU of a model may be reserved now: the limit allows one more, and no other claim is earlier."""
         known = self._open.get(model)
         if known is None:
-            known = self._open[model] = self._has_room(model) and not self._is_before(model)
+            claim = _first_claim(self._desk, model)
+            is_later = claim is not None and claim[0] < self._turn
+            known = self._open[model] = self._has_room(model) and not is_later
         if not known:
             self.kept_out[model] = None
         return known
@@ -179,7 +176,3 @@ class _Limits:
         desk = self._desk
         most = max(1, desk.fleet.gpus_of(model) * desk.rules.promises_percent // 100)
         return desk.promised.of_model[model] < most
-
-    def _is_before(self, model: str) -> bool:
-        claim = _first_claim(self._desk, model)
-        return claim is not None and claim[0] < self._turn

@@ -4,7 +4,6 @@ Grants to be carried out when others are gone (`after`): whether they are valid,
 A reserved place is booked: no other request gets it meanwhile (PROTOCOL §4).
 """
 
-from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -16,53 +15,30 @@ from sluice.contracts.messages import (
     LedgerEntry,
     Revoke,
     SliceDegraded,
-    SliceGone,
-    SliceQuarantined,
     SliceReady,
     Waived,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_why
-from sluice_allocator.core.moves.kept_places import comes_after_its_own, is_move
 from sluice_allocator.core.placement import Avoid, NoPlace
+from sluice_allocator.core.state.grant_facts import (
+    comes_after_its_own,
+    has_place_now,
+    is_being_revoked,
+    is_earlier,
+    is_exchange,
+    is_gone,
+    is_in_quarantine,
+    is_move,
+    is_promise,
+    named,
+    unfinished,
+)
 from sluice_allocator.core.world import request_of
 
 NAMED_MAX = 3
 """Most of the awaited pods that are named."""
-
-
-def unfinished(desk: Desk, grant: Grant) -> tuple[AllocationId, ...]:
-    """The predecessors of a grant that are not gone yet."""
-    return tuple(each for each in grant.after if not is_gone(desk, each))
-
-
-def is_gone(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether nothing of an allocation is left: closed, reported gone by its agent, or never reported."""
-    entry = desk.world.ledger.get(allocation)
-    return entry is None or isinstance(entry, Closed) or isinstance(desk.world.slices.get(allocation), SliceGone)
-
-
-def is_being_revoked(desk: Desk, grant: Grant) -> bool:
-    """Whether a Revoke of a valid grant is pending: other writes over one resize its shares."""
-    allocation = grant.booking.allocation
-    if allocation in desk.adjustments.on_their_way:
-        return False
-    return desk.outbox.busy(subjects.ledger(grant.booking.node, allocation))
-
-
-def is_promise(desk: Desk, grant: Grant) -> bool:
-    """Whether a grant's place still has predecessors."""
-    return bool(grant.after) and bool(unfinished(desk, grant))
-
-
-def standing_promise(desk: Desk, request: RequestId) -> Grant | None:
-    """A request's reservation that waits for others to end (not to be evicted); None when it has none."""
-    for allocation in desk.world.allocations_of.get(request, ()):
-        entry = desk.world.ledger[allocation]
-        if isinstance(entry, Grant) and not entry.evict and is_promise(desk, entry):
-            return entry
-    return None
 
 
 def not_from_others(desk: Desk, request: RequestId) -> Avoid:
@@ -81,31 +57,6 @@ def not_from_others(desk: Desk, request: RequestId) -> Avoid:
             node = desk.fleet.nodes.get(entry.booking.node)
             avoid |= frozenset(gpu.report.uuid for gpu in node.all_gpus) if node is not None else frozenset()
     return avoid
-
-
-def has_place_now(desk: Desk, promised: Grant) -> bool:
-    """
-    Whether the request of a reservation has another grant that waits for nothing, or for this one only.
-
-    If no pod is evicted for it, the reservation is kept until that other slice is there: making it may fail. Its
-    exchange cannot be made before it is gone.
-    """
-    own = promised.booking.allocation
-    for allocation in desk.world.allocations_of.get(promised.booking.request, ()):
-        other = desk.world.ledger[allocation]
-        if allocation == own or not isinstance(other, Grant) or is_being_revoked(desk, other):
-            continue
-        before = unfinished(desk, other)
-        if before == (own,) and is_exchange(other):
-            return True
-        if not before and (promised.evict or isinstance(desk.world.slices.get(allocation), SliceReady)):
-            return True
-    return False
-
-
-def is_exchange(grant: Grant) -> bool:
-    """Whether a grant comes after its own request's reservation: it uses a part of that, and waits for no tenant."""
-    return not grant.evict and comes_after_its_own(grant)
 
 
 def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
@@ -169,11 +120,6 @@ def _stuck(desk: Desk, promised: Grant) -> tuple[AllocationId, ...]:
     return tuple(each for each in left if _is_overdue(desk, desk.world.ledger[each]))
 
 
-def is_in_quarantine(desk: Desk, allocation: AllocationId) -> bool:
-    """Whether a slice could not be destroyed in several attempts: it may stay until an operator acts."""
-    return isinstance(desk.world.slices.get(allocation), SliceQuarantined)
-
-
 def _is_overdue(desk: Desk, entry: LedgerEntry) -> bool:
     request = request_of(entry)
     done = isinstance(entry, Revoke) or isinstance(desk.world.evicted.get(request), EvictionDone)
@@ -195,17 +141,6 @@ def _promises_of(desk: Desk, request: RequestId) -> list[Grant]:
     entries = (desk.world.ledger[allocation] for allocation in left)
     grants = (entry for entry in entries if isinstance(entry, Grant) and is_promise(desk, entry))
     return [grant for grant in grants if not is_being_revoked(desk, grant)]
-
-
-def is_earlier(desk: Desk, one: Grant, other: Grant) -> bool:
-    """Two allocators may reserve at once: the grant that was written first stands, for every reader."""
-    return _written(desk, one) < _written(desk, other)
-
-
-def _written(desk: Desk, grant: Grant) -> tuple[int, AllocationId]:
-    booking = grant.booking
-    subject = subjects.ledger(booking.node, booking.allocation).subject
-    return desk.world.sequences.get(subject, 0), booking.allocation
 
 
 def look_at_promises_on(desk: Desk, node: NodeName) -> None:
@@ -308,8 +243,3 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
     blocked = desk.world.evicted.get(entry.booking.request)
     but = f" (cannot be evicted: {blocked.why})" if isinstance(blocked, EvictionBlocked) else ""
     return f"{named(entry)}{but}"
-
-
-def named(entry: Grant | Revoke) -> str:
-    """The pod's name for users."""
-    return f"{entry.booking.namespace}/{entry.booking.name}"

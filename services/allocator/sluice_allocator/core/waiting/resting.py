@@ -38,7 +38,7 @@ def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
     desk.attempts.taken_back(booking.request, desk.now)
 
 
-def rests(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+def tell_backoff(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a request is in backoff now; publishes that."""
     if not desk.attempts.rests(request, desk.now):
         return False

@@ -34,13 +34,9 @@ from sluice_allocator.core.placement import (
     find_place_on,
     wait_for_pods,
 )
+from sluice_allocator.core.state.grant_facts import standing_promise
 from sluice_allocator.core.waiting.exchanging import exchange_promise
-from sluice_allocator.core.waiting.promised import (
-    not_from_others,
-    say_for_whom_it_waits,
-    standing_promise,
-    with_promises,
-)
+from sluice_allocator.core.waiting.promised import not_from_others, say_for_whom_it_waits, with_promises
 from sluice_allocator.core.waiting.queue import alone, shape_of
 
 
@@ -141,7 +137,7 @@ def wait(desk: Desk, request: RequestId, asked: AllocationRequested, shape: byte
 
     False when it waits already, and when it is kept outside the full queue (`serve` publishes that).
     """
-    since = desk.attempts.waits_since(request, desk.now)
+    since = desk.attempts.since_when(request, desk.now)
     rank, sequence = turn_of(desk, request, asked)
     if not desk.queue.add(request, shape, rank, sequence):
         if request in desk.queue.outside:
@@ -443,7 +439,7 @@ def _say_pending(desk: Desk, request: RequestId, asked: AllocationRequested, why
         return
     is_news = _is_news(desk, request, why)
     first = why.reasons[0].reason if why.reasons else None
-    if not desk.attempts.may_say_pending(request, desk.now, reason=first, is_news=is_news):
+    if not desk.attempts.admit_pending(request, desk.now, reason=first, is_news=is_news):
         return
     pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
     desk.outbox.keep(subjects.waiting(request), pending, request=request)

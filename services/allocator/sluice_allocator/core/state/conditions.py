@@ -1,0 +1,134 @@
+"""
+Conditions that are looked at again as time passes, and since when each holds.
+
+Observed when a fact changes; `core.recheck` has the rule of each: how long it has to last, what confirms it, and what
+follows. Losing it costs time, never a slice.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice
+
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.ids import SourceName
+
+
+class Condition(Enum):
+    """What may have to be looked at again. In brackets: what is the key."""
+
+    GRANT_WITHOUT_REQUEST = "a grant has no request (allocation)"
+    ANSWER_WITHOUT_REQUEST = "a binding has no request (request)"
+    STATUS_WITHOUT_SLICE = "an agent's status has neither ledger entry nor slice (allocation)"
+    BOUND_WITHOUT_ENTRY = "a binding has no ledger entry (request)"
+    BINDING_DIFFERS = "a binding differs from its slice, and neither is known to be newer (request)"
+    SLICE_WITHOUT_ENTRY = "an agent reports a slice that the ledger of its adopted node lacks (node)"
+    NODE_NOT_ADOPTED = "a node is known and not adopted (node)"
+    NODE_REMOVED = "a node was removed, and its agent may still prove that it runs (node)"
+    REMOVAL_UNREAD = "a ledger was closed for a removal that is not read yet (node)"
+    HEAD_OVERWRITTEN = "another allocator adopted a node for another run of its agent (node)"
+    CONSUMER_MISSING = "an agent may have no durable consumer (node)"
+    WAIT_ENDED = "a waiting reason of another allocator was just overwritten (request)"
+    REFUSAL_WAIVED = "a refusal was just waived (request)"
+    EVICTION_WRITTEN = "an eviction was just ordered or lifted against another allocator (request)"
+
+
+@dataclass(slots=True)
+class Watched:
+    """One key of a condition."""
+
+    due: float | None
+    """When it has lasted long enough; None while it is not certain."""
+    mark: int = 0
+    """What its rule notes."""
+    reading: int | None = None
+    """How many readings had begun when it had lasted long enough: a later one confirms it."""
+
+
+class Conditions:
+    """The conditions that hold; of each kind, the keys that were looked at longest ago first."""
+
+    def __init__(self) -> None:
+        """None holds."""
+        self._young: dict[Condition, OrderedDict[str, Watched]] = {each: OrderedDict() for each in Condition}
+        self._mature: dict[Condition, dict[str, Watched]] = {each: {} for each in Condition}
+        self.readings: Counter[Stream] = Counter()
+        """How often each stream began to be read."""
+        self.syncs: Counter[SourceName] = Counter()
+        """How often each source was complete, outside snapshots."""
+        self.to_read: dict[Stream, None] = {}
+        """Streams to be read again, to confirm a condition."""
+
+    def observe(
+        self, condition: Condition, key: str, *, holds: bool = True, due: float | None = None, mark: int = 0
+    ) -> None:
+        """A condition holds, or no longer does. The first time counts."""
+        if not holds:
+            self.clear(condition, key)
+        elif self.get(condition, key) is None:
+            self._young[condition][key] = Watched(due, mark)
+
+    def clear(self, condition: Condition, key: str) -> bool:
+        """It does not hold. True if it did."""
+        was_young = self._young[condition].pop(key, None) is not None
+        return self._mature[condition].pop(key, None) is not None or was_young
+
+    def clear_all(self, condition: Condition) -> None:
+        """It holds for none."""
+        self._young[condition].clear()
+        self._mature[condition].clear()
+
+    def get(self, condition: Condition, key: str) -> Watched | None:
+        """What is known of a key for which a condition holds."""
+        return self._young[condition].get(key) or self._mature[condition].get(key)
+
+    def holds(self, condition: Condition, key: str) -> bool:
+        """Whether it holds, for however long."""
+        return self.get(condition, key) is not None
+
+    def is_mature(self, condition: Condition, key: str) -> bool:
+        """Whether it has lasted long enough."""
+        return key in self._mature[condition]
+
+    def young(self, condition: Condition) -> Mapping[str, Watched]:
+        """The keys for which it has not lasted long enough."""
+        return self._young[condition]
+
+    def mature(self, condition: Condition, key: str) -> None:
+        """It has lasted long enough, and is not looked at again until it is observed anew."""
+        self._mature[condition][key] = self._young[condition].pop(key)
+
+    def in_turn(self, condition: Condition, most: int) -> list[str]:
+        """The keys looked at longest ago, at most so many; they come last the next time."""
+        young = self._young[condition]
+        keys = list(islice(young, most)) if young else []
+        for key in keys if len(keys) < len(young) else ():
+            young.move_to_end(key)
+        return keys
+
+    def confirm(self, watched: Watched, stream: Stream) -> bool:
+        """Whether a stream was read since a condition had lasted long enough; else it is to be read again."""
+        if watched.reading is None:
+            watched.reading = self.readings[stream]
+            self.to_read[stream] = None
+        return self.readings[stream] > watched.reading
+
+    def end_older(self, condition: Condition, stream: Stream) -> None:
+        """A stream was read completely: a condition is over that was observed before that began."""
+        for key in [key for key, each in self._young[condition].items() if each.mark < self.readings[stream]]:
+            self.clear(condition, key)
+
+    def throttle(self, condition: Condition, key: str, until: float) -> bool:
+        """
+        Whether a message may be published over another allocator's opposite one: not again until then.
+
+        One of the two has not read what the other has. Without a bound each would correct the other at the speed of
+        the bus. What is suppressed is looked at again (`mark`).
+        """
+        watched = self.get(condition, key)
+        if watched is not None:
+            watched.mark = 1
+            return False
+        self.observe(condition, key, due=until)
+        return True

@@ -1,0 +1,119 @@
+"""
+What follows from the ledger's grants, and what they come after (`after`): questions only, which change nothing.
+
+A grant with predecessors reserves their place (`is_promise`). One that comes after its own request's allocation keeps a
+place for a pod that is being moved (`is_move`) or is exchanged for that request's reservation (`is_exchange`). So every
+reader of the ledger knows, without another message or memory.
+"""
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import AllocationId, RequestId, request_named
+from sluice.contracts.messages import Closed, DeviceGrant, Grant, Revoke, SliceGone, SliceQuarantined, SliceReady
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.moves.memory import KinKey
+
+
+def is_gone(desk: Desk, allocation: AllocationId) -> bool:
+    """Whether nothing of an allocation is left: closed, reported gone by its agent, or never reported."""
+    entry = desk.world.ledger.get(allocation)
+    return entry is None or isinstance(entry, Closed) or isinstance(desk.world.slices.get(allocation), SliceGone)
+
+
+def unfinished(desk: Desk, grant: Grant) -> tuple[AllocationId, ...]:
+    """The predecessors of a grant that are not gone yet."""
+    return tuple(each for each in grant.after if not is_gone(desk, each))
+
+
+def is_promise(desk: Desk, grant: Grant) -> bool:
+    """Whether a grant's place still has predecessors."""
+    return bool(grant.after) and bool(unfinished(desk, grant))
+
+
+def is_being_revoked(desk: Desk, grant: Grant) -> bool:
+    """Whether a Revoke of a valid grant is pending: other writes over one resize its shares."""
+    allocation = grant.booking.allocation
+    if allocation in desk.adjustments.on_their_way:
+        return False
+    return desk.outbox.busy(subjects.ledger(grant.booking.node, allocation))
+
+
+def standing_promise(desk: Desk, request: RequestId) -> Grant | None:
+    """A request's reservation that waits for others to end (not to be evicted); None when it has none."""
+    for allocation in desk.world.allocations_of.get(request, ()):
+        entry = desk.world.ledger[allocation]
+        if isinstance(entry, Grant) and not entry.evict and is_promise(desk, entry):
+            return entry
+    return None
+
+
+def is_exchange(grant: Grant) -> bool:
+    """Whether a grant comes after its own request's reservation: it uses a part of that, and waits for no tenant."""
+    return not grant.evict and comes_after_its_own(grant)
+
+
+def has_place_now(desk: Desk, promised: Grant) -> bool:
+    """
+    Whether the request of a reservation has another grant that waits for nothing, or for this one only.
+
+    If no pod is evicted for it, the reservation is kept until that other slice is there: making it may fail. Its
+    exchange cannot be made before it is gone.
+    """
+    own = promised.booking.allocation
+    for allocation in desk.world.allocations_of.get(promised.booking.request, ()):
+        other = desk.world.ledger[allocation]
+        if allocation == own or not isinstance(other, Grant) or is_being_revoked(desk, other):
+            continue
+        before = unfinished(desk, other)
+        if before == (own,) and is_exchange(other):
+            return True
+        if not before and (promised.evict or isinstance(desk.world.slices.get(allocation), SliceReady)):
+            return True
+    return False
+
+
+def is_in_quarantine(desk: Desk, allocation: AllocationId) -> bool:
+    """Whether a slice could not be destroyed in several attempts: it may stay until an operator acts."""
+    return isinstance(desk.world.slices.get(allocation), SliceQuarantined)
+
+
+def is_earlier(desk: Desk, one: Grant, other: Grant) -> bool:
+    """Two allocators may reserve at once: the grant that was written first stands, for every reader."""
+    return _written(desk, one) < _written(desk, other)
+
+
+def _written(desk: Desk, grant: Grant) -> tuple[int, AllocationId]:
+    booking = grant.booking
+    subject = subjects.ledger(booking.node, booking.allocation).subject
+    return desk.world.sequences.get(subject, 0), booking.allocation
+
+
+def named(entry: Grant | Revoke) -> str:
+    """The pod's name for users."""
+    return f"{entry.booking.namespace}/{entry.booking.name}"
+
+
+def is_move(grant: Grant) -> bool:
+    """Whether a grant keeps a place for a pod that is being moved: it comes after its own request's allocation."""
+    return grant.evict and comes_after_its_own(grant)
+
+
+def comes_after_its_own(entry: Grant | Revoke) -> bool:
+    """Whether an entry comes, or came, after its own request's allocation, and nothing else."""
+    own = entry.booking.request
+    return bool(entry.after) and all(request_named(each) == own for each in entry.after)
+
+
+def kin_of(source: str, namespace: str, name: str) -> KinKey:
+    """The key that a pod shares with its successor: source, namespace, and its name without the random part."""
+    return source, namespace, name.rpartition("-")[0] or name
+
+
+def why_moved(grant: Grant) -> str:
+    """Why a pod is evicted for a place that is kept for it. The same as long as the grant stands."""
+    booking = grant.booking
+    given = ", ".join(dict.fromkeys(_size_of(each) for each in booking.devices))
+    return f"it is moved: a place on {booking.node} is kept for its replacement ({given})"
+
+
+def _size_of(device: DeviceGrant) -> str:
+    return "a share" if device.share is not None else device.profile or "a whole GPU"
