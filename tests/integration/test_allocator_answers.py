@@ -21,7 +21,7 @@ from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.sizes.adjustments import Change, Outcome
+from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer

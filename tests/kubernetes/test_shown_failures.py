@@ -27,8 +27,8 @@ from sluice.contracts.messages import (
     SliceReport,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.advice import advice
 from sluice_allocator.core.placement import Asking, PlacingRules, refuse
+from sluice_allocator.core.request.grant_warnings import advice
 
 MIG = "MIG-5c2a"
 GPU = gpu_report(NODE, 0).uuid

@@ -22,8 +22,8 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.ids import RunId
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import AgentEnsured, Continue, EnsureAgent, Event, LeaseChanged
 
 LATENCIES_S = (0.002, 0.01, 0.05, 0.3)
 TICK_S = 0.5
@@ -35,7 +35,7 @@ CLOCKS_APART_S = 1000.0
 class Host:
     """One allocator, and its processes one after the other."""
 
-    def __init__(self, bus: Bus, name: str, rules: Rules, dice: Random, lost: float) -> None:
+    def __init__(self, bus: Bus, name: str, rules: SchedulerConfig, dice: Random, lost: float) -> None:
         """`lost`: the part of its writes that are not answered; half of those do not arrive, either."""
         self.bus = bus
         self.name = name
@@ -111,7 +111,7 @@ class Host:
     def _go_on(self) -> None:
         self._goes_on = False
         self.gone_on += 1
-        self.handle(GoOn())
+        self.handle(Continue())
 
     def _tick(self) -> None:
         self.handle(Ticked())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Amounts, Claim
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
 
 CALM_FROM_S = 25.0
 """From then on nothing happens any more, and nothing goes wrong."""
@@ -128,9 +128,9 @@ class Plan:
     """The part of slices that cannot be made."""
 
 
-def rules_of(plan: Plan) -> Rules:
+def rules_of(plan: Plan) -> SchedulerConfig:
     """The settings of a world's allocators: all patiences are short."""
-    return Rules(
+    return SchedulerConfig(
         settle_batch=plan.settle_batch,
         wake_tries=plan.tries,
         new_tries=plan.tries // 2,

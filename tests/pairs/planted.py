@@ -14,10 +14,11 @@ from pairs.worlds import draw_plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Claim, Grant
-from sluice_allocator.core import allocator, requests
-from sluice_allocator.core.groups import trials
-from sluice_allocator.core.waiting import scheduling
-from sluice_allocator.core.waiting.wakes import Wakes
+from sluice_allocator.core import allocator
+from sluice_allocator.core.gangs import trial
+from sluice_allocator.core.queue.capacity_offers import CapacityOffers
+from sluice_allocator.core.request import reconcile
+from sluice_allocator.core.serve import offers
 
 
 def _ended_before_it_was_answered(_original: Any) -> Any:
@@ -101,7 +102,7 @@ BUGS = (
             name="never is ignored",
             loses="a pod, to one that said it only waits",
             caught_by=("never preempts",),
-            patches=((scheduling, "_evict_for", _never_is_ignored),),
+            patches=((offers, "_evict_for", _never_is_ignored),),
         ),
     ),
     (
@@ -119,7 +120,7 @@ BUGS = (
             name="alike in a job",
             loses="a place: a pod behind one of a running job gets no reservation and evicts no pod",
             caught_by=("promised nothing",),
-            patches=tuple((where, "shape_of", _alike_in_a_job) for where in (requests, scheduling, trials)),
+            patches=tuple((where, "shape_of", _alike_in_a_job) for where in (reconcile, offers, trial)),
         ),
     ),
     (
@@ -128,7 +129,7 @@ BUGS = (
             name="woken by itself",
             loses="a processor: a job without a place is tried without end",
             caught_by=("spins",),
-            patches=((Wakes, "freed", _woken_by_itself),),
+            patches=((CapacityOffers, "freed", _woken_by_itself),),
         ),
     ),
 )

@@ -19,7 +19,7 @@ from sluice.contracts.messages import (
     Revoke,
 )
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import is_promise
 
 WORDS_MAX = 12

@@ -50,8 +50,8 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AdjustAsked
-from sluice_allocator.core.nodes import settle_node
-from sluice_allocator.core.sizes.adjustments import Change
+from sluice_allocator.core.node.reconcile import reconcile_node
+from sluice_allocator.core.resize.pending import Change
 
 CALM_S, LOOK_S = 90.0, 15.0
 """How long it may take until nothing is decided any more, and how long that must have been so."""
@@ -206,7 +206,7 @@ class World:
                 core.handle(Observed(stream, entry), 0.0)
             core.handle(ReadingCaughtUp(stream), 0.0)
         for node in list(core.desk.changed_nodes):
-            settle_node(core.desk, node)
+            reconcile_node(core.desk, node)
         for allocation in list(core.desk.world.ledger):
             core._rebook(allocation)
         return core

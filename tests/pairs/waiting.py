@@ -25,11 +25,11 @@ from sluice.contracts.messages import (
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.booking import booking_of
-from sluice_allocator.core.evictions.preempting import find_victims
-from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place
 from sluice_allocator.core.placement import Place, asking_of, find_free, find_promise
+from sluice_allocator.core.preemption.candidates import find_victims
+from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place
+from sluice_allocator.core.reservations.reserve import _Limits
 from sluice_allocator.core.state.grant_facts import standing_promise
-from sluice_allocator.core.waiting.promise_making import _Limits
 
 
 class Waiting:

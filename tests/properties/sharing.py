@@ -33,11 +33,11 @@ from properties.sharing_sizes import Sizes
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import Amounts, Bound, Cordoned, Grant, QuotaSet, QuotaUnset, Uncordoned
-from sluice_allocator.core.asking_why import State, how_it_stands
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.sizes.adjusting import adjust
-from sluice_allocator.core.sizes.adjustments import Adjusted, Change
+from sluice_allocator.core.explain.status import RequestState, how_it_stands
+from sluice_allocator.core.resize.pending import Adjusted, Change
+from sluice_allocator.core.resize.resize import adjust
 
 
 class SharingMachine(Crowds, RuleBasedStateMachine):
@@ -49,7 +49,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     world: SharingWorld
 
     @initialize(fleet=SMALL_FLEETS, rules=RULES, allocators=st.sampled_from([1, 1, 2]), limits=st.none() | LIMITS)
-    def begin(self, fleet: list[list[str]], rules: Rules, allocators: int, limits: Amounts | None) -> None:
+    def begin(self, fleet: list[list[str]], rules: SchedulerConfig, allocators: int, limits: Amounts | None) -> None:
         """A fleet of one to four GPUs, and what one namespace may have of it."""
         nodes = [small_node(name, kinds) for name, kinds in zip(NODES, fleet, strict=False)]
         self.world = SharingWorld(nodes, rules, allocators)
@@ -262,7 +262,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         assert standing is not None
         assert standing.message
         is_bound = isinstance(self.world.facts.of["binding"].get(request), Bound)
-        assert (standing.state is State.BOUND) == is_bound
+        assert (standing.state is RequestState.BOUND) == is_bound
         living = self.world.facts.living()
         for moved in standing.plan.moved if standing.plan is not None else ():
             (mover,) = [each for each in living.values() if each.name == moved.name]

@@ -6,7 +6,7 @@ from factories.scheduling.allocator import gpu_report, snapshot
 from hypothesis import strategies as st
 
 from sluice.contracts.messages import Amounts, Claim, Leeway, NodeSnapshot, PodGroup
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
 
 NODES = ("node-a", "node-b", "node-c")
 KINDS = ("a100-40gb", "a100-40gb", "a30-24gb", "a100-40gb without MIG")
@@ -94,7 +94,7 @@ ADJUSTED = st.fixed_dictionaries(
     {"memory_mib": st.sampled_from([300, 2000, 4000, 8999, 15_000, 30_000, 40_960])}
 ) | st.fixed_dictionaries({"sm_partition": st.sampled_from([5, 20, 40, 70, 100])})
 RULES = st.builds(
-    lambda waiting_max, defragment: Rules(
+    lambda waiting_max, defragment: SchedulerConfig(
         waiting_max=waiting_max,
         defragment=defragment,
         defragment_arrivals=1,

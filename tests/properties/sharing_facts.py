@@ -39,7 +39,7 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceReady,
 )
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
 
 REST_TICKS, REST_STEP_S = 60, 10.0
 """So long no new pod comes: more than every patience but those that double."""
@@ -118,7 +118,7 @@ class Facts:
 class SharingWorld:
     """Nodes, agents, sources, an operator, and one or two allocators."""
 
-    def __init__(self, nodes: list[NodeSnapshot], rules: Rules, allocators: int) -> None:
+    def __init__(self, nodes: list[NodeSnapshot], rules: SchedulerConfig, allocators: int) -> None:
         """Everything is open and empty."""
         self.bus = SmallBus()
         self.facts = Facts()

@@ -12,8 +12,8 @@ from properties.small_bus import Process
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import QuotaSet
-from sluice_allocator.core.sizes.adjusting import adjust
-from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused, Change
+from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustRefused, Change
+from sluice_allocator.core.resize.resize import adjust
 
 
 class Sizes:

@@ -27,8 +27,8 @@ from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, Instruction, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import AgentEnsured, Continue, EnsureAgent, Event, Instruction, LeaseChanged
 
 READ = (Stream.BOOK, Stream.STATE)
 STEPS_MAX = 20_000
@@ -80,7 +80,7 @@ class SmallBus:
 class Process:
     """One allocator, what it has not read yet of each stream, and what it has not sent yet."""
 
-    def __init__(self, bus: SmallBus, run: str, rules: Rules, now: float) -> None:
+    def __init__(self, bus: SmallBus, run: str, rules: SchedulerConfig, now: float) -> None:
         """It works, and has everything on the bus still to read."""
         self.run = RunId(run)
         self.allocator = Allocator(self.run, rules)
@@ -125,7 +125,7 @@ class Process:
     def go_on(self) -> bool:
         """One more look at what is still to be tried. False when nothing is."""
         if self.allocator.unfinished:
-            self.handle(GoOn())
+            self.handle(Continue())
             return True
         return False
 

@@ -15,7 +15,7 @@ from sluice.contracts.bus.streams import SUBJECT_KINDS, Role
 from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import NodeName, OperationId
 from sluice_allocator.core.allocator import WRITES as ALLOCATOR_WRITES
-from sluice_allocator.core.world import World
+from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_inventory.core.inventory import WRITES as INVENTORY_WRITES
 from sluice_inventory.shell.app import READS as INVENTORY_READS
 from sluice_node_agent.core.agent import WRITES as AGENT_WRITES
@@ -61,10 +61,10 @@ def heeded_by_allocator() -> set[str]:
     for noun in SUBJECT_KINDS:
         address = guarded(noun.kind, *("x" for _ in noun.key))
         for message in (each for each in EXAMPLES if isinstance(each, noun.messages)):
-            world = World()
+            world = BusCache()
             world.learn(Entry(address.subject, 1, OperationId("o-1"), message), address)
             world.sequences = {}
-            if world != World():
+            if world != BusCache():
                 found.add(noun.kind)
     return found
 

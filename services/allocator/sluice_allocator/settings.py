@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings, SettingsError
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement.rules import PlacingRules
-from sluice_allocator.core.rules import Rules
 from sluice_allocator.hami_files import read_hami
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
 
@@ -92,9 +92,9 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         if self.pods_per_node_max is not None and self.pods_per_node_max < 1:
             raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: must be at least 1, or unset for no limit")
 
-    def rules(self, placing: PlacingRules) -> Rules:
+    def rules(self, placing: PlacingRules) -> SchedulerConfig:
         """The core's rules, with those from the placement files."""
-        return Rules(
+        return SchedulerConfig(
             max_gpus_per_node=self.max_gpus_per_node,
             orphan_grace_s=self.orphan_grace_s,
             removed_grace_s=self.removed_grace_s,

@@ -42,8 +42,8 @@ from sluice.contracts.messages import (
 )
 from sluice.mig.catalog import find_model
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Event, Instruction, LeaseChanged
-from sluice_allocator.core.rules import Rules
 from sluice_node_agent.core.state.devices import never_read
 
 INCARNATION = Incarnation("1000")
@@ -303,7 +303,7 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
 
 def working_allocator() -> Bench:
     """An active allocator that has read a bus without requests."""
-    bench = Bench(Allocator(RunId("r1"), Rules(orphan_grace_s=30.0, closing_ttl_s=3600)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(orphan_grace_s=30.0, closing_ttl_s=3600)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     return bench
@@ -314,7 +314,7 @@ def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
     return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
 
 
-def begun_anew(bench: Bench, rules: Rules, run: str = "r2") -> Bench:
+def begun_anew(bench: Bench, rules: SchedulerConfig, run: str = "r2") -> Bench:
     """Another process that knows what is on the bus, and nothing else; it stands by."""
     before = bench.allocator.desk.world
     other = Bench(Allocator(RunId(run), rules), now=bench.now, sequence=bench.sequence)

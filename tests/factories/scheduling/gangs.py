@@ -20,8 +20,8 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
 )
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
 SMALL = claim(profile="1g.5gb")
@@ -35,7 +35,7 @@ def member(request: str, *claims, size: int = 2, group: str = "train", priority:
 
 def fleet(gpus: int, **rules) -> Bench:
     """An allocator with so many nodes of one empty A100-40GB each."""
-    bench = Bench(Allocator(RunId("r1"), replace(Rules(), **rules)))
+    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), **rules)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     for number in range(gpus):
@@ -53,7 +53,7 @@ def everything(bench: Bench, first: list) -> list[AnyMessage | None]:
     """What follows from these instructions, all landing at once, until nothing more does."""
     landed = bench.land_all(first)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return messages(landed)
 
 

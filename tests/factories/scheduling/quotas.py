@@ -16,8 +16,8 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
 )
 from sluice.contracts.quotas.usage import Usage
-from sluice_allocator.core.events import GoOn
-from sluice_allocator.core.limits.quotas import usage
+from sluice_allocator.core.events import Continue
+from sluice_allocator.core.quotas.quota import usage
 
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
 SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
@@ -46,7 +46,7 @@ def all_of(bench: Bench, said: list) -> list[Write]:
     """Everything lands, until nothing is left to be done."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return landed
 
 

@@ -11,9 +11,9 @@ from sluice.contracts.messages import (
     Grant,
     QuotaSet,
 )
-from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, GoOn
-from sluice_allocator.core.sizes.adjusting import adjust
-from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustRefused, Change
+from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, Continue
+from sluice_allocator.core.resize.pending import Adjusted, AdjustRefused, Change
+from sluice_allocator.core.resize.resize import adjust
 
 NODE = NodeName("node-a")
 MODES = ("exclusive", "mps", "fractional")
@@ -48,7 +48,7 @@ def everything(bench: Bench, said: list) -> list[Write]:
     """All lands, until nothing is left to do."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return landed
 
 

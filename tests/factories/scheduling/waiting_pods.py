@@ -10,8 +10,8 @@ from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, Amounts, Leeway, Pending, PodGroup, QuotaSet
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import GoOn, Instruction, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, Instruction, LeaseChanged
 
 SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
 LONG_S = 3600.0
@@ -69,7 +69,7 @@ def outside_of_a_full_queue() -> Pending:
 
 
 def _of_one_gpu(**rules: int) -> Bench:
-    bench = Bench(Allocator(RunId("r1"), replace(Rules(), **rules)))
+    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), **rules)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("gpu-1", (gpu_report("gpu-1", 0),)))
@@ -99,5 +99,5 @@ def _told(writes: list[Write], name: str) -> Pending:
 def _all(bench: Bench, said: list[Instruction]) -> list[Write]:
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return landed

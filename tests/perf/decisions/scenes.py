@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
 )
 from sluice.runtime.gc_freeze import collect_rarely, freeze_old_objects
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 BATCHES = 10
@@ -293,7 +293,7 @@ def memory(gpus: int) -> Memory:
     """Traced from before the first node is heard of until all are open and nothing is booked."""
     seen = nodes(gpus, mig=True, modes=("exclusive",))
     tracemalloc.start()
-    allocator = Allocator(RunId("perf"), Rules())
+    allocator = Allocator(RunId("perf"), SchedulerConfig())
     cluster = PerfectCluster(allocator, lambda _: None)
     cluster.start(seen)
     del cluster  # the bus, which remembers every value of its own

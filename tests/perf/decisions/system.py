@@ -28,9 +28,9 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
 )
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Event, Instruction
 from sluice_allocator.core.placement import Asking, Place, find_place
-from sluice_allocator.core.rules import Rules
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 GPUS_PER_NODE = 8
@@ -43,7 +43,7 @@ class TimedCore(Allocator):
 
     def __init__(self) -> None:
         """Nothing was heard yet."""
-        super().__init__(RunId("perf"), Rules())
+        super().__init__(RunId("perf"), SchedulerConfig())
         self.took_ns: dict[str, list[int]] = {}
         """By the type of the message observed (closing words apart), or of the event."""
 

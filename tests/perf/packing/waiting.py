@@ -26,7 +26,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
 )
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 LARGEST = "7g.40gb"
@@ -35,7 +35,7 @@ LIFETIME_S = 3600.0
 WARM_UP_PART = 5
 """One part in so many of the pods is not counted."""
 UNBOUNDED = 1 << 62
-USUAL = Rules()
+USUAL = SchedulerConfig()
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Waits:
 class Queue:
     """A fleet with a queue, and the pods that come and go on it."""
 
-    def __init__(self, gpus: int, rules: Rules) -> None:
+    def __init__(self, gpus: int, rules: SchedulerConfig) -> None:
         """The fleet is empty."""
         self._allocator = Allocator(RunId("perf"), rules)
         self._cluster = PerfectCluster(self._allocator, self._hear)
@@ -152,7 +152,7 @@ class Experiment:
     pods: int = 20_000
     load: float = 0.92
 
-    def rules(self) -> Rules:
+    def rules(self) -> SchedulerConfig:
         """Production's, where one event is worth any number of tries, for no time passes between two."""
         return replace(
             USUAL,

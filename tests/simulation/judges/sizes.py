@@ -32,7 +32,7 @@ from sluice.contracts.messages import (
     SliceReady,
 )
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
-from sluice_allocator.core.sizes.adjustments import Adjusted, Change, Field, Outcome
+from sluice_allocator.core.resize.pending import Adjusted, Change, Field, Outcome
 
 if TYPE_CHECKING:
     from simulation.plans.plan import Plan

@@ -13,7 +13,8 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.messages import Bound, SliceReady
-from sluice_allocator.core import nodes, requests
+from sluice_allocator.core.node import reconcile as nodes
+from sluice_allocator.core.request import reconcile
 from sluice_inventory.core.inventory import Inventory
 from sluice_node_agent.core.publish import slice_status
 
@@ -77,7 +78,7 @@ WORDS_BUGS = (
         "bound at the grant",
         "its pod's start: it is released to a device that is not there",
         ("bound when ready",),
-        ((requests, "bound_of", _bound_at_the_grant),),
+        ((reconcile, "bound_of", _bound_at_the_grant),),
     ),
     PlantedBug(
         "first revision reported always",
@@ -89,7 +90,7 @@ WORDS_BUGS = (
         "stale snapshot adopts a node",
         "the slice that it runs on, to a pod that is placed by what was there once",
         ("I1",),
-        ((nodes, "_may_open", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
+        ((nodes, "_may_adopt", _an_old_picture_will_do), (Inventory, "_publish", _said_again_after_a_wipe)),
         _wiped_while_pulls_fail,
     ),
 )

@@ -13,8 +13,8 @@ from simulation.planted.rare import left_with_what_is_taken_back
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
 from sluice.contracts.messages import Bound
-from sluice_allocator.core import allocator, recheck, requests, standing
-from sluice_allocator.core.evictions import ordering
+from sluice_allocator.core import allocator, recheck
+from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 from sluice_pod_watcher.core.cluster import api_handler
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
 from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
@@ -224,7 +224,10 @@ RELEASE_FORGOTTEN = PlantedBug(
     "lost slice forgotten with the bus",
     "its pod's end, and its place, to a pod whose eviction was refused when the broker was wiped",
     ("I4",),
-    ((PodRecord, "is_lost", _lost_is_what_the_bus_says), (ordering, "why_taken_back", left_with_what_is_taken_back)),
+    (
+        (PodRecord, "is_lost", _lost_is_what_the_bus_says),
+        (eviction_orders, "why_taken_back", left_with_what_is_taken_back),
+    ),
 )
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
@@ -305,7 +308,7 @@ KUBE_BUGS = (
         "given another elsewhere",
         "a slice on another node, for ever, to a pod that cannot leave its own",
         ("bound once", "I4"),
-        ((requests, "why_lost", _given_another), (standing, "why_lost", _given_another)),
+        ((reconcile, "why_lost", _given_another), (grant_validity, "why_lost", _given_another)),
         lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
     ),
     PlantedBug(
@@ -332,7 +335,7 @@ KEPT_OUT = PlantedBug(
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
     ("cluster",),
     (
-        (standing, "blocking_predicate", _whatever_its_node_says),
+        (grant_validity, "blocking_predicate", _whatever_its_node_says),
         (NodeCapacity, "why_kept_out", _whatever_its_node_says),
     ),
 )
@@ -351,7 +354,7 @@ NOT_TAKEN_BACK = PlantedBug(
     "declined slice kept",
     "its start for as long as the cordon lasts, and somebody else the slice",
     ("I4",),
-    ((requests, "is_declined", _keeps_waiting), (standing, "is_declined", _keeps_waiting)),
+    ((reconcile, "is_declined", _keeps_waiting), (grant_validity, "is_declined", _keeps_waiting)),
 )
 
 

@@ -8,7 +8,8 @@ from simulation.planted.bug import PlantedBug
 from simulation.world import agents, world
 from simulation.world.agents import AgentHost
 
-from sluice_allocator.core import binding, nodes, requests
+from sluice_allocator.core.node import reconcile as nodes
+from sluice_allocator.core.request import bind, reconcile
 from sluice_node_agent.core.events import JournalSaved
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
@@ -105,7 +106,7 @@ TRUTH_BUGS = (
         "slice without entry counts as absent",
         "the slice that it runs on, after the broker was wiped",
         ("bound once", "undisturbed", "LAW 3"),
-        tuple((each, "await_node", _what_is_not_booked_is_not_there) for each in (requests, binding)),
+        tuple((each, "await_node", _what_is_not_booked_is_not_there) for each in (reconcile, bind)),
         _agents_come_late,
     ),
     PlantedBug(

@@ -37,8 +37,10 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
 from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import allocator, binding, nodes, recheck, requests, standing
+from sluice_allocator.core import allocator, recheck
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.node import reconcile as nodes
+from sluice_allocator.core.request import bind, grant_validity, reconcile
 from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.orders.ledger_view import LedgerView
@@ -177,7 +179,7 @@ def _released_at_once(original: Any) -> Any:
         """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
         said = isinstance(desk.world.bindings.get(request), Released) or desk.outbox.busy(subjects.binding(request))
         if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
-            binding.release(desk, request, asked.cause)
+            bind.release(desk, request, asked.cause)
         else:
             original(desk, request, asked, entries)
 
@@ -340,9 +342,11 @@ BUGS = (
         ("undisturbed",),
         tuple((module, "watch_grant", _orphans_at_once) for module in (allocator, recheck)),
     ),
-    PlantedBug("surplus kept", "capacity", ("I4",), ((standing, "_why_revoke", _surplus_kept),), _two_allocators),
     PlantedBug(
-        "released at once", "the meaning of Released", ("LAW 3",), ((requests, "settle_ended", _released_at_once),)
+        "surplus kept", "capacity", ("I4",), ((grant_validity, "_why_revoke_place", _surplus_kept),), _two_allocators
+    ),
+    PlantedBug(
+        "released at once", "the meaning of Released", ("LAW 3",), ((reconcile, "reconcile_ended", _released_at_once),)
     ),
     PlantedBug(
         "late grant", "capacity, for ever", ("I6",), ((OrderReconciler, "take", _any_revision), _OBSERVE), _told_twice

@@ -9,11 +9,11 @@ from simulation.planted.stale_beliefs import BELIEVED_BUGS
 
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.outbox.guard_queue import GuardQueue
-from sluice_allocator.core import nodes
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions import ordering
-from sluice_allocator.core.limits import excess
-from sluice_allocator.core.waiting import scheduling
+from sluice_allocator.core.node import reconcile
+from sluice_allocator.core.quotas import overcommit
+from sluice_allocator.core.request import eviction_orders
+from sluice_allocator.core.serve import offers
+from sluice_allocator.core.state.context import Desk
 from sluice_node_agent.core import agent
 from sluice_node_agent.core.journal_records import NodeRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.recovery import ticket_proofs
@@ -139,7 +139,7 @@ OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
     "adopted before gone slices are closed",
     "an instance that an administrator has made by hand, on a node whose marks are not whole",
     ("I13",),
-    ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (Devices, "may_be_ours", _marks_say_nothing)),
+    ((reconcile, "_is_to_be_closed", _opened_before_it_is_closed), (Devices, "may_be_ours", _marks_say_nothing)),
 )
 
 
@@ -148,13 +148,13 @@ RARE_BUGS = (
         "reservation never swapped",
         "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
         ("I4",),
-        ((scheduling, "exchange_promise", _waited_for_to_the_end),),
+        ((offers, "exchange_promise", _waited_for_to_the_end),),
     ),
     PlantedBug(
         "per-pod limit judged at the grant only",
         "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
         ("quota",),
-        ((excess, "_is_too_much_for_one", _asked_at_a_grant_alone),),
+        ((overcommit, "_is_too_much_for_one", _asked_at_a_grant_alone),),
     ),
     *BELIEVED_BUGS,
     OPENED_BEFORE_IT_IS_CLOSED,
@@ -216,6 +216,6 @@ RARE_BUGS = (
         "source assumed to know a loss",
         "any answer, for ever: it runs on what is being taken back from it",
         ("I4",),
-        ((ordering, "why_taken_back", left_with_what_is_taken_back),),
+        ((eviction_orders, "why_taken_back", left_with_what_is_taken_back),),
     ),
 )

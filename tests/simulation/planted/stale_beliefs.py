@@ -12,10 +12,12 @@ from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.messages import Bound, Waived
-from sluice_allocator.core import allocator, ended, nodes, recheck, standing
-from sluice_allocator.core import requests as settling_one
-from sluice_allocator.core.groups import settling
-from sluice_allocator.core.world import World
+from sluice_allocator.core import allocator, recheck
+from sluice_allocator.core.gangs import reconcile
+from sluice_allocator.core.node import reconcile as nodes
+from sluice_allocator.core.request import grant_validity, release
+from sluice_allocator.core.request import reconcile as settling_one
+from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
 from sluice_pod_watcher.core.cluster.pods import pod_store
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
@@ -43,7 +45,7 @@ def _told_in_any_life(_original: Any) -> Any:
 
 
 BOUND_IN_ANY_LIFE = (
-    (World, "_answer", _answered_in_any_life),
+    (BusCache, "_answer", _answered_in_any_life),
     (RequestPublisher, "is_bound_in_this_life", _told_in_any_life),
 )
 """With an allocator of the version before, what is bound names no life and may land late and be read."""
@@ -229,8 +231,8 @@ BELIEVED_BUGS = (
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
         (
-            (ended, "await_node", _source_knows_all),
-            (ended, "answer_without_slice", _a_silent_source_has_nothing),
+            (release, "await_node", _source_knows_all),
+            (release, "answer_without_slice", _a_silent_source_has_nothing),
             *BOUND_IN_ANY_LIFE,
         ),
     ),
@@ -250,31 +252,31 @@ BELIEVED_BUGS = (
         "waiver of another incarnation ignored",
         "a request's end: it stays on the bus for ever",
         ("I3",),
-        ((World, "_answer", _of_another_life_is_nothing),),
+        ((BusCache, "_answer", _of_another_life_is_nothing),),
     ),
     PlantedBug(
         "every reading counts as the newest",
         "the pods that come to a node which its operator has just taken out of use",
         ("cordoned",),
-        ((World, "_is_beyond", _every_reading_is_the_newest),),
+        ((BusCache, "_is_beyond", _every_reading_is_the_newest),),
     ),
     PlantedBug(
         "answers deleted by a reading",
         "a slice, made for no pod: its request was released, and a server that lags shows it as it was before",
         ("taken until settled",),
-        ((World, "_is_beyond", _operators_words_alone),),
+        ((BusCache, "_is_beyond", _operators_words_alone),),
     ),
     PlantedBug(
         "late answer after the end ignored",
         "a request's end: a waiver that landed when all was over stays on the bus for ever",
         ("I3",),
-        ((ended, "_landed_late", _only_what_is_bound_lands_late),),
+        ((release, "_landed_late", _only_what_is_bound_lands_late),),
     ),
     PlantedBug(
         "request names all its slices",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
-        ((settling, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
+        ((reconcile, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
     ),
     PlantedBug(
         "order of another incarnation stands",
@@ -303,7 +305,7 @@ BELIEVED_BUGS = (
         "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
         ("LAW 3", "undisturbed"),
         (
-            (standing, "is_found_instead", _nothing_is_found),
+            (grant_validity, "is_found_instead", _nothing_is_found),
             (settling_one, "is_found_instead", _nothing_is_found),
             *NAMES_NO_LIFE,
             *BOUND_IN_ANY_LIFE,
@@ -313,7 +315,10 @@ BELIEVED_BUGS = (
         "binding lost by one lagging reading",
         "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
         ("LAW 3", "undisturbed"),
-        ((World, "catch_up", _what_no_reading_shows_is_lost), (World, "_is_beyond", _booked_as_the_reading_shows)),
+        (
+            (BusCache, "catch_up", _what_no_reading_shows_is_lost),
+            (BusCache, "_is_beyond", _booked_as_the_reading_shows),
+        ),
     ),
     PlantedBug(
         "unanswered patch counts as failed",
@@ -334,6 +339,6 @@ BELIEVED_BUGS = (
         "snapshot of any incarnation adopts",
         "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
         ("I1",),
-        ((nodes, "_may_open", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
+        ((nodes, "_may_adopt", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
     ),
 )

@@ -10,7 +10,7 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested
 from sluice_allocator.core import allocator
-from sluice_allocator.core.world import World
+from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
 from sluice_pod_watcher.core.publisher import RequestPublisher
@@ -128,7 +128,7 @@ TROUBLE_BUGS = (
         "sequences compared across incarnations",
         "living training, to a clock that is behind",
         ("undisturbed", "I3", "I4", "I1"),
-        ((World, "_number_anew", _old_numbers_kept),),
+        ((BusCache, "_number_anew", _old_numbers_kept),),
         _made_by_a_slow_clock,
     ),
     PlantedBug(

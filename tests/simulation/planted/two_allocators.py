@@ -6,7 +6,8 @@ from simulation.planted.bug import PlantedBug
 from simulation.planted.protocol import unguarded
 
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import allocator, nodes
+from sluice_allocator.core import allocator
+from sluice_allocator.core.node import reconcile
 
 
 def _granted_again_at_once(_original: Any) -> Any:
@@ -25,7 +26,7 @@ OPENED_AGAIN = PlantedBug(
     "adopted again at once",
     "the node, most of the time, and the bus: two allocators that disagree open it in turn",
     ("I11",),
-    ((nodes, "_leave_to_other", _opened_again_at_once),),
+    ((reconcile, "_leave_to_other", _opened_again_at_once),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_two_allocators`."""
 TWO_BINDS = PlantedBug(

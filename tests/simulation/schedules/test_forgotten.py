@@ -25,7 +25,7 @@ from simulation.world.weather import Weather
 
 from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import Grant, NodeOpened, Revoke, SliceGone, SliceReady
-from sluice_allocator.core.sizes.adjustments import Adjusted
+from sluice_allocator.core.resize.pending import Adjusted
 from sluice_node_agent.core.events import MpsLimitsSet
 
 UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)

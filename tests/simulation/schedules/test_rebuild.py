@@ -32,7 +32,7 @@ from simulation.world.weather import Weather
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import Bound, NodeChanged
-from sluice_allocator.core import binding
+from sluice_allocator.core.request import bind
 
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
@@ -221,7 +221,7 @@ def test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forge
     """Their containers would wait for a minute, with UUIDs that name nothing."""
     schedule = a_node_is_rebooted_and_the_broker_forgets_its_latest_words
     schedule()
-    patch = (binding, "_is_newer", _newer_by_the_numbers_of_state)
+    patch = (bind, "_is_newer", _newer_by_the_numbers_of_state)
     bug = PlantedBug("newer by the numbers of STATE", "a minute", (), (patch,))
     with planted(bug), pytest.raises(AssertionError):
         schedule()

@@ -30,8 +30,9 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.outbox.bus_view import BusView
-from sluice_allocator.core import ended, recheck
-from sluice_allocator.core.world import REQUEST, World
+from sluice_allocator.core import recheck
+from sluice_allocator.core.request import release
+from sluice_allocator.core.state.bus_cache import REQUEST, BusCache
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
 
@@ -306,7 +307,7 @@ TOLD_IN_ANY_LIFE = PlantedBug(
     "SourceSynced of any incarnation",
     "the slice that it runs on: its source had told all before a wipe, and the word landed after it",
     ("undisturbed",),
-    ((World, "_told_all", _whenever_it_was_said),),
+    ((BusCache, "_told_all", _whenever_it_was_said),),
 )
 """Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe."""
 
@@ -323,7 +324,7 @@ ASKED_IN_ANY_LIFE = PlantedBug(
     "request of any incarnation",
     "the slice that it runs on: what its source had asked at first landed after a wipe, and another one was bound",
     ("bound once", "undisturbed"),
-    ((World, "_says_something_now", _whenever_it_was_asked),),
+    ((BusCache, "_says_something_now", _whenever_it_was_asked),),
 )
 """Caught by a schedule of its own, as the one before."""
 
@@ -357,7 +358,7 @@ OUTDATED_NAMES_NOTHING = PlantedBug(
     "outdated binding names no slice",
     "the order of things: its request is released before its slice, on a node that was silent, is gone",
     ("LAW 3",),
-    ((ended, "named_by", _names_nothing), (recheck, "named_by", _names_nothing)),
+    ((release, "named_by", _names_nothing), (recheck, "named_by", _names_nothing)),
 )
 """Caught by a schedule of its own, as the ones before."""
 

@@ -16,7 +16,7 @@ from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName, RunId
-from sluice_allocator.core import rules as allocator_rules
+from sluice_allocator.core import config as allocator_rules
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, LeaseChanged
 from sluice_inventory.core import config as inventory_rules
@@ -49,7 +49,7 @@ class AllocatorHost(Host):
     def __init__(
         self,
         name: str,
-        rules: allocator_rules.Rules,
+        rules: allocator_rules.SchedulerConfig,
         clockwork: VirtualClock,
         broker: Broker,
         dice: Random,
@@ -234,10 +234,10 @@ class WatcherHost(Host):
             self.later(0.05 * self.dice.random(), lambda: self.offer(FolderChanged()))
 
 
-def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
+def quick_allocator(closing_ttl_s: int) -> allocator_rules.SchedulerConfig:
     """The allocator's rules, in a hurry; and one event is worth so little that most work goes on with later ones."""
     return replace(
-        allocator_rules.Rules(),
+        allocator_rules.SchedulerConfig(),
         max_gpus_per_node=DEVICES_MAX,
         settle_batch=3,
         wake_tries=3,

@@ -20,34 +20,34 @@ from sluice.contracts.messages import (
     SliceGone,
 )
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.entries import settle_stray
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import (
     AdjustAsked,
     AgentEnsured,
     AnswerAdjust,
+    Continue,
     EnsureAgent,
     Event,
-    GoOn,
     Instruction,
     LeaseChanged,
 )
-from sluice_allocator.core.evictions.draining import look_at_drained
-from sluice_allocator.core.evictions.preempting import (
+from sluice_allocator.core.gangs.reconcile import reconcile_group, time_passed_for_groups
+from sluice_allocator.core.moves.defragment import defragment
+from sluice_allocator.core.moves.move import count_move, move_pods_back
+from sluice_allocator.core.node.reconcile import head_landed, reconcile_node
+from sluice_allocator.core.placement import peer_of
+from sluice_allocator.core.preemption.candidates import (
     look_at_evictions,
     look_at_guarantee,
     look_at_victim,
     look_at_victims_of,
     note_victim,
 )
-from sluice_allocator.core.groups.settling import settle_group, time_passed_for_groups
-from sluice_allocator.core.limits.excess import look_at_binding, look_at_booked, look_at_excess, note_read
-from sluice_allocator.core.limits.quotas import limits_changed, source_has_spoken
-from sluice_allocator.core.limits.unbooked import look_at_held
-from sluice_allocator.core.moves.defragmenting import defragment
-from sluice_allocator.core.moves.moving import count_move, move_pods_back
-from sluice_allocator.core.nodes import head_landed, settle_node
-from sluice_allocator.core.placement import peer_of
+from sluice_allocator.core.preemption.drain import look_at_drained
+from sluice_allocator.core.queue.backoff import RequestBackoff
+from sluice_allocator.core.quotas.overcommit import look_at_binding, look_at_booked, look_at_excess, note_read
+from sluice_allocator.core.quotas.quota import limits_changed, source_has_spoken
+from sluice_allocator.core.quotas.unadopted_usage import look_at_held
 from sluice_allocator.core.recheck import (
     consumer_made,
     recheck,
@@ -61,21 +61,21 @@ from sluice_allocator.core.recheck import (
     watch_request,
     watch_status,
 )
-from sluice_allocator.core.requests import settle_request
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.sizes.adjusting import ask, ask_again, landed
-from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.waiting.attempts import Attempts
-from sluice_allocator.core.waiting.promise_making import promise_places
-from sluice_allocator.core.waiting.promised import (
+from sluice_allocator.core.request.entries import settle_stray
+from sluice_allocator.core.request.reconcile import reconcile_request
+from sluice_allocator.core.request.resting import note_taken_back
+from sluice_allocator.core.reservations.reservation import (
     count_promises,
     is_about_promises,
     look_at_promises,
     look_at_those_who_wait_for,
 )
-from sluice_allocator.core.waiting.resting import note_taken_back
-from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
-from sluice_allocator.core.world import request_of
+from sluice_allocator.core.reservations.reserve import promise_places
+from sluice_allocator.core.resize.resize import ask, ask_again, landed
+from sluice_allocator.core.serve.offers import end_pauses, refresh_pending, serve
+from sluice_allocator.core.state.bus_cache import request_of
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.context import Desk
 
 WRITES = frozenset({"ledger", "binding", "waiting", "eviction"})
 """The nouns that the allocator writes."""
@@ -88,9 +88,9 @@ class Allocator:
     It starts on standby and becomes active with `LeaseChanged(held=True)`.
     """
 
-    def __init__(self, run: RunId, rules: Rules) -> None:
+    def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
         """Start without facts."""
-        self.desk = Desk(run, rules, Outbox(run, WRITES), Attempts(rules))
+        self.desk = Desk(run, rules, Outbox(run, WRITES), RequestBackoff(rules))
         self.desk.outbox.paused = True
 
     @property
@@ -108,7 +108,7 @@ class Allocator:
         desk.now = now
         own: list[Instruction] = []
         ticked = isinstance(event, Ticked)
-        if isinstance(event, (LeaseChanged, AgentEnsured, AdjustAsked, GoOn)):
+        if isinstance(event, (LeaseChanged, AgentEnsured, AdjustAsked, Continue)):
             self._told(event)
         elif isinstance(event, Ticked):
             desk.outbox.tick(now)
@@ -127,7 +127,7 @@ class Allocator:
             own += [AnswerAdjust(number, outcome) for number, outcome in desk.adjustments.take_answers()]
         return [*own, *desk.outbox.drain()]
 
-    def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | GoOn) -> None:
+    def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | Continue) -> None:
         """Handle an event of the shell itself."""
         match event:
             case LeaseChanged():
@@ -136,7 +136,7 @@ class Allocator:
                 consumer_made(self.desk, event.node)
             case AdjustAsked():
                 ask(self.desk, event.number, event.change)
-            case GoOn():
+            case Continue():
                 pass
 
     # -- facts ----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Allocator:
             del desk.strays[allocation]
         for request in [each for each in desk.changed_requests if not desk.world.tells_of(each)]:
             del desk.changed_requests[request]
-            settle_request(desk, request)
+            reconcile_request(desk, request)
 
     def _report(self, reports: list[OutboxReport]) -> None:
         for report in reports:
@@ -408,9 +408,9 @@ class Allocator:
             if desk.strays:
                 settle_stray(desk, desk.strays.popitem(last=False)[0])
             elif desk.changed_nodes:
-                settle_node(desk, desk.changed_nodes.popitem(last=False)[0])
+                reconcile_node(desk, desk.changed_nodes.popitem(last=False)[0])
             elif desk.changed_requests:
-                settle_request(desk, desk.changed_requests.popitem(last=False)[0])
+                reconcile_request(desk, desk.changed_requests.popitem(last=False)[0])
             else:
-                settle_group(desk, desk.gangs.dirty.popitem(last=False)[0])
+                reconcile_group(desk, desk.gangs.dirty.popitem(last=False)[0])
         return not desk.sparing.look

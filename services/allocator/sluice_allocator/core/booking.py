@@ -2,8 +2,8 @@
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Booking
-from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.placement import Place
+from sluice_allocator.core.state.context import Desk
 
 
 def booking_of(desk: Desk, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName
-from sluice_allocator.core.sizes.adjustments import Change, Outcome
+from sluice_allocator.core.resize.pending import Change, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class AgentEnsured:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Continue:
     """Nothing is new, but the core was `unfinished`: continue."""
 
 
@@ -34,7 +34,7 @@ class AdjustAsked:
     change: Change
 
 
-Event = BusEvent | Ticked | LeaseChanged | AgentEnsured | GoOn | AdjustAsked
+Event = BusEvent | Ticked | LeaseChanged | AgentEnsured | Continue | AdjustAsked
 
 
 @dataclass(frozen=True, slots=True)

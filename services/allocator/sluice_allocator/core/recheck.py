@@ -24,14 +24,14 @@ from sluice.contracts.messages import (
     Revoke,
     SliceGone,
 )
-from sluice_allocator.core.binding import release
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.entries import revoke
-from sluice_allocator.core.held import await_node
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.request.bind import release
+from sluice_allocator.core.request.entries import revoke
+from sluice_allocator.core.request.recovery import await_node
+from sluice_allocator.core.state.bus_cache import named_by
 from sluice_allocator.core.state.conditions import Condition, Watched
+from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import answer_without_slice, doubtful_ticket, is_open, is_rejected, may_come_yet
-from sluice_allocator.core.world import named_by
 
 _K = TypeVar("_K", bound=str)
 
@@ -45,7 +45,7 @@ class Rule(Generic[_K]):
     """When a condition is acted on."""
 
     condition: Condition
-    grace_s: Callable[[Rules], float]
+    grace_s: Callable[[SchedulerConfig], float]
     """How long it has to last, where the observer named no time."""
     then: Callable[[Desk, _K], None]
     holds: Callable[[Desk, _K, Watched], bool | None] = _always
@@ -332,7 +332,7 @@ def _throttled(condition: Condition) -> Rule[RequestId]:
     return Rule(condition, lambda _rules: 0.0, _end_throttle(condition))
 
 
-def _orphan_grace(rules: Rules) -> float:
+def _orphan_grace(rules: SchedulerConfig) -> float:
     return rules.orphan_grace_s
 
 

@@ -9,7 +9,7 @@ from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, Mode
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.given import given
+from sluice_allocator.core.explain.device_amounts import device_amount
 
 Word = Literal["bound", "pending", "refused", "released"]
 WHOLE_GPU = "gpu"
@@ -126,7 +126,7 @@ class AnswerWriter:
         self._out.write(self._encode(answer) + b"\n")
 
     def _device(self, grant: DeviceGrant) -> AnsweredDevice:
-        device = given(grant, self._models[grant.gpu])
+        device = device_amount(grant, self._models[grant.gpu])
         return AnsweredDevice(
             gpu=grant.gpu,
             mode=device.mode,

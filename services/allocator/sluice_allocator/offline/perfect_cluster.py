@@ -35,7 +35,7 @@ from sluice.contracts.messages import (
     SliceReady,
 )
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, Continue, EnsureAgent, Event, LeaseChanged
 
 INCARNATION = Incarnation("1")
 OTHERS = OperationId("")
@@ -98,7 +98,7 @@ class PerfectCluster:
                 self._make(self._free.popleft())
                 continue
             if not self._events and self._allocator.unfinished:
-                self._events.append(GoOn())
+                self._events.append(Continue())
             elif not self._events:
                 self._read_all()
             for instruction in self._allocator.handle(self._events.popleft(), self.now):

@@ -29,8 +29,8 @@ from sluice.contracts.messages import (
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement import PlacingRules
-from sluice_allocator.core.rules import Rules
 from sluice_allocator.offline.answer_writer import AnswerWriter
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
 from sluice_allocator.offline.pod_requests import WORKLOAD, Policies, request_of
@@ -67,7 +67,13 @@ class Simulation:
     """One run over one fleet."""
 
     def __init__(
-        self, fleet: FleetSpec, answers: AnswerWriter, *, policies: Policies, queue: bool, rules: Rules | None = None
+        self,
+        fleet: FleetSpec,
+        answers: AnswerWriter,
+        *,
+        policies: Policies,
+        queue: bool,
+        rules: SchedulerConfig | None = None,
     ) -> None:
         """Bring up the fleet, empty."""
         self._answers = answers
@@ -192,14 +198,14 @@ class Simulation:
         del self._pods[pod.name], self._by_request[pod.request]
 
 
-def rules_for(fleet: FleetSpec, placing: PlacingRules = PlacingRules()) -> Rules:  # noqa: B008  # frozen
+def rules_for(fleet: FleetSpec, placing: PlacingRules = PlacingRules()) -> SchedulerConfig:  # noqa: B008  # frozen
     """
     The rules of a production allocator, with three differences that only an offline run can afford.
 
     A pod may ask for as many GPUs as the largest node has. One event may take any number of tries, failed groups
     included, since no later event continues the work before time moves. Waiting pods get no repeated reasons.
     """
-    usual = Rules()
+    usual = SchedulerConfig()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
     return replace(
         usual,

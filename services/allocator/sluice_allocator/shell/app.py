@@ -23,7 +23,7 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, Event, GoOn, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, Continue, EnsureAgent, Event, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.decision_counter import DecisionCounter
 from sluice_allocator.shell.metrics import AllocatorMetrics
@@ -117,7 +117,7 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
     """Let the core continue offering freed places to a long queue, even when no other event comes."""
     while True:
         if core.unfinished:
-            await runner.offer(GoOn())
+            await runner.offer(Continue())
         await clock.sleep(0 if core.unfinished else GO_ON_S)
 
 

@@ -13,7 +13,7 @@ from sluice.contracts.request_syntax.device_limit import devices_of
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
 from sluice.mig.model_names import is_meant
-from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.state.context import Desk
 
 ANY = "any"
 WHOLE = "whole"

@@ -12,7 +12,7 @@ from typing import Any
 from sluice.contracts.messages import AllocationRequested, Bound, Grant, Pending, Refused, RequestRejected, Revoke
 from sluice.runtime.prometheus.metrics import SECONDS, Metric, Sample
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.world import World
+from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_allocator.shell.demand import pending_devices
 
 REQUESTS = Metric(
@@ -148,7 +148,7 @@ _OPEN = frozenset({Grant, Revoke})
 """Ledger entries under which an agent may have a slice."""
 
 
-def leaked_slices(world: World) -> int:
+def leaked_slices(world: BusCache) -> int:
     """Slices of the pulled nodes without a ledger entry. Nodes that do not answer count none."""
     ledger, inventories = world.ledger, world.inventories
     unknown = [

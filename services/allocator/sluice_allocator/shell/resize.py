@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
-from sluice_allocator.core.sizes.adjustments import Change, Outcome
+from sluice_allocator.core.resize.pending import Change, Outcome
 
 ANSWER_WITHIN_S = 10.0
 """A write settles within tens of milliseconds; a broker that is away for longer may be away for long."""

@@ -6,12 +6,12 @@ from sluice.contracts.ids import RunId
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.proto.bookings import MODES, share_to_proto
 from sluice.contracts.reasons import ReasonCount, Refusal
-from sluice_allocator.core.asking_why import AsksNothing, Simulated, Standing, WouldBind, WouldWait
-from sluice_allocator.core.given import GivenDevice
-from sluice_allocator.core.moves.defragmenting import Proposal
+from sluice_allocator.core.explain.device_amounts import DeviceAmount
+from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
+from sluice_allocator.core.explain.status import AsksNothing, RequestStatus, Simulated, WouldBind, WouldWait
+from sluice_allocator.core.moves.defragment import Proposal
 from sluice_allocator.core.placement.leftover import HomeLeft, LeftOver
-from sluice_allocator.core.sizes.adjustments import AdjustRefused, Effect, Outcome
-from sluice_allocator.core.steps import Step
+from sluice_allocator.core.resize.pending import AdjustRefused, Effect, Outcome
 
 
 def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
@@ -43,7 +43,7 @@ def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -
     return answer
 
 
-def explained(request: str, standing: Standing, run: RunId) -> pb.ExplainResponse:
+def explained(request: str, standing: RequestStatus, run: RunId) -> pb.ExplainResponse:
     """The status of a request."""
     answer = pb.ExplainResponse(
         request=request,
@@ -106,7 +106,7 @@ def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustRespons
     return answer
 
 
-def _devices(devices: Iterable[GivenDevice]) -> list[pb.PlacedDevice]:
+def _devices(devices: Iterable[DeviceAmount]) -> list[pb.PlacedDevice]:
     return [
         pb.PlacedDevice(
             container=each.grant.container,
@@ -169,7 +169,7 @@ def _home(home: HomeLeft) -> pb.HomeLeft:
     )
 
 
-def _steps(steps: Iterable[Step]) -> list[pb.Step]:
+def _steps(steps: Iterable[ReasonsByFilter]) -> list[pb.Step]:
     return [pb.Step(filter=each.filter, reasons=[_reason(reason) for reason in each.reasons]) for each in steps]
 
 

@@ -5,8 +5,8 @@ from sluice.contracts.messages import HostNeeds, HostPort, HostRoom, NodeExpress
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.asking_why import PodAsked
-from sluice_allocator.core.sizes.adjustments import FIELDS, Change
+from sluice_allocator.core.explain.status import PodAsked
+from sluice_allocator.core.resize.pending import FIELDS, Change
 
 CONTAINERS_MAX = 1000
 """Most containers of one pod; an API server takes no object with more."""

@@ -18,9 +18,9 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add_AllocatorServiceServicer_to_server
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import how_it_stands, simulate
-from sluice_allocator.core.sizes.adjusting import adjust
-from sluice_allocator.core.sizes.adjustments import Change, Outcome
+from sluice_allocator.core.explain.status import how_it_stands, simulate
+from sluice_allocator.core.resize.pending import Change, Outcome
+from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
 from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
 

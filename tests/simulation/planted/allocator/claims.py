@@ -12,7 +12,7 @@ from simulation.planted.bug import PlantedBug
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import looking
 from sluice_allocator.core.placement.looking import Look
-from sluice_allocator.core.waiting import scheduling
+from sluice_allocator.core.serve import offers
 
 
 def _any_kubelet(original: Any) -> Any:
@@ -76,7 +76,7 @@ CLAIM_BUGS = (
         "claims not booked",
         "a pod: the kubelet is refused its devices",
         ("claims",),
-        ((scheduling, "booking_of", _without_claims),),
+        ((offers, "booking_of", _without_claims),),
         _claiming,
     ),
     PlantedBug(
@@ -86,5 +86,5 @@ CLAIM_BUGS = (
         ((looking, "together_of", _any_gpu),),
         _close,
     ),
-    PlantedBug("alternatives not tried", "a start", ("I4",), ((scheduling, "_other", _only_the_first),), _claiming),
+    PlantedBug("alternatives not tried", "a start", ("I4",), ((offers, "_other", _only_the_first),), _claiming),
 )

@@ -8,9 +8,10 @@ from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Bound, Grant
-from sluice_allocator.core import allocator, requests, standing
-from sluice_allocator.core.evictions import draining, ordering
+from sluice_allocator.core import allocator
 from sluice_allocator.core.placement import Fleet
+from sluice_allocator.core.preemption import drain
+from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 
 
 def _nodes_only(_original: Any) -> Any:
@@ -49,7 +50,11 @@ def _ordered_for_ever(original: Any) -> Any:
     def settle_eviction(desk: Any, request: Any, entries: Any) -> None:
         """What was ordered because of a drain stays ordered."""
         ordered = desk.world.evictions.get(request)
-        if ordered is None or "drained" not in ordered.cause or ordering.why_evict(desk, request, entries) is not None:
+        if (
+            ordered is None
+            or "drained" not in ordered.cause
+            or eviction_orders.why_evict(desk, request, entries) is not None
+        ):
             original(desk, request, entries)
 
     return settle_eviction
@@ -65,7 +70,7 @@ def _only_who_comes(_original: Any) -> Any:
 def _taken_away(original: Any) -> Any:
     def why_revoke(desk: Any, grant: Grant, asked: Any) -> Any:
         """The slices of a drained node are revoked."""
-        return draining.why_drained(desk, grant) or original(desk, grant, asked)
+        return drain.why_drained(desk, grant) or original(desk, grant, asked)
 
     return why_revoke
 
@@ -106,7 +111,7 @@ PROMISED_FOR_EVER = PlantedBug(
     "useless reservation kept",
     "any place at all: it waits for one that it may not have",
     ("I4",),
-    ((standing, "why_give_up", _promised_for_ever),),
+    ((grant_validity, "why_give_up", _promised_for_ever),),
 )
 """The same: who stands there has to stay."""
 CORDON_BUGS = (
@@ -121,14 +126,14 @@ CORDON_BUGS = (
         "drained by the ledger alone",
         "a pod that runs elsewhere",
         ("place first", "booked first"),
-        ((ordering, "why_drained", _everybody_there),),
+        ((eviction_orders, "why_drained", _everybody_there),),
         _all_cordoning,
     ),
     PlantedBug(
         "eviction order never taken back",
         "a pod of a node that is in use again",
         ("I4", "place first", "booked first"),
-        ((requests, "settle_eviction", _ordered_for_ever),),
+        ((reconcile, "reconcile_eviction", _ordered_for_ever),),
         _all_cordoning,
     ),
     PlantedBug(
@@ -142,7 +147,7 @@ CORDON_BUGS = (
         "drained by revokes",
         "the work of everybody on a drained node",
         ("undisturbed",),
-        ((standing, "_why_revoke", _taken_away),),
+        ((grant_validity, "_why_revoke_place", _taken_away),),
         _all_cordoning,
     ),
 )

@@ -6,9 +6,9 @@ from simulation.judges.jobs import with_jobs
 from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
-from sluice_allocator.core import requests
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.groups import settling as groups
+from sluice_allocator.core.gangs import reconcile as groups
+from sluice_allocator.core.request import reconcile
+from sluice_allocator.core.state.context import Desk
 
 
 def _bound_one_by_one(_original: Any) -> Any:
@@ -52,7 +52,7 @@ JOB_BUGS = (
         "group bound one by one",
         "GPUs, to pods that wait for the rest of their job",
         ("together",),
-        ((requests, "is_held_back", _bound_one_by_one),),
+        ((reconcile, "is_held_back", _bound_one_by_one),),
         _all_jobs,
     ),
     PlantedBug(

@@ -8,10 +8,10 @@ from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested, Grant
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions import ordering
-from sluice_allocator.core.moves import defragmenting, moving
+from sluice_allocator.core.moves import defragment, move
 from sluice_allocator.core.placement.substitutes import Floor
+from sluice_allocator.core.request import eviction_orders
+from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import is_move
 
 
@@ -83,14 +83,14 @@ MOVE_BUGS = (
         "evicted before booked",
         "a restart, for nothing",
         ("booked first",),
-        ((ordering, "why_evict", _evicted_first),),
+        ((eviction_orders, "why_evict", _evicted_first),),
         _all_moving,
     ),
     PlantedBug(
         "moved without cooldown",
         "the work of a pod that is restarted all the time",
         ("moved too soon",),
-        ((moving, "has_stayed", _no_cooldown),),
+        ((move, "has_stayed", _no_cooldown),),
         _no_jobs_no_limits,
     ),
     PlantedBug(
@@ -104,14 +104,14 @@ MOVE_BUGS = (
         "kept place never given up",
         "room: a place is kept for a pod that never comes",
         ("I4",),
-        ((moving, "_over", _kept_for_ever),),
+        ((move, "_over", _kept_for_ever),),
         _no_jobs_no_limits,
     ),
     PlantedBug(
         "moved to and fro",
         "the work of movable pods, wherever others want room",
         ("moved too soon",),
-        ((defragmenting, "has_stayed", _no_cooldown),),
+        ((defragment, "has_stayed", _no_cooldown),),
         _no_jobs_no_limits,
     ),
 )

@@ -10,11 +10,13 @@ from simulation.planted.bug import PlantedBug
 from simulation.world import world
 
 from sluice.contracts.messages import NodeRemoved
-from sluice_allocator.core import allocator, held, nodes, requests, standing
-from sluice_allocator.core import removing as node_removal
-from sluice_allocator.core.binding import release
+from sluice_allocator.core import allocator
+from sluice_allocator.core.node import reconcile as nodes
+from sluice_allocator.core.node import removal as node_removal
+from sluice_allocator.core.request import grant_validity, reconcile, recovery
+from sluice_allocator.core.request.bind import release
+from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.world import World
 from sluice_node_agent.core.agent import Agent
 
 
@@ -175,7 +177,7 @@ REMOVAL_BUGS = (
         "grants closed before the record",
         "a living pod's GPU",
         ("opened before use",),
-        ((nodes, "settle_removed", _while_open),),
+        ((nodes, "reconcile_removed", _while_open),),
         _often,
     ),
     PlantedBug(
@@ -196,7 +198,7 @@ REMOVAL_BUGS = (
         "first ready slice bound",
         "a pod pinned to two nodes",
         ("bound once", "undisturbed", "I4"),
-        ((requests, "bindable", _any_that_is_ready), (standing, "_has_another", _none_is_surplus)),
+        ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", _none_is_surplus)),
         _two_of_one,
     ),
 )
@@ -205,7 +207,7 @@ OPEN_WHILE_CLOSING = PlantedBug(
     "unanswered closing counts as open",
     "a living pod's GPU",
     ("opened before use",),
-    ((held, "_is_adopted", _open_while_closing),),
+    ((recovery, "_is_adopted", _open_while_closing),),
 )
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
 
@@ -221,7 +223,7 @@ REMOVED_HAS_NOTHING = PlantedBug(
     "removed node released without a close",
     "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
     ("LAW 3",),
-    ((held, "_is_unbooked", _a_removed_node_has_nothing),),
+    ((recovery, "_is_unbooked", _a_removed_node_has_nothing),),
 )
 """The same, after a wipe, and before its slice is bound again. A seed showed it once."""
 
@@ -237,7 +239,7 @@ GONE_IN_ANOTHER_LIFE = PlantedBug(
     "removal close of any incarnation",
     "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
     ("undisturbed", "LAW 3"),
-    ((World, "_went_in_another_life", _gone_in_another_life), (held, "_may_be_entered_again", _gone_for_good)),
+    ((BusCache, "_went_in_another_life", _gone_in_another_life), (recovery, "_may_be_entered_again", _gone_for_good)),
 )
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
 
@@ -245,6 +247,6 @@ RELEASED_OVER_NOTHING = PlantedBug(
     "released over an empty subject",
     "the slice that it runs on: that its node was removed, of before a wipe, landed when its agent was back",
     ("undisturbed",),
-    ((requests, "_release_lost", _released_over_nothing),),
+    ((reconcile, "_release_lost", _released_over_nothing),),
 )
 """The same, a moment later."""

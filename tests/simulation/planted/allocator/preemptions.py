@@ -10,9 +10,11 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Grant
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions import ordering, preempting
-from sluice_allocator.core.waiting import promised, scheduling
+from sluice_allocator.core.preemption import candidates
+from sluice_allocator.core.request import eviction_orders
+from sluice_allocator.core.reservations import reservation
+from sluice_allocator.core.serve import offers
+from sluice_allocator.core.state.context import Desk
 
 
 def _equals_go(original: Any) -> Any:
@@ -75,7 +77,7 @@ def _place_given_away(original: Any) -> Any:
         """A promised place is free for everybody until its victims have gone."""
         freed: bool = original(self, allocation)
         entry = self.desk.world.ledger.get(allocation)
-        if isinstance(entry, Grant) and entry.evict and promised.is_promise(self.desk, entry):
+        if isinstance(entry, Grant) and entry.evict and reservation.is_promise(self.desk, entry):
             self.desk.fleet.unbook(allocation)
         return freed
 
@@ -123,21 +125,21 @@ PREEMPTION_BUGS = (
         "equal priority preempts",
         "a pod, to one that is no more important",
         ("less important",),
-        ((scheduling, "find_victims", _equals_go),),
+        ((offers, "find_victims", _equals_go),),
         _all_preempting,
     ),
     PlantedBug(
         "preemptionPolicy Never ignored",
         "a pod, to one that said it only waits",
         ("never preempts",),
-        ((scheduling, "_evict_for", _never_is_ignored),),
+        ((offers, "_evict_for", _never_is_ignored),),
         _all_preempting,
     ),
     PlantedBug(
         "victims without opt-in",
         "a pod that never said it may go",
         ("twice opt-in",),
-        ((preempting, "_may_go_at", _nobody_asked),),
+        ((candidates, "_may_go_at", _nobody_asked),),
         _all_preempting,
     ),
     PlantedBug(
@@ -151,7 +153,7 @@ PREEMPTION_BUGS = (
         "evicted before booked for others",
         "a pod, for nothing",
         ("place first", "booked first"),
-        ((ordering, "why_evict", _evicted_first),),
+        ((eviction_orders, "why_evict", _evicted_first),),
         _all_preempting,
     ),
     PlantedBug(
@@ -165,7 +167,7 @@ PREEMPTION_BUGS = (
         "guarantee ignored",
         "what a namespace is guaranteed",
         ("guaranteed",),
-        ((preempting, "_keeps_guarantees", _guarantee_ignored),),
+        ((candidates, "_keeps_guarantees", _guarantee_ignored),),
         _one_allocator,
     ),
 )
@@ -180,6 +182,6 @@ PROMISED_IS_HAD = PlantedBug(
     "reservation counts toward a guarantee",
     "what a namespace is guaranteed, for a place that others have, and may keep",
     ("guaranteed",),
-    ((preempting, "_may_never_be_had", _promised_is_had),),
+    ((candidates, "_may_never_be_had", _promised_is_had),),
 )
 """Likewise."""

@@ -9,9 +9,9 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Revoke
 from sluice.contracts.quotas.usage import NOTHING
-from sluice_allocator.core import binding, standing
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.limits import quotas
+from sluice_allocator.core.quotas import quota
+from sluice_allocator.core.request import bind, grant_validity
 
 
 def _not_counted_at_start(original: Any) -> Any:
@@ -125,7 +125,7 @@ QUOTA_BUGS = (
         "victims of others relax",
         "likewise, to any pod that may evict",
         ("quota",),
-        ((quotas, "_booked", _victims_of_others_relax),),
+        ((quota, "_booked", _victims_of_others_relax),),
         _evicting,
     ),
 )
@@ -134,7 +134,7 @@ NOTHING_TAKEN_BACK = PlantedBug(
     "nothing taken back",
     "what others of the cluster were promised, whenever two allocators work",
     ("quota",),
-    ((standing, "excess", _nothing_taken_back),),
+    ((grant_validity, "excess", _nothing_taken_back),),
 )
 """Rare among seeds: `test_quotas` plays it."""
 
@@ -143,6 +143,6 @@ BOUND_ON_WHAT_IS_KNOWN = PlantedBug(
     "bound before all limits are read",
     "a pod that runs, to a limit that ends nothing that runs",
     ("quota", "undisturbed"),
-    ((binding, "may_bind", _bound_on_what_is_known),),
+    ((bind, "may_bind", _bound_on_what_is_known),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_quotas`."""

@@ -6,8 +6,8 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core import requests
-from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.request import reconcile
+from sluice_allocator.core.state.context import Desk
 
 
 def _by_what_is_there(original: Any) -> Any:
@@ -27,6 +27,6 @@ FINAL_FOR_WHAT_IS_NOT_THERE = PlantedBug(
     "refusal for capability final",
     "a pod that was there before the node that was added for it",
     ("I4",),
-    ((requests, "_refusal", _by_what_is_there),),
+    ((reconcile, "_refusal", _by_what_is_there),),
 )
 REFUSAL_BUGS = (FINAL_FOR_WHAT_IS_NOT_THERE,)

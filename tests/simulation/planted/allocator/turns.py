@@ -10,10 +10,13 @@ from simulation.planted.bug import PlantedBug
 from simulation.schedules.starvation import PROMISE_AFTER_S
 
 from sluice.contracts.messages import Grant
-from sluice_allocator.core import allocator, nodes, requests, standing
+from sluice_allocator.core import allocator
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.waiting import promised
+from sluice_allocator.core.node import reconcile as nodes
+from sluice_allocator.core.request import grant_validity
+from sluice_allocator.core.request import reconcile as requests
+from sluice_allocator.core.reservations import reservation
+from sluice_allocator.core.state.context import Desk
 from sluice_node_agent.core.orders import reconcile
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
 from sluice_node_agent.core.slices import destroy
@@ -33,7 +36,7 @@ def _not_booked(original: Any) -> Any:
         """A promise is in the ledger, and its place is given to others until its tenants are gone."""
         freed: bool = original(self, allocation)
         entry = self.desk.world.ledger.get(allocation)
-        if isinstance(entry, Grant) and promised.is_promise(self.desk, entry):
+        if isinstance(entry, Grant) and reservation.is_promise(self.desk, entry):
             freed |= self.desk.fleet.unbook(allocation)
         return freed
 
@@ -51,8 +54,8 @@ def _waits_for_nobody(original: Any) -> Any:
 def _given_up_early(original: Any) -> Any:
     def why_give_up(desk: Any, grant: Any, revision: int) -> str | None:
         """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?"""
-        waits = promised.is_promise(desk, grant)
-        if waits and not grant.evict and len(promised.unfinished(desk, grant)) < len(grant.after):
+        waits = reservation.is_promise(desk, grant)
+        if waits and not grant.evict and len(reservation.unfinished(desk, grant)) < len(grant.after):
             return "somebody is gone"
         cause: str | None = original(desk, grant, revision)
         return cause
@@ -158,7 +161,7 @@ STARVING_BUGS = (
         "reservation given up early",
         "a large pod's turn, each time that a half of its place is free",
         ("aging", "turn"),
-        ((standing, "why_give_up", _given_up_early),),
+        ((grant_validity, "why_give_up", _given_up_early),),
     ),
     PlantedBug(
         "reserved and not booked",
@@ -179,7 +182,7 @@ BOTH_KEPT = PlantedBug(
     "both reservations kept",
     "capacity, to a pod that needs it once",
     ("I4",),
-    ((promised, "is_earlier", _both_kept),),
+    ((reservation, "is_earlier", _both_kept),),
     _two_on_a_full_fleet,
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
@@ -198,7 +201,7 @@ TURN_BUGS = (
         "reservation forgotten by a wipe",
         "any answer, and its turn",
         ("I4",),
-        ((nodes, "_adopt", _forgotten_by_the_wipe),),
+        ((nodes, "_adopting_entry", _forgotten_by_the_wipe),),
         _wiped,
     ),
     PlantedBug(

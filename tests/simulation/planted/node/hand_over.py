@@ -9,7 +9,7 @@ from simulation.plans.plan import Fault, Plan, with_late_openers
 from simulation.plans.pods import Ask, Device
 from simulation.planted.bug import PlantedBug
 
-from sluice_allocator.core import nodes
+from sluice_allocator.core.node import reconcile
 from sluice_node_agent.core.hand_over import claims, controller
 from sluice_node_agent.core.hand_over.claims import prepared_devices
 from sluice_node_agent.core.hand_over.controller import HandOver
@@ -232,7 +232,7 @@ HAND_OVER_BUGS = (
         "hand-over not noticed",
         "a start: its nodes seem not to hand over",
         ("I4",),
-        ((nodes, "_places_are_the_same", _places_alone),),
+        ((reconcile, "_places_are_the_same", _places_alone),),
         _handing_over,
     ),
     PlantedBug(

@@ -6,7 +6,7 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts import resize as sizes
 from sluice.contracts.messages import SliceReady
-from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.state.context import Desk
 from sluice_node_agent.core.journal_records import ResizeRecord
 from sluice_node_agent.core.orders import reconcile
 from sluice_node_agent.core.slices import resize

@@ -19,7 +19,7 @@ from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import Amounts, Booking, DeviceGrant, Grant, Pending, QuotaSet, Revoke
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.desk import Unsent
+from sluice_allocator.core.state.context import Unsent
 
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
 VICTIMS = ("left", "right")

@@ -6,8 +6,8 @@ import pytest
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts.messages import Grant, Revoke, SliceGone, Waived
-from sluice_allocator.core import entries
-from sluice_allocator.core.standing import why_waive
+from sluice_allocator.core.request import entries
+from sluice_allocator.core.request.grant_validity import why_decline
 
 NODES = ("node-0", "node-1")
 
@@ -22,10 +22,10 @@ def test_the_schedule_fails_when_a_dead_node_is_waited_for(monkeypatch: pytest.M
     """Else it would show nothing."""
 
     def patient(desk: Any, grant: Any, asked: Any) -> str | None:
-        why = why_waive(desk, grant, asked)
+        why = why_decline(desk, grant, asked)
         return None if why is not None and "does not answer" in why else why
 
-    monkeypatch.setattr(entries, "why_waive", patient)
+    monkeypatch.setattr(entries, "why_decline", patient)
     with pytest.raises(AssertionError, match="no agent answers"):
         play(comes_back=False)
 

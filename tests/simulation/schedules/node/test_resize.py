@@ -13,7 +13,7 @@ from simulation.world.weather import Weather
 
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.messages import Grant, RequestWithdrawn, Revoke, SliceDegraded, SliceReady
-from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
+from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
 
 GPU_MIB = 40960

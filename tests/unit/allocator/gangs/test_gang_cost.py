@@ -30,10 +30,10 @@ from sluice.contracts.messages import (
 from sluice.contracts.messages.operators import Amounts
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import Standing, State, how_it_stands
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.groups import settling as groups
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.explain.status import RequestState, RequestStatus, how_it_stands
+from sluice_allocator.core.gangs import reconcile as groups
 
 # -- what it costs ------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ def test_the_quota_of_a_namespace_holds_for_a_job_as_a_whole():
 
 def test_an_allocator_that_stands_by_holds_nothing_for_a_group():
     """It knows all requests, and orders nothing."""
-    bench = Bench(Allocator(RunId("standby"), Rules()))
+    bench = Bench(Allocator(RunId("standby"), SchedulerConfig()))
     bench.read_all()
     said = ask(bench, member("a"), member("b"))
     assert not said
@@ -173,13 +173,13 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     said = tick(bench, 6.0)
     told = waits(said)
     assert told["m0"].message == "39 of 40 pods of group train have asked"
-    assert len(told) <= Rules().pending_refresh_batch
+    assert len(told) <= SchedulerConfig().pending_refresh_batch
 
 
 # -- what users read -----------------------------------------------------------------------------------------
 
 
-def standing(bench: Bench, request: str) -> Standing:
+def standing(bench: Bench, request: str) -> RequestStatus:
     """How it stands."""
     found = how_it_stands(bench.allocator.desk, RequestId(request))
     assert found is not None
@@ -192,7 +192,7 @@ def test_everybody_of_a_waiting_group_can_be_asked_why():
     blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
     ask(bench, member("a", WHOLE), member("b", WHOLE), asked("p", WHOLE))
     told = standing(bench, "b")
-    assert told.state is State.QUEUED
+    assert told.state is RequestState.QUEUED
     assert told.message.startswith("waits: 0 of 2 pods of group train have a place; the 1st (a): ")
     assert [step.filter for step in told.steps][-1] == "turn"
     assert told.turn is not None
@@ -217,7 +217,7 @@ def test_who_has_a_place_is_told_for_whom_it_waits():
     granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
     ready(bench, granted["a"])
     told = standing(bench, "a")
-    assert told.state is State.GRANTED
+    assert told.state is RequestState.GRANTED
     assert told.message == (
         "its place is reserved, and group train starts when all of its 2 pods have theirs: 2 have a place, 1 a ready "
         "slice"

@@ -7,8 +7,8 @@ from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import PodGroup
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
 JOB = PodGroup(name="job", size=2)
@@ -16,7 +16,7 @@ JOB = PodGroup(name="job", size=2)
 
 def test_a_group_that_has_no_place_is_not_tried_again_for_what_its_own_trial_gave_back():
     """Else it is tried for ever, each time it has been in vain, although nothing changes on the fleet."""
-    bench = Bench(Allocator(RunId("r1"), Rules(group_steps=1)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(group_steps=1)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
@@ -29,7 +29,9 @@ def test_a_group_that_has_no_place_is_not_tried_again_for_what_its_own_trial_gav
         bench.land_all(bench.handle(Ticked()))
         for _ in range(200):
             if bench.allocator.unfinished:
-                bench.land_all(bench.handle(GoOn()))
+                bench.land_all(bench.handle(Continue()))
 
     tried = bench.allocator.desk.numbered - before
-    assert tried <= 60 / Rules().pending_refresh_s + 5, tried  # it is looked at again so that reasons do not grow old
+    assert tried <= 60 / SchedulerConfig().pending_refresh_s + 5, (
+        tried
+    )  # it is looked at again so that reasons do not grow old

@@ -35,9 +35,9 @@ from sluice.contracts.messages import (
 from sluice.contracts.messages.requests import Substitute
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import PodAsked, WouldBind, how_it_stands, simulate
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.explain.status import PodAsked, WouldBind, how_it_stands, simulate
 
 SMALL, WHOLE = claim(profile="1g.5gb"), claim(profile="7g.40gb")
 COOLDOWN_S, PATIENCE_S, KEPT_S = 600.0, 120.0, 60.0
@@ -46,7 +46,7 @@ COOLDOWN_S, PATIENCE_S, KEPT_S = 600.0, 120.0, 60.0
 @pytest.fixture
 def bench() -> Bench:
     """node-a is an A100-40GB, node-b an A30: a 1g.6gb there may serve instead of a 1g.5gb."""
-    bench = Bench(Allocator(RunId("r1"), Rules(closing_ttl_s=3600)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(closing_ttl_s=3600)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -64,7 +64,7 @@ def all_of(bench: Bench, said: list) -> list[Write]:
     """Everything lands, until nothing is left to be done."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return landed
 
 
@@ -268,7 +268,7 @@ def test_an_allocator_that_begins_anew_moves_nobody_at_once(bench):
 
 def test_so_many_a_minute_are_moved_and_no_more():
     """mig-adapter 3: it knows no rate limit. A rack that comes back must not restart half the cluster in one second."""
-    bench = Bench(Allocator(RunId("r1"), Rules(closing_ttl_s=3600, moves_per_minute=2, moves_at_once=100)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(closing_ttl_s=3600, moves_per_minute=2, moves_at_once=100)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for number in range(3):
@@ -350,7 +350,7 @@ def test_one_of_the_same_controller_that_comes_instead_spares_the_restart(bench)
 
 def restarted(bench: Bench, run: str = "r2", **rules) -> Bench:
     """Another process that knows what is on the bus, and nothing else."""
-    other = begun_anew(bench, Rules(closing_ttl_s=3600, **rules), run)
+    other = begun_anew(bench, SchedulerConfig(closing_ttl_s=3600, **rules), run)
     all_of(other, other.handle(LeaseChanged(held=True)))
     return other
 
@@ -404,7 +404,7 @@ def test_a_kept_place_is_not_bound_while_its_pod_has_another(bench):
     all_of(bench, bench.ready(kept))
     del bench.allocator.desk.world.bindings[RequestId("web-1")]
     bench.allocator.desk.changed_requests[RequestId("web-1")] = None
-    said = messages(all_of(bench, bench.handle(GoOn())))
+    said = messages(all_of(bench, bench.handle(Continue())))
     assert [each.allocation for each in said if isinstance(each, Bound)] == [old.booking.allocation]
 
 
@@ -426,10 +426,10 @@ def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_bindin
 @pytest.fixture
 def tidy() -> Bench:
     """Two A100 with little on each: pod `small` may be moved, `fixed` may not, and a 7g would need one of them."""
-    return tidied(Rules(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=2))
+    return tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=2))
 
 
-def tidied(rules: Rules) -> Bench:
+def tidied(rules: SchedulerConfig) -> Bench:
     """The same with other rules."""
     bench = Bench(Allocator(RunId("r1"), rules))
     bench.read_all()
@@ -472,7 +472,7 @@ def test_room_is_made_for_a_large_request(tidy):
 
 def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_there_is_room_beside():
     """It would be granted, given up because of that room, and granted again when it is free of both: its pod waits."""
-    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=1e6, defragment=True, defragment_arrivals=1)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=1e6, defragment=True, defragment_arrivals=1)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, mig=False),), modes=MODES))
@@ -500,7 +500,7 @@ def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_th
 
 def test_room_is_only_proposed_where_nobody_wants_it_done():
     """Restarts of other people's pods are the operator's decision."""
-    bench = tidied(Rules(closing_ttl_s=3600, promise_after_s=1e6))
+    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6))
     all_of(bench, bench.request(asked("large", WHOLE)))
     assert messages(passes(bench, 3 * COOLDOWN_S)) == []
     standing = how_it_stands(bench.allocator.desk, RequestId("large"))
@@ -521,7 +521,7 @@ def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
 
 def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
     """What waits longest is promised a place, which its tenants leave when they are done."""
-    bench = tidied(Rules(closing_ttl_s=3600, promise_after_s=60, defragment=True, defragment_arrivals=2))
+    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=60, defragment=True, defragment_arrivals=2))
     all_of(bench, bench.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
     said = messages(passes(bench, 3 * COOLDOWN_S))
     assert next(each for each in said if isinstance(each, Grant)).booking.name == "large"
@@ -537,7 +537,7 @@ def test_a_pod_that_was_moved_is_not_moved_again_soon(tidy):
 
 def test_each_move_is_paid_for_by_requests_that_came():
     """At most one move for so many arrivals: nothing is moved where nothing comes."""
-    bench = tidied(Rules(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
+    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
     all_of(bench, bench.request(asked("large", WHOLE)))
     passes(bench, COOLDOWN_S + 60)
     assert not any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 600)))
@@ -548,7 +548,7 @@ def test_each_move_is_paid_for_by_requests_that_came():
 
 def test_each_request_pays_once_however_often_it_is_looked_at():
     """A pod that waits for its group is in no queue: each word about it would pay for another restart of somebody."""
-    bench = tidied(Rules(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
+    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
     all_of(bench, bench.request(asked("large", WHOLE)))
     member = msgspec.structs.replace(asked("member"), group=PodGroup(name="train", size=2))
     (told,) = all_of(bench, bench.request(member))

@@ -22,10 +22,10 @@ from sluice.contracts.messages import (
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.settings import SettingsError, load
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.placement import NoPlace, PlacingRules
 from sluice_allocator.core.placement.hosts import Node
-from sluice_allocator.core.rules import Rules
 from sluice_allocator.settings import AllocatorSettings
 
 SMALL, WHOLE = claim(profile="1g.5gb"), claim(profile="7g.40gb")
@@ -34,7 +34,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 def bench_of(most: int | None, *nodes: str) -> Bench:
     """An allocator that puts so many pods on a node, with these nodes of two GPUs each."""
-    bench = Bench(Allocator(RunId("r1"), Rules(placing=PlacingRules(pods_per_node_max=most))))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacingRules(pods_per_node_max=most))))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for name in nodes or ("node-a",):
@@ -47,7 +47,7 @@ def words(bench: Bench, said: list) -> list:
     """Everything lands, until nothing is left to be done: what was said, in order."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return [write.message for write in landed]
 
 
@@ -208,7 +208,7 @@ def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
 
 def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
     """There is room in the home, and none for another pod: it would be promised and taken back without end."""
-    bench = Bench(Allocator(RunId("r1"), Rules(placing=PlacingRules(pods_per_node_max=1))))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacingRules(pods_per_node_max=1))))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))
@@ -229,7 +229,7 @@ def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
 
 def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():
     """A promise would be made and taken back without end, and with each of them a pod be told to go."""
-    bench = Bench(Allocator(RunId("r1"), Rules(placing=PlacingRules(pods_per_node_max=3))))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacingRules(pods_per_node_max=3))))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))

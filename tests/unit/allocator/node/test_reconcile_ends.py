@@ -9,8 +9,8 @@ from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Grant, SliceFailed
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import GoOn
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue
 
 
 def all_of(bench: Bench, said: list, most: int = 50) -> list[Write]:
@@ -19,13 +19,13 @@ def all_of(bench: Bench, said: list, most: int = 50) -> list[Write]:
     for _ in range(most):
         if not bench.allocator.unfinished:
             break
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return landed
 
 
 def test_two_pods_that_were_each_to_go_for_the_other_hold_up_nobody_else():
     """The allocator would look at one for the other's sake without end, and no pod anywhere would start meanwhile."""
-    bench = start(Bench(Allocator(RunId("r1"), Rules())))
+    bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig())))
     (first,) = [w.message for w in bench.land_all(bench.request(low("p1", WHOLE)))]  # not ready yet
     preemptor = promise_for(bench, low("p2", WHOLE, priority=10))
     assert preemptor.after == (first.booking.allocation,)

@@ -15,8 +15,8 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 LATE = snapshot("node-late", (gpu_report("node-late", 0, model="a30"),))
 ASKS = {
@@ -103,7 +103,7 @@ def test_what_the_settings_allow_since_is_served(bench):
     large = asked("p1", claim(profile=None, gpus=9))
     bench.land_all(bench.request(large))
     assert isinstance(bench.allocator.desk.world.bindings[RequestId("p1")], Refused)
-    again = begun_anew(bench, Rules(max_gpus_per_node=16))
+    again = begun_anew(bench, SchedulerConfig(max_gpus_per_node=16))
     again.land_all(again.handle(LeaseChanged(held=True)))
     assert isinstance(again.allocator.desk.world.bindings[RequestId("p1")], Waived)
     assert RequestId("p1") in again.allocator.desk.queue

@@ -15,15 +15,15 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 WHOLE = claim(profile="7g.40gb")
 
 
 def test_an_eviction_is_not_given_up_for_a_slice_that_failed():
     """The victim's order is out by then: it would be evicted for a place that no pod gets."""
-    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for node in ("node-a", "node-b"):

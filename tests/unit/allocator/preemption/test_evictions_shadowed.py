@@ -9,8 +9,8 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import HostFacts, HostNeeds, HostRoom
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 TWO = claim(profile="7g.40gb", gpus=2)
 
@@ -18,7 +18,7 @@ TWO = claim(profile="7g.40gb", gpus=2)
 @pytest.mark.parametrize("useless", [3, 4, 5])
 def test_pods_are_evicted_where_that_helps(useless):
     """Nodes that are too small with no pod on them use up none of the tries: an important pod would wait for ever."""
-    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     for name, cores in (*((f"small-{n}", 8.0) for n in range(useless)), ("large", 64.0)):

@@ -38,8 +38,8 @@ from sluice.contracts.messages import (
     WaitOver,
 )
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import AdjustAsked
-from sluice_allocator.core.rules import Rules
 
 
 def guarantee(bench: Bench, namespace: str, gpus: int) -> None:
@@ -183,7 +183,7 @@ def test_a_grant_that_was_refused_has_cost_nobody_a_guarantee(empty):
 
 def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
     """Its last member finds none, so no member is granted: the pod that runs would have gone for nothing."""
-    bench = start(Bench(Allocator(RunId("r1"), Rules(group_steps=1))), nodes=3)
+    bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig(group_steps=1))), nodes=3)
     guarantee(bench, "research", 1)
     run(bench, low("one", WHOLE, namespace="research"))
     members = [

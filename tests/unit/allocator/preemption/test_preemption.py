@@ -58,8 +58,8 @@ from sluice.contracts.messages import (
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
 
 # -- who goes ---------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ def test_who_never_preempts_does_not_stand_for_others_who_ask_for_the_same(bench
 
 def test_an_operator_who_turns_it_off_sees_no_eviction():
     """tensor-fusion #551: people asked for such a switch. The rule `preemption` is for the whole fleet."""
-    bench = Bench(Allocator(RunId("r1"), Rules(preemption=False)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(preemption=False)))
     start(bench)
     run(bench, low("batch", WHOLE))
     (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
@@ -473,7 +473,7 @@ def test_people_are_told_for_whom_a_promised_place_waits(bench):
     promise_for(bench, high("service", WHOLE))
     outcome(bench, "batch", EvictionBlocked(request=RequestId("batch"), why="the budget allows none"))
     standing = how_it_stands(bench.allocator.desk, RequestId("service"))
-    assert (standing.state, standing.node) == (State.GRANTED, "node-a")
+    assert (standing.state, standing.node) == (RequestState.GRANTED, "node-a")
     assert standing.message == (
         "its place on node-a is reserved and waits for default/batch (cannot be evicted: the budget allows none) "
         "to be evicted for it"

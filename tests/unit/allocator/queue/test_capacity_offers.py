@@ -20,9 +20,9 @@ from sluice.contracts.messages import (
     SliceFailed,
 )
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.waiting import scheduling
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.serve import offers
 
 WHOLE = claim(profile="7g.40gb")
 TRIES = 6
@@ -44,7 +44,7 @@ class Searches:
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
     """Counts searches; they find what they find."""
     seen = Searches()
-    everywhere, on_node = scheduling.find_free, scheduling.find_place_on
+    everywhere, on_node = offers.find_free, offers.find_place_on
 
     def find_free(fleet, asking, avoid):
         seen.of.append(None)
@@ -54,15 +54,15 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
         seen.of.append(node)
         return on_node(fleet, asking, node, avoid)
 
-    monkeypatch.setattr(scheduling, "find_free", find_free)
-    monkeypatch.setattr(scheduling, "find_place_on", find_place_on)
+    monkeypatch.setattr(offers, "find_free", find_free)
+    monkeypatch.setattr(offers, "find_place_on", find_place_on)
     return seen
 
 
 @pytest.fixture
 def hurried() -> Bench:
     """An allocator for which one event is worth few tries, with one A100 on node-a."""
-    bench = Bench(Allocator(RunId("r1"), Rules(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(wake_tries=TRIES, new_tries=TRIES, tries_per_grant=1)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -83,7 +83,7 @@ def go_on(bench: Bench) -> int:
     for events in range(1000):
         if not bench.allocator.unfinished:
             return events
-        bench.land_all(bench.handle(GoOn()))
+        bench.land_all(bench.handle(Continue()))
     raise AssertionError("it never comes to an end")
 
 
@@ -176,7 +176,7 @@ def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches
         hurried.land_all(hurried.gone(grant, revision=1))
     for number in range(40):
         hurried.allocator.desk.wakes.freed(NodeName("node-b"))  # as when slices of others come and go there
-        hurried.land_all(hurried.handle(GoOn()))
+        hurried.land_all(hurried.handle(Continue()))
         if "last" in granted(hurried):
             assert number > 1
             return

@@ -40,7 +40,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.events import Continue, LeaseChanged
 
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
 
@@ -49,7 +49,7 @@ def all_of(bench: Bench, said: list) -> list:
     """What is written when everything lands, without waiting words."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return [write.message for write in landed if not isinstance(write.message, Pending)]
 
 

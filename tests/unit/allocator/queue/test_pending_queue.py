@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, HostNeeds, Leeway
-from sluice_allocator.core.waiting.queue import WaitingQueue, alone, shape_of
-from sluice_allocator.core.waiting.turns import CHUNK_MAX, Turn, Turns
+from sluice_allocator.core.queue.pending_queue import PendingQueue, shape_of, singleton_shape
+from sluice_allocator.core.sorted_keys import CHUNK_MAX, QueueKey, QueueKeys
 
 TURNS = st.tuples(st.integers(-3, 3), st.integers(0, 40), st.sampled_from([RequestId(c) for c in "abcd"]))
 
 
-def heads(queue: WaitingQueue) -> list[str]:
+def heads(queue: PendingQueue) -> list[str]:
     """The heads of all groups, in order."""
     found: list[str] = []
     turn = queue.head_after(None)
@@ -23,16 +23,16 @@ def heads(queue: WaitingQueue) -> list[str]:
     return found
 
 
-def wait(queue: WaitingQueue, name: str, shape: str = "s", *, rank: int = 0, sequence: int = 0) -> bool:
+def wait(queue: PendingQueue, name: str, shape: str = "s", *, rank: int = 0, sequence: int = 0) -> bool:
     """One more waits."""
     return queue.add(RequestId(name), shape.encode(), rank, sequence)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), TURNS), max_size=60), TURNS)
-def test_turns_are_in_order_whatever_comes_and_goes(steps: list[tuple[bool, Turn]], asked_after: Turn):
+def test_turns_are_in_order_whatever_comes_and_goes(steps: list[tuple[bool, QueueKey]], asked_after: QueueKey):
     """The next after any turn, there or not, is what a sorted list says: no pod is passed over."""
-    turns, known = Turns(), set()
+    turns, known = QueueKeys(), set()
     for comes, turn in steps:
         if comes and turn not in known:
             turns.add(turn)
@@ -47,7 +47,7 @@ def test_turns_are_in_order_whatever_comes_and_goes(steps: list[tuple[bool, Turn
 
 def test_very_many_turns_stay_in_order():
     """More than one chunk of them, in and out in an order of their own: the walk is sorted and whole."""
-    turns = Turns()
+    turns = QueueKeys()
     every = [(0, number * 7919 % 10007, RequestId("r")) for number in range(5 * CHUNK_MAX)]
     for turn in every:
         turns.add(turn)
@@ -62,7 +62,7 @@ def test_very_many_turns_stay_in_order():
 
 def test_only_the_first_of_each_shape_stands_for_it():
     """The urgent before the old, one per shape: else each freed place would be tried with everybody."""
-    queue = WaitingQueue()
+    queue = PendingQueue()
     wait(queue, "old", "small", sequence=1)
     wait(queue, "young", "small", sequence=2)
     wait(queue, "other", "large", sequence=3)
@@ -77,7 +77,7 @@ def test_only_the_first_of_each_shape_stands_for_it():
 
 def test_an_edited_request_keeps_its_place_in_the_order():
     """Another shape or priority is another group; who asked first is still first."""
-    queue = WaitingQueue()
+    queue = PendingQueue()
     assert wait(queue, "first", "small", sequence=1)
     assert wait(queue, "second", "large", sequence=2)
     assert not wait(queue, "first", "small", sequence=9)
@@ -89,7 +89,7 @@ def test_an_edited_request_keeps_its_place_in_the_order():
 
 def test_everybody_is_looked_at_again_in_turn():
     """Round robin: as many looks as there are waiting see each once, also when some leave in between."""
-    queue = WaitingQueue()
+    queue = PendingQueue()
     for number in range(6):
         wait(queue, f"p{number}", sequence=number)
     seen = [queue.next_to_refresh() for _ in range(3)]
@@ -127,7 +127,7 @@ def test_what_decides_on_the_place_tells_shapes_apart():
     shapes = [shape_of(request) for request in (small, large, shared, of_another, elsewhere, pinned, spread)]
 
     assert len(set(shapes)) == len(shapes)
-    assert alone(shapes[0], RequestId("p1")) not in shapes
+    assert singleton_shape(shapes[0], RequestId("p1")) not in shapes
 
 
 def test_substitutes_tell_shapes_apart():
@@ -143,7 +143,7 @@ def test_substitutes_tell_shapes_apart():
 
 def test_beyond_the_limit_the_last_in_turn_stand_outside():
     """Memory has an end: the last request waits outside, an urgent one never behind less urgent ones."""
-    queue = WaitingQueue(most=2)
+    queue = PendingQueue(most=2)
     assert wait(queue, "a", sequence=1)
     assert wait(queue, "b", "other", sequence=2)
     assert not wait(queue, "c", sequence=3)
@@ -158,7 +158,7 @@ def test_beyond_the_limit_the_last_in_turn_stand_outside():
 
 def test_who_stands_outside_comes_in_in_turn():
     """A place in the queue goes to the earliest turn outside, not to the one that asks at that moment."""
-    queue = WaitingQueue(most=1)
+    queue = PendingQueue(most=1)
     wait(queue, "first", sequence=1)
     for number in (5, 3, 4):
         wait(queue, f"p{number}", sequence=number)
@@ -182,7 +182,7 @@ def test_who_stands_outside_comes_in_in_turn():
 )
 def test_the_first_in_turn_are_inside_whatever_comes_and_goes(most: int, steps: list[tuple[str, int, int]]):
     """No pod is lost between inside and outside, and no pod outside comes before one inside."""
-    queue, turns = WaitingQueue(most), {}
+    queue, turns = PendingQueue(most), {}
     for kind, number, rank in steps:
         name = RequestId(f"p{number:02}")
         if kind == "a":

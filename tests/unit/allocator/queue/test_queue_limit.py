@@ -12,9 +12,9 @@ from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver, Waived
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import how_it_stands
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.explain.status import how_it_stands
 
 WHOLE = claim(profile="7g.40gb")
 MOST = 2
@@ -23,7 +23,7 @@ MOST = 2
 @pytest.fixture
 def narrow() -> Bench:
     """One full GPU, and a queue for two in which w0 and w1 wait."""
-    bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=MOST)))
+    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), waiting_max=MOST)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -147,7 +147,7 @@ def test_what_fits_is_given_however_many_wait(narrow: Bench):
 
 def test_very_many_outside_cost_an_event_a_bounded_amount():
     """A thousand come at once to a full queue: each event publishes some reasons, and all get one in the end."""
-    bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=1, new_tries=5)))
+    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(), waiting_max=1, new_tries=5)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -161,7 +161,7 @@ def test_very_many_outside_cost_an_event_a_bounded_amount():
     assert bench.allocator.unfinished
     writes = bench.land_all(first)
     for _ in range(100):
-        writes += bench.land_all(bench.handle(GoOn()))
+        writes += bench.land_all(bench.handle(Continue()))
     assert not bench.allocator.unfinished
     reasons = told(writes)
     assert len(reasons) == 100
@@ -199,11 +199,11 @@ def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench
         (subjects.request(RequestId("new")), asked("new", WHOLE)),
         (subjects.waiting(RequestId("outside")), full.message),
     ]
-    new = Bench(Allocator(RunId("r2"), replace(Rules(), waiting_max=MOST + 1)))
+    new = Bench(Allocator(RunId("r2"), replace(SchedulerConfig(), waiting_max=MOST + 1)))
     new.read_all(*values, incarnation=world.incarnation)
     writes = new.land_all(new.handle(LeaseChanged(held=True)))
     while new.allocator.unfinished:
-        writes += new.land_all(new.handle(GoOn()))
+        writes += new.land_all(new.handle(Continue()))
 
     assert told(writes) == dict.fromkeys(("w0", "outside", "new"), WaitReason.GPU_LAYOUT_FULL)
 

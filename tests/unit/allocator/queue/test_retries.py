@@ -4,10 +4,10 @@ import pytest
 from factories.scheduling.allocator import asked, claim, working_allocator
 
 from sluice.contracts.bus.events import Ticked
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.waiting import scheduling
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.serve import offers
 
-BATCH = Rules().pending_refresh_batch
+BATCH = SchedulerConfig().pending_refresh_batch
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch, waiting: int, ticks: int) -> list[list[str]]:
@@ -17,13 +17,13 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, waiting: int, ticks: int) -> list
     for name in names:
         bench.land_all(bench.request(asked(name, claim(profile="1g.5gb"))))
     found: list[str] = []
-    look_again = scheduling._look_again
+    look_again = offers._look_again
 
     def look(desk, request) -> None:
         found.append(request)
         look_again(desk, request)
 
-    monkeypatch.setattr(scheduling, "_look_again", look)
+    monkeypatch.setattr(offers, "_look_again", look)
     told = []
     for _ in range(ticks):
         found.clear()

@@ -40,10 +40,10 @@ from sluice.contracts.messages import (
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.limits.quotas import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
-from sluice_allocator.core.waiting import scheduling
+from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
+from sluice_allocator.core.quotas.quota import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
+from sluice_allocator.core.serve import offers
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
         "and at most 14904 would fit now"
     )
     assert grants(limit(bench, memory_mib=100000)) == []  # the quota has room now, the GPU has not
-    assert how_it_stands(bench.allocator.desk, RequestId("p2")).state is State.QUEUED
+    assert how_it_stands(bench.allocator.desk, RequestId("p2")).state is RequestState.QUEUED
 
 
 def test_all_devices_of_a_pod_count(empty):
@@ -432,7 +432,7 @@ def test_the_reason_follows_when_the_numbers_change(bench):
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Counts searches by namespace; they find what they find."""
     seen: list[str] = []
-    everywhere, on_node = scheduling.find_free, scheduling.find_place_on
+    everywhere, on_node = offers.find_free, offers.find_place_on
 
     def find_free(fleet, asking, avoid):
         seen.append(asking.namespace)
@@ -442,6 +442,6 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(asking.namespace)
         return on_node(fleet, asking, node, avoid)
 
-    monkeypatch.setattr(scheduling, "find_free", find_free)
-    monkeypatch.setattr(scheduling, "find_place_on", find_place_on)
+    monkeypatch.setattr(offers, "find_free", find_free)
+    monkeypatch.setattr(offers, "find_place_on", find_place_on)
     return seen

@@ -22,10 +22,10 @@ from sluice.contracts.messages import (
     SliceReport,
 )
 from sluice.contracts.quotas.usage import Usage
-from sluice_allocator.core.events import GoOn
-from sluice_allocator.core.limits import unbooked
-from sluice_allocator.core.limits.quotas import usage
-from sluice_allocator.core.sizes.adjustments import AdjustReason
+from sluice_allocator.core.events import Continue
+from sluice_allocator.core.quotas import unadopted_usage
+from sluice_allocator.core.quotas.quota import usage
+from sluice_allocator.core.resize.pending import AdjustReason
 
 WHOLE = claim(profile="7g.40gb")
 LIMIT = QuotaSet(namespace="default", total=Amounts(gpus=1))
@@ -36,7 +36,7 @@ def all_of(bench: Bench, said: list) -> list:
     """Everything lands, until nothing is left to be done; returns the messages."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return [write.message for write in landed]
 
 
@@ -177,14 +177,14 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
 def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_is_found(empty, monkeypatch):
     """With 40,000 pods of one namespace the allocator would do nothing else for minutes, while all nodes are opened."""
     looks = 0
-    least_of = unbooked.least_of
+    least_of = unadopted_usage.least_of
 
     def looking(desk, claims):
         nonlocal looks
         looks += 1
         return least_of(desk, claims)
 
-    monkeypatch.setattr(unbooked, "least_of", looking)
+    monkeypatch.setattr(unadopted_usage, "least_of", looking)
     opens(empty, "node-z")
     empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=100)))
     bookings = [whole_gpu(f"p{n}_r0_1", node=f"node-{n}", request=f"p{n}") for n in range(100)]
@@ -195,6 +195,6 @@ def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_
     looks = 0
     for booking in bookings:
         opens(empty, booking.node, SliceReport(booking=booking, revision=1, state="ready", revoked=False))
-        remembered_still = unbooked.usage_unbooked(empty.allocator.desk, "default", None)
+        remembered_still = unadopted_usage.usage_unbooked(empty.allocator.desk, "default", None)
         assert usage(empty.allocator.desk, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
     assert looks < 1000

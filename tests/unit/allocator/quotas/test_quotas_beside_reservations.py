@@ -9,13 +9,13 @@ from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import Bound, Grant, RequestWithdrawn, Revoke, Waived
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 
 def test_of_two_grants_at_once_the_later_is_taken_back_also_beside_a_promise():
     """A tenant that a reservation waited for stays once that is not needed: it would not be counted."""
-    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=300.0)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=300.0)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     for name in ("node-a", "node-b", "node-c"):
@@ -60,7 +60,7 @@ TWO = claim(profile="7g.40gb", gpus=2)
 
 def test_a_request_with_a_promise_and_what_it_is_exchanged_for_counts_once_and_not_never():
     """It would lose its place to a later grant of another allocator, which has not read that the quota is used up."""
-    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=300.0)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=300.0)))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", i) for i in range(3))))

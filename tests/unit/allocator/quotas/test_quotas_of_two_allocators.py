@@ -18,7 +18,7 @@ from sluice.contracts.messages import (
     Revoke,
     Waived,
 )
-from sluice_allocator.core.limits.quotas import forbids_place
+from sluice_allocator.core.quotas.quota import forbids_place
 
 
 @pytest.fixture

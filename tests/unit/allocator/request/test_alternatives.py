@@ -17,7 +17,7 @@ from sluice.contracts.messages import (
     Refused,
 )
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.explain.status import how_it_stands
 
 
 def bench_of() -> Bench:

@@ -46,8 +46,8 @@ from sluice.contracts.messages import (
     Taint,
     Toleration,
 )
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
 
 SOME = 14
 """Of each word; all of them are some 2,000 and take a quarter of a minute."""
@@ -159,7 +159,7 @@ def goes_on(bench: Bench) -> None:
         for _ in range(TURNS_MAX):
             if not bench.allocator.unfinished:
                 break
-            bench.land_all(bench.handle(GoOn()))
+            bench.land_all(bench.handle(Continue()))
     writes = bench.land_all(bench.request(asked("fresh")))
     granted = [w.message.booking.request for w in writes if isinstance(w.message, Grant)]
     assert "fresh" in granted, [type(write.message).__name__ for write in writes]
@@ -193,7 +193,7 @@ def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
     before = scene()
     unread = Entry(subjects.request(RequestId("p1")).subject, 99_000, OperationId(""), None, "schema 2")
     before.handle(Observed(stream_of("request"), unread))
-    bench = begun_anew(before, Rules(orphan_grace_s=30.0))
+    bench = begun_anew(before, SchedulerConfig(orphan_grace_s=30.0))
     bench.handle(Observed(stream_of("request"), unread))
     bench.handle(LeaseChanged(held=True))
     source = subjects.source(SourceName("folder"))

@@ -26,7 +26,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
 )
-from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.events import Continue, LeaseChanged
 
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
 
@@ -35,7 +35,7 @@ def land_all(bench: Bench, said: list) -> list[Write]:
     """Everything lands, and all that follows."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return landed
 
 

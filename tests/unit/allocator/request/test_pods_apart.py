@@ -25,12 +25,12 @@ from sluice.contracts.messages import (
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import PodAsked, WouldBind, WouldWait, simulate
-from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, simulate
 from sluice_allocator.core.placement.asking import asking_of
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look, look_for
-from sluice_allocator.core.rules import Rules
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
@@ -46,7 +46,7 @@ def facts(zone: str = "", **more: object) -> HostFacts:
 
 def bench_of(**nodes: HostFacts) -> Bench:
     """An allocator with these nodes of one GPU with seven small places each."""
-    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for name, host in nodes.items():
@@ -66,7 +66,7 @@ def words(bench: Bench, said: list) -> list:
     """Everything lands, until nothing is left to be done: what was said, in order."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
+        landed += bench.land_all(bench.handle(Continue()))
     return [write.message for write in landed]
 
 
@@ -169,7 +169,7 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
     bench.observe(subjects.host(NodeName("cpu-1")), facts("b"))
     assert ask(bench, pod("p", OVER_ZONES), pod("q", OVER_ZONES)) == ["a-1", WaitReason.NODE_TOPOLOGY_SPREAD]
     bench.observe(subjects.host(NodeName("cpu-1")), facts("a"))
-    words(bench, bench.handle(GoOn()))
+    words(bench, bench.handle(Continue()))
     assert "q" in grants(bench)
 
 
@@ -192,7 +192,7 @@ def test_a_topology_key_that_no_node_carries_is_named(needs: HostNeeds) -> None:
     assert "the label rack" in waits.message
     labelled = msgspec.structs.replace(facts(), labels={"rack": "r1"})
     words(bench, bench.observe(subjects.host(NodeName("gpu-2")), labelled))
-    words(bench, bench.handle(GoOn()))
+    words(bench, bench.handle(Continue()))
     assert grants(bench)["p"].booking.node == "gpu-2"
     ask(bench, *(pod(f"full-{at}", HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
     (waits,) = [each for each in words(bench, bench.request(pod("q", needs))) if isinstance(each, Pending)]

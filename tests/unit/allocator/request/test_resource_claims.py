@@ -19,9 +19,9 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.explain.status import how_it_stands
 
 CLAIMS = (ResourceClaimRef(uid="c-1", name="sluice-x", requests={"main": "main"}),)
 OLD, NEW = "node-a", "node-b"
@@ -34,7 +34,7 @@ def node(name: str, *, hands_over: bool, generation: int = 1) -> NodeSnapshot:
 
 def bench_of(*nodes: NodeSnapshot, **rules: object) -> Bench:
     """An active allocator with these nodes."""
-    bench = Bench(Allocator(RunId("r1"), Rules(**rules)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(**rules)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for each in nodes:

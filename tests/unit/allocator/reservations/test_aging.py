@@ -29,10 +29,10 @@ from sluice.contracts.messages import (
 from sluice.contracts.messages.operators import Amounts
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import Turn, how_it_stands
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.waiting.aging import Aging
+from sluice_allocator.core.explain.status import QueuePosition, how_it_stands
+from sluice_allocator.core.reservations.aging import Aging
 
 WHOLE = claim(profile="7g.40gb")
 HALF = claim(profile="3g.20gb")
@@ -42,7 +42,7 @@ AFTER_S = 300.0
 
 def yard(gpus: int = 1, **rules: float) -> Bench:
     """An allocator with one node of A100-40GB."""
-    bench = Bench(Allocator(RunId("r1"), replace(Rules(promise_after_s=AFTER_S), **rules)))
+    bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(promise_after_s=AFTER_S), **rules)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(gpus))))
@@ -418,7 +418,7 @@ def test_whoever_takes_over_knows_what_is_promised(full: Bench):
         *((subjects.ledger(e.booking.node, e.booking.allocation), e) for e in world.ledger.values()),
         *((subjects.slice_(world.slice_nodes[a], a), fact) for a, fact in world.slices.items()),
     ]
-    new = Bench(Allocator(RunId("r2"), Rules(promise_after_s=AFTER_S)))
+    new = Bench(Allocator(RunId("r2"), SchedulerConfig(promise_after_s=AFTER_S)))
     new.read_all(*values, incarnation=world.incarnation)
     new.land_all(new.handle(LeaseChanged(held=True)))
     desk = new.allocator.desk
@@ -439,7 +439,7 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
         "its place on node-a is reserved and waits for default/p1, default/p2 to end; "
         "it takes any other place that is free earlier"
     )
-    assert stands.turn == Turn(priority=0, before=0, waiting=1, ahead=0)
+    assert stands.turn == QueuePosition(priority=0, before=0, waiting=1, ahead=0)
 
 
 def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):

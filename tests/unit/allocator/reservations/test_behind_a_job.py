@@ -9,8 +9,8 @@ from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, Grant, Leeway, PodGroup, RequestWithdrawn
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 WHOLE = claim(profile="7g.40gb")
 AFTER_S = 300.0
@@ -30,7 +30,7 @@ def granted(writes: list[Write]) -> list[Grant]:
 @pytest.fixture
 def retried() -> Bench:
     """Two GPUs: of a job of two one runs, and one is made again and waits; a pod that may be evicted has its place."""
-    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=AFTER_S)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=AFTER_S)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))

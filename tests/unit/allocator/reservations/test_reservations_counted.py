@@ -7,8 +7,8 @@ from sluice.contracts.bus.events import Ticked, Write, WriteAccepted
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Closed, Grant, Revoke
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 WHOLE = claim(profile="7g.40gb")
 AFTER_S = 300.0
@@ -16,7 +16,7 @@ AFTER_S = 300.0
 
 def test_a_promise_that_was_ended_before_its_write_was_answered_is_not_counted_any_more():
     """Else the place that it had in the limit of promises is never free again, and no pod is promised anything."""
-    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=AFTER_S)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=AFTER_S)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))

@@ -9,8 +9,8 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import HostFacts, HostNeeds, HostRoom, InstanceReport, SliceQuarantined
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 WHOLE = claim(profile="7g.40gb")
 TWO = claim(profile="7g.40gb", gpus=2)
@@ -20,7 +20,7 @@ FOREIGN = (InstanceReport(gi_id=7, profile="1g.5gb", start=0, size=1),)
 @pytest.mark.parametrize("useless", [0, 1, 2, 3])
 def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(useless):
     """`useless` nodes have a free GPU and one with an instance that somebody made by hand; it stays for good."""
-    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("busy", (gpu_report("busy", 0), gpu_report("busy", 1))))
@@ -40,7 +40,7 @@ def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(us
 
 def test_nodes_with_slices_in_quarantine_hide_no_others():
     """No pod waits for a slice that cannot be given back: 'A slice in quarantine is no such tenant' (docs/queue.md)."""
-    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     names = ("sick-0", "sick-1")
@@ -69,7 +69,7 @@ def test_nodes_with_slices_in_quarantine_hide_no_others():
 @pytest.mark.parametrize("useless", [3, 4, 5])
 def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
     """GPUs of a node that has too little CPU with no pod on it hide those of a node that has enough."""
-    bench = Bench(Allocator(RunId("r1"), Rules()))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     for name, gpus, cores in (("small", useless, 8.0), ("large", 1, 64.0)):

@@ -26,8 +26,8 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.messages.operators import Amounts
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.rules import Rules
 
 WHOLE = claim(profile="7g.40gb")
 TWO = claim(profile="7g.40gb", gpus=2)
@@ -53,7 +53,7 @@ def promised(has: Claim, wants: Claim, gpus: int) -> Bench:
 
 def fleet(has: Claim, **nodes: int) -> Bench:
     """Nodes with so many GPUs, and on each of these a pod that has this: a1, a2 and so on are on node-a."""
-    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=AFTER_S)))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(promise_after_s=AFTER_S)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for letter, gpus in nodes.items():

@@ -49,11 +49,11 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.resize import max_sizes
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
-from sluice_allocator.core.limits.quotas import usage
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.sizes.adjusting import adjust
-from sluice_allocator.core.sizes.adjustments import ASKED_MAX, Adjusted, AdjustReason, FieldChange
+from sluice_allocator.core.quotas.quota import usage
+from sluice_allocator.core.resize.pending import ASKED_MAX, Adjusted, AdjustReason, FieldChange
+from sluice_allocator.core.resize.resize import adjust
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_another_process_reads_the_same_from_the_bus(bench):
     first = bench.bound("p1", mps(30000))
     grant = adjusted(bench, memory_mib=10000)
     for word, left in ((first, 30000), (grant, 10000)):
-        next_one = Bench(Allocator(RunId("r2"), Rules()))
+        next_one = Bench(Allocator(RunId("r2"), SchedulerConfig()))
         shown = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES)
         next_one.read_all(
             (subjects.ledger(NODE, grant.booking.allocation), grant),
@@ -446,7 +446,7 @@ def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty
     device = first.booking.devices[0]
     smaller = replace(first.booking, devices=(replace(device, share=replace(device.share, memory_mib=10000)),))
     larger_device = first.booking.devices
-    wiped = Bench(Allocator(RunId("r9"), Rules()))
+    wiped = Bench(Allocator(RunId("r9"), SchedulerConfig()))
     wiped.read_all()
     wiped.handle(LeaseChanged(held=True))
     request = replace(asked("p1", mps(30000)), held=Held(node=NODE, allocation=smaller.allocation))
@@ -462,7 +462,7 @@ def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty
     assert wiped.allocator.desk.world.ledger[smaller.allocation] == adopted
 
     revoked = replace(report, revoked=True)
-    other = Bench(Allocator(RunId("r10"), Rules()))
+    other = Bench(Allocator(RunId("r10"), SchedulerConfig()))
     other.read_all()
     other.handle(LeaseChanged(held=True))
     writes = other.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, slices=(revoked,)))

@@ -33,12 +33,12 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
 )
 from sluice.contracts.quotas.usage import Usage
-from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.limits.quotas import usage
-from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.sizes.adjusting import adjust
-from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
+from sluice_allocator.core.explain.status import how_it_stands
+from sluice_allocator.core.quotas.quota import usage
+from sluice_allocator.core.resize.pending import Adjusted, AdjustReason, AdjustRefused
+from sluice_allocator.core.resize.resize import adjust
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_share_on_a_gpu_of_which_only_the_name_is_known_does_not_grow(empty, m
     bench = with_gpus(empty, known)
     bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
     bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=2))
-    next_one = begun_anew(bench, Rules())
+    next_one = begun_anew(bench, SchedulerConfig())
     next_one.handle(LeaseChanged(held=True))
 
     why = refused(next_one, sm_partition=11)

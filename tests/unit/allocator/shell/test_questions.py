@@ -12,18 +12,18 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Grant, RequestRejected, RequestWithdrawn
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.asking_why import (
+from sluice_allocator.core.explain.reason_filters import FILTERS, reasons_by_filter
+from sluice_allocator.core.explain.status import (
     AsksNothing,
     PodAsked,
+    QueuePosition,
+    RequestState,
     Simulated,
-    State,
-    Turn,
     WouldBind,
     WouldWait,
     how_it_stands,
     simulate,
 )
-from sluice_allocator.core.steps import FILTERS, steps_of
 
 
 def ask(bench: Bench, **annotations: str) -> Simulated:
@@ -32,7 +32,7 @@ def ask(bench: Bench, **annotations: str) -> Simulated:
     return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerRequest("main"),)))
 
 
-def stands(bench: Bench, request: str) -> State | None:
+def stands(bench: Bench, request: str) -> RequestState | None:
     """How a request stands."""
     found = how_it_stands(bench.allocator.desk, RequestId(request))
     return found.state if found is not None else None
@@ -144,18 +144,18 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
     """From the decision to the end, derived from the same facts that decide."""
     assert stands(bench, "p1") is None
     decided = [each for each in bench.request(asked("p1")) if isinstance(each, Write)]
-    assert stands(bench, "p1") is State.COMMITTING
+    assert stands(bench, "p1") is RequestState.COMMITTING
     bench.land_all(decided)
-    assert stands(bench, "p1") is State.GRANTED
+    assert stands(bench, "p1") is RequestState.GRANTED
     grant = decided[0].message
     assert isinstance(grant, Grant)
     bench.land_all(bench.ready(grant))
-    assert stands(bench, "p1") is State.BOUND
+    assert stands(bench, "p1") is RequestState.BOUND
     withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     bench.land_all(bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert stands(bench, "p1") is State.ENDING
+    assert stands(bench, "p1") is RequestState.ENDING
     bench.land_all(bench.gone(grant))
-    assert stands(bench, "p1") is State.RELEASED
+    assert stands(bench, "p1") is RequestState.RELEASED
 
 
 def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
@@ -167,7 +167,7 @@ def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench
     found = how_it_stands(bench.allocator.desk, RequestId("p2"))
     assert found is not None
     assert found.turn is not None
-    assert (found.state, found.turn) == (State.QUEUED, Turn(0, before=1, waiting=3, ahead=2))
+    assert (found.state, found.turn) == (RequestState.QUEUED, QueuePosition(0, before=1, waiting=3, ahead=2))
     assert [step.filter for step in found.steps] == ["room"]
 
 
@@ -185,12 +185,12 @@ def test_a_refused_request_is_told_with_its_refusal(bench):
     bench.land_all(bench.request(asked("p1", claim(gpus=57))))
     found = how_it_stands(bench.allocator.desk, RequestId("p1"))
     assert found is not None
-    assert found.state is State.REFUSED
+    assert found.state is RequestState.REFUSED
     assert found.refusal is not None
     refusal = Refusal(reason=RefusalReason.UNKNOWN_KEY, message="there is no such key")
     rejected = RequestRejected(revision=1, source=FOLDER, origin="p2.yaml", refusal=refusal)
     bench.observe(subjects.request(RequestId("p2")), rejected)
-    assert stands(bench, "p2") is State.REJECTED
+    assert stands(bench, "p2") is RequestState.REJECTED
 
 
 # -- steps --------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def reason(word: WaitReason, count: int = 1, of: str = "nodes") -> ReasonCount:
 @pytest.mark.parametrize("word", list(WaitReason))
 def test_every_reason_belongs_to_a_filter(word):
     """A reason without one could not be told."""
-    assert [step.reasons for step in steps_of([reason(word)])] == [(reason(word),)]
+    assert [step.reasons for step in reasons_by_filter([reason(word)])] == [(reason(word),)]
 
 
 def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
@@ -215,13 +215,13 @@ def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
         WaitReason.GPU_LAYOUT_FULL,
         WaitReason.GPU_MODEL_MISMATCH,
     )
-    steps = steps_of([reason(word, 10 - at) for at, word in enumerate((*words, WaitReason.NODE_TAINTED))])
+    steps = reasons_by_filter([reason(word, 10 - at) for at, word in enumerate((*words, WaitReason.NODE_TAINTED))])
     assert tuple(step.filter for step in steps) == FILTERS
 
 
 def test_what_concerns_most_is_told_first():
     """Within a filter, by count."""
-    (step,) = steps_of([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
+    (step,) = reasons_by_filter([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
     assert [each.count for each in step.reasons] == [3, 2, 1]
 
 

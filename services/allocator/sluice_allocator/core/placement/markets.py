@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import GpuUuid
 from sluice_allocator.core.placement.clearing import Loss
-from sluice_allocator.core.waiting.turns import Ordered
+from sluice_allocator.core.sorted_keys import SortedKeys
 
 Seat = tuple[int, int, GpuUuid]
 """A GPU in node order: number of its node, its index there."""
@@ -23,7 +23,7 @@ class Bucket:
     """GPUs with equal costs."""
 
     losses: Losses
-    seats: Ordered[Seat] = field(default_factory=Ordered)
+    seats: SortedKeys[Seat] = field(default_factory=SortedKeys)
 
 
 @dataclass(slots=True, eq=False)

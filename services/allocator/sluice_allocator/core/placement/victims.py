@@ -16,7 +16,7 @@ from sluice_allocator.core.placement.counted import CountedNodes
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey, HomeOnGpu
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.markets import Bucket, Market, Seat
-from sluice_allocator.core.waiting.turns import Ordered
+from sluice_allocator.core.sorted_keys import SortedKeys
 
 CLEARINGS_REMEMBERED = 20_000
 """Most different tenancies remembered, a few kB each; older ones are computed again."""
@@ -78,7 +78,7 @@ class Victims:
         self._markets: dict[tuple[int, str, bool], Market] = {}
         self._cleared: dict[tuple[GpuUuid, bool], Cleared] = {}
         self._clearings: dict[Tenancy, Clearing] = {}
-        self._homes: dict[tuple[int, HomesKey], dict[int, Ordered[HomeSeat]]] = {}
+        self._homes: dict[tuple[int, HomesKey], dict[int, SortedKeys[HomeSeat]]] = {}
         self._home_at: dict[HomeSeat, HomeOnGpu] = {}
         self._home_seats: dict[GpuUuid, list[tuple[HomeLevels, HomeSeat]]] = {}
 
@@ -251,7 +251,7 @@ class Victims:
             if number + 1 < len(going) and going[number + 1][0] == priority:
                 continue
             home_seat = (left, *seat, f"{at_home.key[0]} {at_home.key[1]}")
-            levels.setdefault(priority, Ordered()).add(home_seat)
+            levels.setdefault(priority, SortedKeys()).add(home_seat)
             self._home_at[home_seat] = at_home
             self._home_seats.setdefault(at_home.gpu.report.uuid, []).append(((key, priority), home_seat))
 

@@ -26,9 +26,9 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.ticket_names import is_ticket_of
-from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.world import RequestFact
+from sluice_allocator.core.state.context import Desk
 
 BEING_UNMADE = "being unmade"
 """Why a slice is revoked that was revoked in an earlier incarnation of the broker, with its cause lost."""

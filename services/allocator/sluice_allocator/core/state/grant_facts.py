@@ -9,8 +9,8 @@ reader of the ledger knows, without another message or memory.
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, request_named
 from sluice.contracts.messages import Closed, DeviceGrant, Grant, Revoke, SliceGone, SliceQuarantined, SliceReady
-from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.moves.memory import KinKey
+from sluice_allocator.core.moves.state import KinKey
+from sluice_allocator.core.state.context import Desk
 
 
 def is_gone(desk: Desk, allocation: AllocationId) -> bool:

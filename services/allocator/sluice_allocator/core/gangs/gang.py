@@ -1,0 +1,231 @@
+"""
+Remembers groups of pods that are granted together: their members, and how far each group is.
+
+All of it follows from requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only
+the clocks and the trial are memory of their own: losing them costs time, never a slice.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.messages import Booking
+from sluice.contracts.reasons import ReasonCount
+
+GroupKey = tuple[str, str]
+"""Namespace and name."""
+
+
+class GangStatus(Enum):
+    """What its group means for a pod."""
+
+    WAITS = "waits"
+    """Not the leader: it gets no place by itself, and is not bound."""
+    JOINS = "joins"
+    """Others have places already: it searches for its own at once, and is not bound."""
+    STARTS = "starts"
+    """All have their slices: it may be bound."""
+    ALONE = "alone"
+    """A member is bound: it is served like a pod without group."""
+    LEAVES = "leaves"
+    """There is no place for all: it releases its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a group waits."""
+
+    message: str
+    reasons: tuple[ReasonCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StuckMember:
+    """The member that had no place when its party was tried, and the reason."""
+
+    member: RequestId
+    why: Why
+    heard: int
+    """How often something had been freed when that trial began."""
+
+
+NOT_GRANTED = 1 << 62
+"""Behind every sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One live pod of a group, as the bus shows it."""
+
+    request: RequestId
+    name: str
+    size: int
+    """The group's size, as this pod gives it."""
+    priority: int
+    sequence: int
+    started: bool
+    """Bound, or remembered as bound by its source."""
+    placed: bool
+    """It has a place, or may have one on a node that is not open yet."""
+    ready: bool
+    adopted_for: SourceName | None
+    """Its source, if a grant of it was found carried out already: it may run there."""
+    granted_at: int
+    """Where in BOOK the earliest of its grants stands; NOT_GRANTED while none does."""
+    waived_at: int
+    """The sequence in BOOK at which its group's release was published; -1 where it was not."""
+
+
+@dataclass(slots=True)
+class PatienceTimer:
+    """How far a party is, and since when it made no progress."""
+
+    progress: int
+    since: float
+
+
+@dataclass(slots=True)
+class GangInstance:
+    """As many members as the group's size, granted together; the last party may be incomplete."""
+
+    number: int
+    size: int
+    members: tuple[RequestId, ...]
+    turn: tuple[int, int] = (0, 0)
+    """The lowest priority among the members (negated), and the youngest of them: since then it could be served."""
+    why: Why | None = None
+    leader: RequestId | None = None
+    """The member that waits in the queue on behalf of all."""
+    clock: PatienceTimer | None = None
+    """While it has places and no member is bound."""
+
+
+@dataclass(slots=True)
+class Gang:
+    """All pods of one group."""
+
+    key: GroupKey
+    members: dict[RequestId, None] = field(default_factory=dict)
+    known: dict[RequestId, Member] = field(default_factory=dict)
+    """The members when the group was last looked at."""
+    touched: dict[RequestId, None] = field(default_factory=dict)
+    """Members that changed since."""
+    held: dict[RequestId, None] = field(default_factory=dict)
+    """Members that may have a slice on a node that is not open yet."""
+    is_due: bool = False
+    """Whether a group that is too large to be looked at all the time is to be looked at now."""
+    stands: dict[RequestId, GangStatus] = field(default_factory=dict)
+    party_of: dict[RequestId, GangInstance] = field(default_factory=dict)
+    parties: tuple[GangInstance, ...] = ()
+    clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)
+    """The parties' clocks, by each member: parties that move up have other numbers."""
+    stuck: dict[int, StuckMember] = field(default_factory=dict)
+    """Per party, the result of its last failed trial."""
+    looked: dict[RequestId, None] = field(default_factory=dict)
+    """Members that were looked at before the group was."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """Places for a whole party, found one after the other. They are booked here and not ordered yet."""
+
+    key: GroupKey
+    party: GangInstance
+    revisions: dict[RequestId, int]
+    """The requests as they are tried."""
+    left: deque[RequestId]
+    found: dict[RequestId, Booking] = field(default_factory=dict)
+    heard: int = 0
+    """How often something had been freed when it began."""
+    in_one_event: bool = True
+    """Whether no other request was tried meanwhile."""
+
+
+class Gangs:
+    """All groups."""
+
+    def __init__(self) -> None:
+        """There is none."""
+        self.of: dict[GroupKey, Gang] = {}
+        self.member_of: dict[RequestId, GroupKey] = {}
+        self.dirty: OrderedDict[GroupKey, None] = OrderedDict()
+        """Groups that changed: no member acts before its group was looked at."""
+        self.put_off: OrderedDict[GroupKey, None] = OrderedDict()
+        """The same for groups that are looked at with the next tick."""
+        self.timed: OrderedDict[GroupKey, None] = OrderedDict()
+        """Those with a clock."""
+        self.waiting: OrderedDict[RequestId, None] = OrderedDict()
+        """Members that show their group's waiting reason, the one updated longest ago first."""
+        self.owed: OrderedDict[RequestId, None] = OrderedDict()
+        """Leaders that were offered something when they could not be tried."""
+        self.trial: Trial | None = None
+        self.rest_until = -1e9
+        """Until then failed searches delay the next trial."""
+
+    def know(self, request: RequestId, key: GroupKey | None) -> None:
+        """A request is of this group; of none any more, or gone."""
+        before = self.member_of.get(request)
+        if before == key:
+            return
+        if before is not None:
+            self._leave(request, before)
+        if key is not None:
+            self.member_of[request] = key
+            self.of.setdefault(key, Gang(key)).members[request] = None
+            self.touch(request)
+
+    def touch(self, request: RequestId) -> None:
+        """A request changed: its group is looked at before any member acts."""
+        key = self.member_of.get(request)
+        if key is not None:
+            self.of[key].touched[request] = None
+            self.dirty[key] = None
+
+    def note_hold(self, request: RequestId, *, holds: bool) -> None:
+        """Whether a request may have a slice on a node that is not open yet."""
+        key = self.member_of.get(request)
+        if key is None or (request in self.of[key].held) == holds:
+            return
+        if holds:
+            self.of[key].held[request] = None
+        else:
+            del self.of[key].held[request]
+        self.touch(request)
+
+    def is_unknown(self, request: RequestId) -> bool:
+        """Whether a member's group is still to be looked at."""
+        key = self.member_of[request]
+        return key in self.dirty or key in self.put_off
+
+    def note_looked_at(self, request: RequestId) -> None:
+        """A request was reconciled: if its group is still to be looked at, it is looked at again after that."""
+        if request in self.member_of and self.is_unknown(request):
+            self.of[self.member_of[request]].looked[request] = None
+
+    def stand_of(self, request: RequestId) -> GangStatus:
+        """What its group means for a member now; while that is unknown it waits."""
+        if self.is_unknown(request):
+            return GangStatus.WAITS
+        return self.of[self.member_of[request]].stands.get(request, GangStatus.WAITS)
+
+    def leads(self, request: RequestId) -> bool:
+        """Whether a request waits in the queue on behalf of its group."""
+        key = self.member_of.get(request)
+        if key is None:
+            return False
+        party = self.of[key].party_of.get(request)
+        return party is not None and party.leader == request
+
+    def _leave(self, request: RequestId, key: GroupKey) -> None:
+        del self.member_of[request]
+        self.waiting.pop(request, None)
+        self.owed.pop(request, None)
+        gang = self.of[key]
+        del gang.members[request]
+        gang.stands.pop(request, None)
+        gang.party_of.pop(request, None)
+        gang.looked.pop(request, None)
+        gang.held.pop(request, None)
+        gang.touched[request] = None
+        self.dirty[key] = None

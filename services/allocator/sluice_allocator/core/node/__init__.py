@@ -1,0 +1,1 @@
+"""Nodes: adopted before use, and taken out of use."""

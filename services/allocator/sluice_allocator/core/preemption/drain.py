@@ -1,0 +1,87 @@
+"""
+Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show about cordons.
+
+A drain's evictions follow from the cordon, the grants and the bindings, so that lifting the cordon lifts the orders,
+and a restart orders the same. A pod goes through its source, as `kubectl drain` does it
+(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where the eviction is refused.
+"""
+
+from itertools import islice
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Bound, Cordoned, Grant
+from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.state.bus_cache import request_of
+from sluice_allocator.core.state.context import Desk
+
+NAMED_MAX = 3
+"""Most cordons named in a waiting reason."""
+LOOKED_AT_MAX = 20
+"""Most cordons searched for those that matter to a request, so that the cost does not grow with the fleet."""
+
+
+def why_drained(desk: Desk, grant: Grant) -> str | None:
+    """
+    Why the pod of a grant has to leave its node; None when it need not.
+
+    Only a pod that is bound to this place: evicting one with another place would end that one too, and a slice that
+    is still being made is bound within a bounded time, or given up.
+    """
+    booking = grant.booking
+    cordon = desk.world.cordons.get(booking.node)
+    if cordon is None or not cordon.drain:
+        return None
+    if cordon.gpus and not any(device.gpu in cordon.gpus for device in booking.devices):
+        return None
+    binding = desk.world.bindings.get(booking.request)
+    if not isinstance(binding, Bound) or binding.allocation != booking.allocation:
+        return None
+    return f"{_what(cordon)} drained{_because(cordon)}"
+
+
+def look_at_drained(desk: Desk, node: NodeName) -> None:
+    """
+    A node's cordon changed: look again at the pods there.
+
+    Decisions queued under the node's guard are made again: no guard covers cordons, and a grant would follow one that
+    its writer knows.
+    """
+    desk.take_back(subjects.ledger_filter(node))
+    known = desk.fleet.nodes.get(node)
+    for allocation in known.taken if known is not None else ():
+        entry = desk.world.ledger.get(allocation)
+        if entry is not None:
+            desk.changed_requests[request_of(entry)] = None
+
+
+def with_cordons(desk: Desk, why: NoPlace) -> NoPlace:
+    """A waiting reason, with the cordons of GPUs of the models in it."""
+    models = {each.of for each in why.reasons if each.reason is WaitReason.NODE_CORDONED}
+    if not models:
+        return why
+    cordons = islice(desk.world.cordons.values(), LOOKED_AT_MAX)
+    named = [cordon for cordon in cordons if models & _models_of(desk, cordon)][:NAMED_MAX]
+    if not named:
+        return why
+    words = "; ".join(f"{_what(cordon)} cordoned{_because(cordon)}" for cordon in named)
+    return NoPlace(f"{why.message}; {words}", why.reasons, why.more)
+
+
+def _models_of(desk: Desk, cordon: Cordoned) -> set[str]:
+    known = desk.shown.get(cordon.node)
+    gpus = known.gpus if known is not None else ()
+    return {gpu.model for gpu in gpus if not cordon.gpus or gpu.uuid in cordon.gpus}
+
+
+def _what(cordon: Cordoned) -> str:
+    if not cordon.gpus:
+        return f"{cordon.node} is"
+    return f"{len(cordon.gpus)} GPU{'s' if len(cordon.gpus) > 1 else ''} of {cordon.node} " + (
+        "are" if len(cordon.gpus) > 1 else "is"
+    )
+
+
+def _because(cordon: Cordoned) -> str:
+    return f" ({cordon.why})" if cordon.why else ""

@@ -1,0 +1,118 @@
+"""
+Remembers evictions: since when each is waited for, and which pods are exempt for a while.
+
+Losing it costs time, never a slice: a blocked eviction is then waited for again.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import DeviceGrant
+from sluice_allocator.core.config import SchedulerConfig
+
+
+@dataclass(slots=True)
+class EvictionBackoff:
+    """Evictions under way, and failed ones."""
+
+    rules: SchedulerConfig
+    look: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
+    """Allocations for which it may have changed whether they may be evicted."""
+    taken: dict[AllocationId, AllocationId] = field(default_factory=dict)
+    """Those whose place goes to a grant that is decided and not settled, with that grant."""
+    _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
+    """
+    By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
+    ledger yet, or on a place that others still have. With their certain part: shares that are being resized keep the
+    smaller size.
+    """
+    leaving_of: dict[AllocationId, str] = field(default_factory=dict)
+    """The same by allocation: its namespace."""
+    _since: dict[RequestId, float] = field(default_factory=dict)
+    _failures: dict[RequestId, int] = field(default_factory=dict)
+    _until: dict[RequestId, float] = field(default_factory=dict)
+    _alarms: list[tuple[float, RequestId]] = field(default_factory=list)
+    """A heap of when to look again at a request."""
+
+    # -- who is in the way of a promise ---------------------------------------------------------------------------
+
+    def take(self, promise: AllocationId, after: tuple[AllocationId, ...]) -> None:
+        """A grant is decided that comes after these."""
+        for each in after:
+            self.taken[each] = promise
+            self.look[each] = None
+
+    def let_go(self, promise: AllocationId) -> None:
+        """That grant is settled: the ledger decides from now on. A handful are unsettled at a time."""
+        for each in [each for each, by in self.taken.items() if by == promise]:
+            del self.taken[each]
+            self.look[each] = None
+
+    def leaves(self, namespace: str, allocation: AllocationId, keeps: tuple[DeviceGrant, ...] = ()) -> None:
+        """A booking will be gone except for this part, or is not certain."""
+        self._leaving.setdefault(namespace, {})[allocation] = keeps
+        self.leaving_of[allocation] = namespace
+
+    def settle(self, allocation: AllocationId) -> None:
+        """It is gone, or stays after all."""
+        namespace = self.leaving_of.pop(allocation, None)
+        if namespace is not None:
+            del self._leaving[namespace][allocation]
+            if not self._leaving[namespace]:
+                del self._leaving[namespace]
+
+    def leaving(self, namespace: str) -> Mapping[AllocationId, tuple[DeviceGrant, ...]]:
+        """Bookings of a namespace that fill no guarantee except for these parts."""
+        return self._leaving.get(namespace, {})
+
+    # -- evictions that take time ---------------------------------------------------------------------------------
+
+    def awaited(self, request: RequestId, now: float) -> None:
+        """A pod's eviction is ordered, or its slice is waited for; called repeatedly."""
+        if request not in self._since:
+            self._since[request] = now
+            for patience_s in (self.rules.eviction_patience_s, self.rules.eviction_gone_s):
+                heapq.heappush(self._alarms, (now + patience_s, request))
+
+    @property
+    def has_orders(self) -> bool:
+        """Whether this process waits for any eviction."""
+        return bool(self._since)
+
+    def over(self, request: RequestId) -> None:
+        """It need not be evicted any more, or nothing is left of it."""
+        self._since.pop(request, None)
+
+    def is_overdue(self, request: RequestId, now: float, *, done: bool) -> bool:
+        """Whether an eviction has taken too long: until it was carried out, or (`done`) until the slice was gone."""
+        since = self._since.get(request)
+        patience_s = self.rules.eviction_gone_s if done else self.rules.eviction_patience_s
+        return since is not None and now - since >= patience_s
+
+    def failed(self, request: RequestId, now: float) -> None:
+        """A pod could not be evicted: exempt it for a while, longer each time."""
+        failures = self._failures.get(request, 0)
+        pause_s = min(self.rules.spare_first_s * 2 ** min(failures, 30), self.rules.spare_max_s)
+        self._failures[request] = failures + 1
+        self._until[request] = now + pause_s
+        heapq.heappush(self._alarms, (now + pause_s, request))
+
+    def is_spared(self, request: RequestId, now: float) -> bool:
+        """Whether a pod is exempt at the moment."""
+        return self._until.get(request, now) > now
+
+    def due(self, now: float) -> list[RequestId]:
+        """Requests to be looked at again because time passed."""
+        requests: dict[RequestId, None] = {}
+        while self._alarms and self._alarms[0][0] <= now and len(requests) < self.rules.settle_batch:
+            requests[heapq.heappop(self._alarms)[1]] = None
+        return list(requests)
+
+    def forget(self, request: RequestId) -> None:
+        """A request is gone."""
+        self._since.pop(request, None)
+        self._failures.pop(request, None)
+        self._until.pop(request, None)

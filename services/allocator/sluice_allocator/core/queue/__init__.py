@@ -1,0 +1,1 @@
+"""The pending queue: order, offers of freed capacity, backoff. Data without decisions."""

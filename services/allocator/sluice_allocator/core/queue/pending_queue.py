@@ -1,0 +1,287 @@
+"""
+The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group.
+
+If the head of a group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory
+grows with the number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only,
+and come in, in turn, as others leave.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested, Claim, PodTerm, SpreadTerm
+from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.sorted_keys import QueueKey, QueueKeys
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
+    """
+    A request's needs: requests of equal shapes fit the same places.
+
+    Its owner is included where it decides: shares live among those of the same namespace and user, a `limited`
+    namespace may have to wait where others need not, and terms about other pods name one namespace and labels. So is
+    being in a group, which gets no reservations and evicts no pods, and so is a request that does not preempt: behind
+    such a head the rest of its shape would get none either.
+    """
+    more = _more_of(request) if request.resource_claims or request.same_gpu or request.alternatives else ()
+    sets = (request.claims, *request.alternatives)
+    is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for one in sets for claim in one)
+    claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
+    namespace = request.namespace if is_shared or limited else None
+    served_by = request.leeway.substitute != "no"
+    of_group = request.group is not None
+    host, alike = request.host, (namespace, served_by, of_group, request.preempts)
+    asked = (claims, host, request.node_policy, request.gpu_policy, *alike, *more)
+    if not (host.beside or host.apart or host.spread):
+        return _encoder.encode(asked)
+    terms: tuple[PodTerm | SpreadTerm, ...] = (*host.beside, *host.apart, *host.spread)
+    keys = {each.key for term in terms for each in term.selector}
+    labels = sorted((key, value) for key, value in request.labels.items() if key in keys)
+    return _encoder.encode((*asked, request.namespace, labels))
+
+
+def _more_of(request: AllocationRequested) -> tuple[object, ...]:
+    """What it needs besides: containers count by name where a group or an alternative may name them."""
+    alternatives = [[replace(claim, driver_capabilities="") for claim in claims] for claims in request.alternatives]
+    names = [claim.container for claim in request.claims] if request.same_gpu or request.alternatives else []
+    return bool(request.resource_claims), request.same_gpu, alternatives, names
+
+
+def singleton_shape(shape: bytes, request: RequestId) -> bytes:
+    """The shape of a request that may fail where its equals fit: neither represents the other."""
+    return shape + request.encode()
+
+
+def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:
+    uid = claim.uid if keep_uid else None
+    return replace(claim, container="", uid=uid, driver_capabilities="")
+
+
+@dataclass(slots=True, eq=False)
+class PendingShape:
+    """Waiting requests of one shape."""
+
+    shape: bytes
+    members: QueueKeys = field(default_factory=QueueKeys)
+    why: NoPlace | None = None
+    """Why the whole fleet had no place for this shape at the last search; None before that."""
+    searched_at: float = -1e9
+    promise_failures: int = 0
+    """How often no reservation could be made for its first."""
+    aside: str | None = None
+    """The namespace whose limits it waits for, while places are of no use to it."""
+
+
+class PendingQueue:
+    """Requests that want a place."""
+
+    def __init__(self, most: int = 1 << 62) -> None:
+        """Start empty. `most` may wait inside."""
+        self._most = most
+        self._turns = QueueKeys()
+        """Of all that wait inside."""
+        self._outside: dict[RequestId, QueueKey] = {}
+        self._outside_turns = QueueKeys()
+        self._put_out: OrderedDict[RequestId, None] = OrderedDict()
+        """Requests that are newly outside."""
+        self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()
+        """Ordered by when each was looked at last."""
+        self._groups: dict[bytes, PendingShape] = {}
+        self._heads = QueueKeys()
+        self._aside: dict[str, QueueKeys] = {}
+        """By namespace, the heads of the groups that wait for its limits and not for places."""
+
+    def __contains__(self, request: RequestId) -> bool:
+        """Whether a request waits."""
+        return request in self._waiting
+
+    @property
+    def shapes(self) -> Mapping[bytes, PendingShape]:
+        """The shapes of waiting requests."""
+        return self._groups
+
+    def __len__(self) -> int:
+        """The number of waiting requests."""
+        return len(self._waiting)
+
+    def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
+        """
+        Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
+        is kept outside: then all inside come before it.
+
+        A request that already waits keeps its original sequence.
+        """
+        before = self._waiting.get(request)
+        if before is not None and before[0].shape == shape and before[1][0] == rank:
+            return False
+        known = before[1] if before is not None else self._outside.get(request)
+        turn = (rank, known[1] if known is not None else sequence, request)
+        if before is None and known == turn and not self.has_room:
+            return False  # outside, and still so
+        self.remove(request)
+        if not self._makes_room_for(turn):
+            self._keep_outside(turn)
+            return False
+        group = self._groups.get(shape)
+        if group is None:
+            group = self._groups[shape] = PendingShape(shape)
+        self._waiting[request] = (group, turn)
+        self._turns.add(turn)
+        head = group.members.first() if group.members else None
+        group.members.add(turn)
+        if head is None or turn < head:
+            heads = self._heads_of(group)
+            heads.add(turn)
+            if head is not None:
+                heads.remove(head)
+        return True
+
+    def remove(self, request: RequestId) -> None:
+        """Remove a request."""
+        outside = self._outside.pop(request, None) if self._outside else None
+        if outside is not None:
+            self._outside_turns.remove(outside)
+            self._put_out.pop(request, None)
+            return
+        found = self._waiting.pop(request, None)
+        if found is None:
+            return
+        group, turn = found
+        self._turns.remove(turn)
+        was_head = group.members.first() == turn
+        group.members.remove(turn)
+        if was_head:
+            if group.members:
+                self._heads_of(group).add(group.members.first())
+            else:
+                del self._groups[group.shape]
+            self._remove_head(group, turn)
+
+    # -- the limit ------------------------------------------------------------------------------------------------
+
+    @property
+    def outside(self) -> Mapping[RequestId, QueueKey]:
+        """Requests kept outside the full queue."""
+        return self._outside
+
+    def why_outside(self) -> NoPlace:
+        """Why a request is kept outside."""
+        inside, outside = len(self), len(self._outside)
+        message = (
+            f"the queue is full: {inside} requests wait, and {outside} more outside of it; this one enters it in "
+            "its turn when others have a place or are withdrawn (the limit is the allocator's waiting_max)"
+        )
+        return NoPlace(message, (ReasonCount(reason=WaitReason.QUEUE_FULL, count=outside, of="requests"),))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait inside."""
+        return len(self._waiting) < self._most
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a request newly outside has no reason yet, or one may come in."""
+        return bool(self._put_out) or (bool(self._outside) and self.has_room)
+
+    def next_put_out(self) -> RequestId | None:
+        """A request newly outside, each once; None when there is none."""
+        return self._put_out.popitem(last=False)[0] if self._put_out else None
+
+    def next_to_let_in(self) -> RequestId | None:
+        """The next request to come in; None when none is outside, or none may."""
+        return self._outside_turns.first()[2] if self._outside and self.has_room else None
+
+    def _makes_room_for(self, turn: QueueKey) -> bool:
+        """
+        Whether one with this turn may come in: there is room and none outside comes before it, or the last one inside
+        comes after it and goes out.
+        """
+        if self.has_room:
+            return not self._outside or turn < self._outside_turns.first()
+        last = self._turns.last() if self._turns else None
+        if last is None or last < turn:
+            return False
+        self.remove(last[2])
+        self._keep_outside(last)
+        return True
+
+    def _keep_outside(self, turn: QueueKey) -> None:
+        self._outside[turn[2]] = turn
+        self._outside_turns.add(turn)
+        self._put_out[turn[2]] = None
+
+    # -- who is tried ---------------------------------------------------------------------------------------------
+
+    def group_of(self, request: RequestId) -> PendingShape:
+        """The group in which a request waits."""
+        return self._waiting[request][0]
+
+    def is_head(self, request: RequestId) -> bool:
+        """Whether a request that waits is the first of its group."""
+        group, turn = self._waiting[request]
+        return group.members.first() == turn
+
+    def before(self, request: RequestId) -> int:
+        """How many of its group are tried before a waiting request."""
+        group, turn = self._waiting[request]
+        return group.members.before(turn)
+
+    def ahead(self, request: RequestId) -> int:
+        """How many of all that wait inside come before a waiting request, whatever their shape."""
+        return self._turns.before(self._waiting[request][1])
+
+    def set_aside(self, request: RequestId, namespace: str) -> None:
+        """Offer no places to a waiting request's group: its namespace's limits forbid them."""
+        self._move(self.group_of(request), namespace)
+
+    def offer_again(self, request: RequestId) -> None:
+        """Offer places to a waiting request's group again."""
+        self._move(self.group_of(request), None)
+
+    def aside_after(self, namespace: str, turn: QueueKey | None) -> QueueKey | None:
+        """As `head_after`, of the groups that wait for the limits of a namespace."""
+        heads = self._aside.get(namespace)
+        return heads.after(turn) if heads is not None else None
+
+    def those(self, is_of: Callable[[RequestId], bool]) -> list[RequestId]:
+        """Waiting requests for which this holds, in turn. Walks over all: not for decisions."""
+        turns = sorted(turn for _, turn in self._waiting.values() if is_of(turn[2]))
+        return [request for _, _, request in turns]
+
+    def head_after(self, turn: QueueKey | None) -> QueueKey | None:
+        """The first head whose turn is after this one; the very first after None. None at the end."""
+        return self._heads.after(turn)
+
+    def next_to_refresh(self) -> RequestId:
+        """Round robin over all that wait. There must be one."""
+        request = next(iter(self._waiting))
+        self._waiting.move_to_end(request)
+        return request
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _heads_of(self, group: PendingShape) -> QueueKeys:
+        """Where the head of a group has its turn."""
+        return self._heads if group.aside is None else self._aside.setdefault(group.aside, QueueKeys())
+
+    def _remove_head(self, group: PendingShape, turn: QueueKey) -> None:
+        heads = self._heads_of(group)
+        heads.remove(turn)
+        if group.aside is not None and not heads:
+            del self._aside[group.aside]
+
+    def _move(self, group: PendingShape, aside: str | None) -> None:
+        if group.aside == aside:
+            return
+        head = group.members.first()
+        self._remove_head(group, head)
+        group.aside = aside
+        self._heads_of(group).add(head)

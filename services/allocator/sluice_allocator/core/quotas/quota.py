@@ -1,0 +1,304 @@
+"""
+Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found.
+
+A limit is policy and may change, so it refuses no request: one that would exceed it waits with a reason, and costs
+nothing meanwhile. Bookings count from the grant until the agent reports the slice gone; so a limit set later counts
+what runs, and a revoke frees nothing yet. That is exact with one active allocator; `excess` covers the rest.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from sluice.contracts.ids import AllocationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Amounts,
+    Claim,
+    DeviceGrant,
+    Grant,
+    QuotaSet,
+)
+from sluice.contracts.messages.operators import NO_AMOUNTS
+from sluice.contracts.quotas.usage import PERMILLE, Usage, total
+from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
+from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
+from sluice_allocator.core.quotas.unadopted_usage import least_of, silent_source, usage_unbooked
+from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.grant_facts import is_promise
+
+DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
+_WORDS = {DEVICES: "devices", MEMORY: "MiB of memory", COMPUTE: "compute slices"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """
+    One limit that would be exceeded.
+
+    All numbers are in units of `dimension` (devices, MiB, thousandths of compute slices). `most` is the most that would
+    fit now. `of_one` tells the limit of one pod from that of all together.
+    """
+
+    namespace: str
+    dimension: str
+    of_one: bool
+    limit: int
+    used: int
+    """By the namespace's other requests."""
+    asked: int
+    most: int
+
+    def sentence(self) -> str:
+        """What is exceeded, by which namespace, and what would fit."""
+        used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
+        limit = amount_text(self.dimension, self.limit)
+        fits = f"at most {most}" if self.most else "nothing more"
+        if self.limit == 0:
+            whose = "its limit for one pod" if self.of_one else "its quota"
+            return f"namespace {self.namespace} may have no {_WORDS[self.dimension]}: {whose} is 0"
+        if self.of_one:
+            return (
+                f"one pod of namespace {self.namespace} may have {limit}; this one asks for {asked}, "
+                f"and {fits} would fit now"
+            )
+        return (
+            f"namespace {self.namespace} may have {limit} and has {used}; this one asks for {asked}, "
+            f"and {fits} would fit now"
+        )
+
+    def sentence_of_all(self) -> str:
+        """The same for several pods that start together."""
+        limit, asked = amount_text(self.dimension, self.limit), _number(self.dimension, self.asked)
+        return f"namespace {self.namespace} may have {limit} in all, and they take {asked} at least"
+
+    def reason(self) -> ReasonCount:
+        """The same as data: by how much it is exceeded."""
+        over = self.asked - self.limit if self.of_one else self.used + self.asked - self.limit
+        return ReasonCount(
+            reason=WaitReason.QUOTA_EXCEEDED,
+            count=-(-over // PERMILLE) if self.dimension == COMPUTE else over,
+            of=f"{_WORDS[self.dimension]} over the quota of namespace {self.namespace}",
+            known_as=KNOWN_AS[WaitReason.QUOTA_EXCEEDED],
+        )
+
+
+def amount_text(dimension: str, number: int) -> str:
+    """An amount of a dimension, for users."""
+    words = _WORDS[dimension]
+    one = PERMILLE if dimension == COMPUTE else 1
+    return f"{_number(dimension, number)} {words.removesuffix('s') if number == one else words}"
+
+
+def _number(dimension: str, number: int) -> str:
+    return f"{number / PERMILLE:g}" if dimension == COMPUTE else str(number)
+
+
+# -- what others ask ----------------------------------------------------------------------------------------------
+
+
+def usage_of(desk: Desk, devices: Iterable[DeviceGrant]) -> Usage:
+    """The usage of such devices."""
+    return desk.fleet.usage_of(devices)
+
+
+def usage(desk: Desk, namespace: str) -> Usage:
+    """The usage of a namespace: granted, reserved, or being revoked."""
+    return desk.fleet.accounts.used(namespace)
+
+
+def guaranteed(desk: Desk, namespace: str) -> Amounts:
+    """A namespace's guarantee. None: no guarantee in a dimension."""
+    quota = desk.world.quotas.get(namespace)
+    return quota.guaranteed if quota is not None else NO_AMOUNTS
+
+
+def keeps_guarantee(desk: Desk, namespace: str, lost: Usage) -> bool:
+    """Whether a namespace that loses so much still has its guarantee in the dimensions that it loses."""
+    left = usage(desk, namespace) - lost
+    sure = guaranteed(desk, namespace)
+    return all(
+        limit is None or taken == 0 or rest >= limit
+        for (_, limit, rest), (_, _, taken) in zip(_by_dimension(sure, left), _by_dimension(sure, lost), strict=True)
+    )
+
+
+def forbids(
+    desk: Desk, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
+) -> Exceeded | None:
+    """
+    Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
+
+    `granted` is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden,
+    even if a namespace is over its limits.
+    """
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return None
+    others = usage(desk, namespace) - counts + usage_unbooked(desk, namespace, None)
+    before = granted if granted is not None else counts
+    grows = {name for (name, _, had), (_, _, has) in _pairs(before, after) if has > had}
+    return next((each for each in _exceeded(quota, others, after) if each.dimension in grows), None)
+
+
+def forbids_place(
+    desk: Desk,
+    request: RequestId | None,
+    namespace: str,
+    devices: Iterable[DeviceGrant],
+    after: Iterable[AllocationId] = (),
+) -> tuple[Exceeded, ...]:
+    """
+    The limits that a namespace would exceed with these devices too; empty where it may have them.
+
+    With `after` the devices are had when those are gone, so their usage does not count if they are of the same
+    namespace. Nor does what is reserved for `request`: it has one or the other.
+    """
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return ()
+    promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
+    instead = {*after, *(each for each in promised if _is_promise(desk, each))}
+    used = usage(desk, namespace) + usage_unbooked(desk, namespace, request)
+    others = used - total(_booked(desk, namespace, instead))
+    return _exceeded(quota, others, desk.fleet.usage_of(devices))
+
+
+def why_waits(desk: Desk, request: RequestId | None, asking: Asking) -> NoPlace | None:
+    """Why a namespace's limits allow no place for these claims now; None where they do not forbid it."""
+    over = forbids_asking(desk, request, asking.namespace, asking.claims)
+    if over is not None or asking.namespace not in desk.world.quotas:
+        return over
+    found = find_place(desk.fleet, asking)
+    return no_place(forbids_place(desk, request, asking.namespace, found.devices)) if isinstance(found, Place) else None
+
+
+def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims: tuple[Claim, ...]) -> NoPlace | None:
+    """The limits that any place for these claims would certainly exceed; None where one may fit."""
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return None
+    unknown = why_unknown(desk, request, namespace)
+    if unknown is not None:
+        return unknown
+    promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
+    own = total(_booked(desk, namespace, {each for each in promised if _is_promise(desk, each)}))
+    others = usage(desk, namespace) - own + usage_unbooked(desk, namespace, request)
+    return no_place(_exceeded(quota, others, least_of(desk, claims)))
+
+
+def why_unknown(desk: Desk, request: RequestId | None, namespace: str) -> NoPlace | None:
+    """Why the usage of a namespace with limits is unknown; None where it is known."""
+    quota = desk.world.quotas.get(namespace)
+    silent = silent_source(desk, request) if quota is not None and quota.total != NO_AMOUNTS else None
+    return _nobody_knows(namespace, silent) if silent is not None else None
+
+
+def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:
+    """The first limit that would exclude so much even if the namespace had nothing else."""
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return None
+    rows = _by_dimension(quota.total, least)
+    over = (Exceeded(namespace, name, False, limit, 0, asks, 0) for name, limit, asks in rows if limit is not None)
+    return next((each for each in over if each.asked > each.limit), None)
+
+
+def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
+    """The same as a waiting reason."""
+    if not over:
+        return None
+    return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
+
+
+def beyond(limits: Amounts, used: Usage) -> str:
+    """The first dimension in which a usage exceeds these limits; empty where none."""
+    rows = _by_dimension(limits, used)
+    return next((_WORDS[name] for name, limit, has in rows if limit is not None and has > limit), "")
+
+
+def _exceeded(quota: QuotaSet, others: Usage, asked: Usage) -> tuple[Exceeded, ...]:
+    found = []
+    whole, one = quota.total, quota.request
+    rows = zip(_by_dimension(whole, others), _by_dimension(one, asked), strict=True)
+    for (name, in_all, used), (_, in_one, asks) in rows:
+        left = [limit for limit in (in_one, in_all - used if in_all is not None else None) if limit is not None]
+        most = max(0, min(left, default=0))
+        if in_one is not None and asks > in_one:
+            found.append(Exceeded(quota.namespace, name, True, in_one, used, asks, most))
+        elif in_all is not None and asks > 0 and used + asks > in_all:
+            found.append(Exceeded(quota.namespace, name, False, in_all, used, asks, most))
+    return tuple(found)
+
+
+def _by_dimension(limits: Amounts, usage_: Usage) -> Iterator[tuple[str, int | None, int]]:
+    """Name, limit and usage of each dimension, in its units."""
+    slices = limits.compute_slices
+    yield DEVICES, limits.gpus, usage_.gpus
+    yield MEMORY, limits.memory_mib, usage_.memory_mib
+    yield COMPUTE, slices * PERMILLE if slices is not None else None, usage_.compute_permille
+
+
+def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, int], tuple[str, int | None, int]]]:
+    return zip(_by_dimension(NO_AMOUNTS, one), _by_dimension(NO_AMOUNTS, other), strict=True)
+
+
+def _booked(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
+    """The usage of those allocations that are booked, and of a namespace."""
+    for allocation in allocations:
+        booking = desk.fleet.booking(allocation)
+        if booking is not None and booking.namespace == namespace:
+            yield desk.fleet.usage_of(booking.devices)
+
+
+def _is_promise(desk: Desk, allocation: AllocationId) -> bool:
+    entry = desk.world.ledger.get(allocation)
+    return isinstance(entry, Grant) and is_promise(desk, entry)
+
+
+def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
+    message = f"namespace {namespace} has limits, and its source {source!r} has not reported all slices of its pods yet"
+    known_as = KNOWN_AS[WaitReason.QUOTA_EXCEEDED]
+    of = "sources that have not reported yet"
+    return NoPlace(message, (ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=1, of=of, known_as=known_as),))
+
+
+# -- what was changed ---------------------------------------------------------------------------------------------
+
+
+def limits_changed(desk: Desk, namespace: str) -> None:
+    """A namespace's limits changed or are gone: its waiting requests are looked at again."""
+    _try_again(desk, lambda asked: asked.namespace == namespace)
+    desk.over_quota.wake(namespace)
+
+
+def source_has_spoken(desk: Desk, source: SourceName) -> None:
+    """A source published all of its requests: look again at those that waited for that."""
+    was_complete = desk.over_quota.complete.pop(source, False) is not False
+    if source not in desk.world.sources:
+        return
+    desk.over_quota.complete[source] = None
+    if was_complete or not desk.world.quotas:
+        return
+    _try_again(desk, lambda asked: asked.source == source and asked.namespace in desk.world.quotas)
+    for namespace in desk.world.quotas:
+        desk.over_quota.wake(namespace)
+
+
+def _try_again(desk: Desk, concerns: Callable[[AllocationRequested], bool]) -> None:
+    """Not only requests set aside: others had a place that takes too much, and groups are tried as one."""
+
+    def is_concerned(request: RequestId) -> bool:
+        asked = desk.world.requests.get(request)
+        return isinstance(asked, AllocationRequested) and concerns(asked)
+
+    waiting = dict.fromkeys(desk.queue.those(is_concerned))
+    desk.changed_requests |= waiting
+    desk.to_try |= waiting
+
+
+def look_at_given_back(desk: Desk) -> None:
+    """Namespaces have less than before: their requests that wait for that are tried again."""
+    for namespace in desk.fleet.accounts.given_back:
+        if desk.queue.aside_after(namespace, None) is not None:
+            desk.over_quota.wake(namespace)
+    desk.fleet.accounts.given_back.clear()

@@ -1,0 +1,128 @@
+"""
+Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
+
+Losing it costs time: all of it follows from facts that are looked at again.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.messages import Claim
+from sluice.contracts.quotas.usage import NOTHING, Usage, total
+from sluice_allocator.core.sorted_keys import QueueKey
+
+LEAST_REMEMBERED = 4096
+"""Most different requests whose least usage is remembered."""
+
+
+@dataclass(slots=True)
+class UnadoptedUsage:
+    """Requests whose source remembers a slice without a ledger entry."""
+
+    claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)
+    """By namespace; none is empty."""
+    _namespace_of: dict[RequestId, str] = field(default_factory=dict)
+    _totals: dict[str, tuple[int, Usage]] = field(default_factory=dict)
+    """The least usage of a namespace's requests when last computed, for so many models of GPUs."""
+    _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)
+    """Requests that came since (or went: False), so that the sum need not be computed for each of them."""
+
+    def put(self, request: RequestId, namespace: str, claims: tuple[Claim, ...]) -> None:
+        """The ledger lacks its slice (yet)."""
+        if self.claims_of.get(namespace, {}).get(request) == claims:
+            return
+        self.drop(request)
+        self._namespace_of[request] = namespace
+        self.claims_of.setdefault(namespace, {})[request] = claims
+        self._note(namespace, claims, came=True)
+
+    def drop(self, request: RequestId) -> str | None:
+        """The ledger has it, or there is none. Returns the namespace, if that is new."""
+        namespace = self._namespace_of.pop(request, None)
+        if namespace is not None:
+            claims = self.claims_of[namespace].pop(request)
+            if not self.claims_of[namespace]:
+                del self.claims_of[namespace]
+            self._note(namespace, claims, came=False)
+        return namespace
+
+    def sum_up(self, namespace: str, models: int, least: Callable[[tuple[Claim, ...]], Usage]) -> Usage:
+        """The least usage of a namespace's requests, on so many models; `least` computes that of one."""
+        of_models, used = self._totals.get(namespace, (-1, NOTHING))
+        since = self._since.pop(namespace, [])
+        if of_models != models:
+            used = total(least(claims) for claims in self.claims_of.get(namespace, {}).values())
+        for claims, came in since if of_models == models else ():
+            used = used + least(claims) if came else used - least(claims)
+        self._totals[namespace] = (models, used)
+        return used
+
+    def _note(self, namespace: str, claims: tuple[Claim, ...], *, came: bool) -> None:
+        """Update a known total, unless adding it up is as cheap."""
+        if namespace not in self._totals:
+            return
+        since = self._since.setdefault(namespace, [])
+        since.append((claims, came))
+        if len(since) > len(self.claims_of.get(namespace, ())):
+            del self._totals[namespace], self._since[namespace]
+
+
+@dataclass(slots=True)
+class QuotaRetry:
+    """Namespaces to offer what they released, and requests that wait until this process has read its own grant."""
+
+    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)
+    """Namespaces whose waiting groups are being tried again, with the last turn that was."""
+    again: dict[str, None] = field(default_factory=dict)
+    """Those of them that released more meanwhile: tried once more from the first turn on."""
+    unread: list[tuple[int, RequestId]] = field(default_factory=list)
+    """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
+    unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)
+    """What counts without a ledger entry."""
+    complete: dict[SourceName, None] = field(default_factory=dict)
+    """Sources that have published all of their requests in this incarnation of the broker."""
+    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
+    """The same, each once."""
+    _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
+
+    def wake(self, namespace: str) -> None:
+        """A namespace has more room, or other limits: its waiting requests are tried again, in turn."""
+        if namespace in self.woken:
+            self.again[namespace] = None
+        else:
+            self.woken[namespace] = None
+
+    def end(self, namespace: str) -> None:
+        """All were tried. If more was released meanwhile, once more."""
+        del self.woken[namespace]
+        if self.again.pop(namespace, False) is not False:
+            self.woken[namespace] = None
+
+    def await_reading(self, sequence: int, request: RequestId) -> None:
+        """A grant may be bound when everything that was written before it is known."""
+        if (sequence, request) not in self._awaiting:
+            self._awaiting[sequence, request] = None
+            heapq.heappush(self.unread, (sequence, request))
+
+    def read(self, sequence: int) -> list[RequestId]:
+        """Everything up to a sequence is known: the requests that waited for that."""
+        waited = []
+        while self.unread and self.unread[0][0] <= sequence:
+            found = heapq.heappop(self.unread)
+            del self._awaiting[found]
+            waited.append(found[1])
+        return waited
+
+    def known_least(self, claims: tuple[Claim, ...], models: int) -> Usage | None:
+        """The least usage of such claims on so many models, if it was computed."""
+        return self._least.get((claims, models))
+
+    def remember_least(self, claims: tuple[Claim, ...], models: int, least: Usage) -> Usage:
+        """It was computed."""
+        if len(self._least) >= LEAST_REMEMBERED:
+            self._least.clear()
+        self._least[claims, models] = least
+        return least

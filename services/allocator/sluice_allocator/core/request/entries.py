@@ -1,0 +1,122 @@
+"""
+Decides what follows for each ledger entry of one request (PROTOCOL §4).
+
+    granted, and not to stand             -> Revoke, when no other allocator may bind it
+    revoked in an earlier incarnation     -> Revoke again, or no agent would act on it
+    its slice is gone                     -> Closed
+
+The request itself is `requests`' part.
+"""
+
+import msgspec
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
+from sluice_allocator.core.moves.move import note_phase
+from sluice_allocator.core.preemption.candidates import note_revoked
+from sluice_allocator.core.request.grant_validity import AILING, why_decline, why_revoke
+from sluice_allocator.core.reservations.reservation import give_up
+from sluice_allocator.core.state.bus_cache import RequestFact
+from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.grant_facts import is_move
+
+
+class GrantVerdicts(msgspec.Struct, frozen=True):
+    """The valid grants of a request, and why others are not to be bound."""
+
+    standing: dict[AllocationId, Grant] = msgspec.field(default_factory=dict)
+    unfit: dict[AllocationId, str] = msgspec.field(default_factory=dict)
+
+
+_NOTHING = GrantVerdicts()
+
+
+def reconcile_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None) -> GrantVerdicts:
+    """Write what follows for each entry."""
+    if not entries:
+        return _NOTHING
+    judged = GrantVerdicts()
+    for allocation, entry in entries.items():
+        cause = None
+        if isinstance(entry, Grant):
+            if entry.after and is_move(entry):
+                note_phase(desk, entry, asked)
+            cause = why_revoke(desk, entry, asked)
+            waive = (
+                why_decline(desk, entry, asked) if cause is None and isinstance(asked, AllocationRequested) else None
+            )
+            if waive is not None:
+                judged.unfit[allocation] = waive
+            elif cause is None:
+                judged.standing[allocation] = entry
+        _settle_entry(desk, allocation, entry, cause)
+    return judged
+
+
+def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
+    """Write what follows for one entry. `cause`: why it is not to stand, if it is a Grant that is not."""
+    if isinstance(entry, Closed):
+        return
+    slice_ = desk.world.slices.get(allocation)
+    if isinstance(entry, Revoke) and entry.incarnation != desk.world.incarnation:
+        cause = entry.cause  # it landed late, of an earlier incarnation, and no agent acts on it: order it again
+    if cause is None and not isinstance(slice_, SliceGone):
+        return
+    booking = entry.booking
+    address = subjects.ledger(booking.node, allocation)
+    if desk.outbox.busy(address):
+        return
+    if isinstance(slice_, SliceGone):
+        closed = Closed(
+            revision=entry.revision,
+            allocation=allocation,
+            request=booking.request,
+            node=booking.node,
+            cause=entry.cause if isinstance(entry, Revoke) else slice_.cause,
+        )
+        desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
+        return
+    if cause is not None:
+        if isinstance(slice_, AILING):
+            desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
+        revoke(desk, entry, cause)
+
+
+def revoke(desk: Desk, entry: Grant | Revoke, cause: str) -> None:
+    """
+    Revoke a slice, or order that again. Later decisions count without it.
+
+    Of shares that are being shrunk all is booked that may still be used.
+    """
+    booking = entry.booking
+    if isinstance(entry, Grant):
+        give_up(desk, entry)
+    order = Revoke(
+        revision=entry.revision + 1,
+        incarnation=desk.world.incarnation,
+        booking=desk.counted(entry),
+        cause=cause,
+        after=entry.after,
+    )
+    desk.commit(subjects.ledger(booking.node, booking.allocation), order, booking.request)
+    if isinstance(entry, Grant):
+        note_revoked(desk, entry)
+
+
+def settle_stray(desk: Desk, allocation: AllocationId) -> None:
+    """
+    Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread).
+
+    Its agent publishes `SliceGone` until it reads `Closed`.
+    """
+    slice_ = desk.world.slices.get(allocation)
+    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in desk.world.ledger:
+        return
+    node = desk.world.slice_nodes[allocation]
+    address = subjects.ledger(node, allocation)
+    if not desk.outbox.busy(address):
+        closed = Closed(
+            revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
+        )
+        desk.commit(address, closed, slice_.request, ttl_s=desk.rules.closing_ttl_s)

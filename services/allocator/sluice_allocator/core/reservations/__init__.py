@@ -1,0 +1,1 @@
+"""Reservations for requests that waited long."""

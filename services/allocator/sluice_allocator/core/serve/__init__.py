@@ -1,0 +1,1 @@
+"""Finding a place for the requests that wait."""
