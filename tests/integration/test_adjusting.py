@@ -82,7 +82,7 @@ async def test_a_change_is_booked_and_answered_per_field():
         ("quota_request_permille", 1000, 1000, pb.ADJUST_EFFECT_UNCHANGED),
         ("quota_limit_permille", 1000, 1000, pb.ADJUST_EFFECT_UNCHANGED),
     ]
-    (entry,) = [each for each in shell.bench.allocator.desk.world.ledger.values() if isinstance(each, Grant)]
+    (entry,) = [each for each in shell.bench.allocator.ctx.facts.ledger.values() if isinstance(each, Grant)]
     assert (entry.revision, entry.booking.devices[0].share.memory_mib) == (2, 9000)
     assert answer.decided_by == "r1"
 

@@ -56,8 +56,8 @@ def _closes(entry: Entry) -> bool:
 
 
 def _left_in(core: Allocator) -> dict[str, object]:
-    desk = core.desk
-    left = {name: getattr(desk, name) for name in QUEUES}
-    left |= {"booked": list(desk.fleet.booked()), "waiting": len(desk.queue)}
-    left |= {f"moves.{name}": getattr(desk.moves, name) for name in ("standing", "stays_since", "promises")}
+    ctx = core.ctx
+    left = {name: getattr(ctx, name) for name in QUEUES}
+    left |= {"booked": list(ctx.cluster.booked()), "waiting": len(ctx.queue)}
+    left |= {f"moves.{name}": getattr(ctx.moves, name) for name in ("standing", "stays_since", "promises")}
     return {name: value for name, value in left.items() if value}

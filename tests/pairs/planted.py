@@ -22,10 +22,10 @@ from sluice_allocator.core.serve import offers
 
 
 def _ended_before_it_was_answered(_original: Any) -> Any:
-    def is_about_promises(desk: Any, allocation: Any, entry: Any) -> bool:
+    def is_about_promises(ctx: Any, allocation: Any, entry: Any) -> bool:
         """What is counted, and was overwritten before the own write was answered, is counted for ever."""
         waits = isinstance(entry, Grant) and bool(entry.after)
-        return waits or allocation in desk.world.promises or allocation in desk.world.unpromised
+        return waits or allocation in ctx.facts.promises or allocation in ctx.facts.unpromised
 
     return is_about_promises
 
@@ -47,9 +47,9 @@ def _woken_by_itself(original: Any) -> Any:
 
 
 def _never_is_ignored(original: Any) -> Any:
-    def evict_for(desk: Any, request: Any, asked: Any, **named: Any) -> Any:
+    def evict_for(ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
         """Others are evicted for a pod that said it only waits."""
-        return original(desk, request, replace(asked, preempts=True), **named)
+        return original(ctx, request, replace(asked, preempts=True), **named)
 
     return evict_for
 

@@ -39,8 +39,8 @@ class Rest:
         """`fresh` has read everything, and decided nothing."""
         self.judge = judge
         self.source = source
-        self.desk: Desk = fresh.desk
-        self.world = fresh.desk.world
+        self.ctx: Desk = fresh.ctx
+        self.world = fresh.ctx.facts
 
     # -- no process goes on --------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Rest:
         if isinstance(bound, Bound):
             if grants[0].booking.allocation != bound.allocation:
                 raise ViolationError("bound elsewhere", said)
-        elif not is_promise(self.desk, grants[0]):
+        elif not is_promise(self.ctx, grants[0]):
             raise ViolationError("never bound", said)
         elif grants[0].evict:
             raise ViolationError("never evicted", said)
@@ -119,22 +119,22 @@ class Rest:
 
     def agrees(self, name: str, core: Allocator) -> None:
         """What an allocator has in mind is what is on the bus, and nothing is under way."""
-        desk = core.desk
-        if desk.gangs.trial is not None:
+        ctx = core.ctx
+        if ctx.gangs.trial is not None:
             return
-        mine = {each: desk.fleet.booking(each) for each in desk.fleet.booked()}
-        its = {each: self.desk.fleet.booking(each) for each in self.desk.fleet.booked()}
+        mine = {each: ctx.cluster.booking(each) for each in ctx.cluster.booked()}
+        its = {each: self.ctx.cluster.booking(each) for each in self.ctx.cluster.booked()}
         if mine != its:
             differ = sorted(each for each in mine.keys() | its.keys() if mine.get(each) != its.get(each))
             raise ViolationError("books differ", f"{name}: {differ}")
-        left = {key: getattr(desk, key) for key in ("committing", "assumed", "undecided") if getattr(desk, key)}
-        left |= {"taken": desk.sparing.taken} if desk.sparing.taken else {}
+        left = {key: getattr(ctx, key) for key in ("committing", "assumed", "undecided") if getattr(ctx, key)}
+        left |= {"taken": ctx.sparing.taken} if ctx.sparing.taken else {}
         if left:
             raise ViolationError("never decided", f"{name}: {left}")
-        if dict(desk.promised.of_model) != dict(self.desk.promised.of_model):
-            text = f"{name}: {desk.promised.of_model}, and there are {self.desk.promised.of_model}"
+        if dict(ctx.promised.of_model) != dict(self.ctx.promised.of_model):
+            text = f"{name}: {ctx.promised.of_model}, and there are {self.ctx.promised.of_model}"
             raise ViolationError("promises counted", text)
-        if core.unfinished and not desk.sparing.look:
+        if core.unfinished and not ctx.sparing.look:
             raise ViolationError("never finished", name)
 
 

@@ -205,9 +205,9 @@ class World:
             for entry in self.bus.everything(stream):
                 core.handle(Observed(stream, entry), 0.0)
             core.handle(ReadingCaughtUp(stream), 0.0)
-        for node in list(core.desk.changed_nodes):
-            reconcile_node(core.desk, node)
-        for allocation in list(core.desk.world.ledger):
+        for node in list(core.ctx.changed_nodes):
+            reconcile_node(core.ctx, node)
+        for allocation in list(core.ctx.facts.ledger):
             core._rebook(allocation)
         return core
 

@@ -39,9 +39,9 @@ class Waiting:
         """`fresh` has read everything, and decided nothing."""
         self.judge = judge
         self.source = source
-        self.desk = fresh.desk
-        self.world = fresh.desk.world
-        self.rules = fresh.desk.rules
+        self.ctx = fresh.ctx
+        self.world = fresh.ctx.facts
+        self.rules = fresh.ctx.rules
 
     def who_waits(self) -> None:
         """Each living pod has its slice, or waits for something true, with a published reason."""
@@ -70,20 +70,20 @@ class Waiting:
 
     def _waits_for_something(self, pod: Pod) -> None:
         asked, said = self.world.requests[pod.uid], self.world.waiting[pod.uid]
-        promise = standing_promise(self.desk, pod.uid)
+        promise = standing_promise(self.ctx, pod.uid)
         story = f"{pod.uid} {asked.claims}: {said.message}; {brief(promise) if promise is not None else 'no promise'}"
         if not self.world.quotas:
             found = Chooser(self._truth(promise)).some_place(asking_of(asked))
             if found is not None:
                 raise ViolationError("waits for nothing", f"{found}; {story}")
-        if forbids_asking(self.desk, pod.uid, asked.namespace, asked.claims):
+        if forbids_asking(self.ctx, pod.uid, asked.namespace, asked.claims):
             return
         place = self._free_but_for(promise, asked)
-        if place is not None and not forbids_place(self.desk, pod.uid, asked.namespace, place.devices):
+        if place is not None and not forbids_place(self.ctx, pod.uid, asked.namespace, place.devices):
             raise ViolationError("waits for nothing", f"{place.node} {place.devices}; {story}")
         if promise is not None:
             return
-        if asked.preempts and find_victims(self.desk, pod.uid, asking_of(asked), asked.priority) is not None:
+        if asked.preempts and find_victims(self.ctx, pod.uid, asking_of(asked), asked.priority) is not None:
             raise ViolationError("evicts no pod", story)
         if self._could_be_promised(pod, asked):
             raise ViolationError("promised nothing", story)
@@ -93,7 +93,7 @@ class Waiting:
     def _truth(self, without: Grant | None) -> Truth:
         """All nodes and bookings, but for one."""
         nodes, bookings = {}, {}
-        for name, snapshot in self.desk.shown.items():
+        for name, snapshot in self.ctx.shown.items():
             cordon = self.world.cordons.get(name)
             gpus = cordon.gpus or [gpu.uuid for gpu in snapshot.gpus] if isinstance(cordon, Cordoned) else ()
             nodes[name] = NodeTruth(snapshot, cordoned=frozenset(gpus))
@@ -104,29 +104,29 @@ class Waiting:
 
     def _free_but_for(self, promise: Grant | None, asked: AllocationRequested) -> Place | None:
         """A place that is free when a promise is given up."""
-        booked = self.desk.fleet.booking(promise.booking.allocation) if promise is not None else None
+        booked = self.ctx.cluster.booking(promise.booking.allocation) if promise is not None else None
         if booked is not None:
-            self.desk.fleet.unbook(booked.allocation)
-        place = find_free(self.desk.fleet, asking_of(asked))
+            self.ctx.cluster.unbook(booked.allocation)
+        place = find_free(self.ctx.cluster, asking_of(asked))
         if booked is not None:
-            self.desk.fleet.book(booked)
+            self.ctx.cluster.book(booked)
         return place
 
     def _could_be_promised(self, pod: Pod, asked: AllocationRequested) -> bool:
         """Whether it is the first who waits, or nothing is promised yet, and there is a place it could wait for."""
-        if self.rules.promises_percent == 0 or (any(self.desk.promised.of_model.values()) and not self._is_first(pod)):
+        if self.rules.promises_percent == 0 or (any(self.ctx.promised.of_model.values()) and not self._is_first(pod)):
             return False
-        limits = _Limits(self.desk, (0, 0, pod.uid))
+        limits = _Limits(self.ctx, (0, 0, pod.uid))
         found = find_promise(
-            self.desk.fleet,
+            self.ctx.cluster,
             asking_of(asked),
             frozenset(),
-            shown=self.desk.shown,
+            shown=self.ctx.shown,
             wait_for=limits.wait_for,
             open_to=limits.open_to,
         )
         return found is not None and not forbids_place(
-            self.desk, None, asked.namespace, found.place.devices, found.after
+            self.ctx, None, asked.namespace, found.place.devices, found.after
         )
 
     def _is_first(self, pod: Pod) -> bool:
@@ -136,8 +136,8 @@ class Waiting:
             if each.held is None
             and not each.spec.group
             and isinstance(self.world.waiting.get(each.uid), Pending)
-            and standing_promise(self.desk, each.uid) is None
-            and not forbids_asking(self.desk, each.uid, each.spec.namespace, each.spec.claims)
+            and standing_promise(self.ctx, each.uid) is None
+            and not forbids_asking(self.ctx, each.uid, each.spec.namespace, each.spec.claims)
         ]
         return min(turns)[2] == pod.uid
 
@@ -150,19 +150,19 @@ class Waiting:
         booked, fits = [], True
         for pod in sorted(members, key=lambda each: -sum(claim.gpus for claim in each.spec.claims)):
             asked = self.world.requests[pod.uid]
-            place = find_free(self.desk.fleet, asking_of(asked))
+            place = find_free(self.ctx.cluster, asking_of(asked))
             fits = (
                 place is not None
-                and not forbids_asking(self.desk, pod.uid, asked.namespace, asked.claims)
-                and not forbids_place(self.desk, pod.uid, asked.namespace, place.devices)
+                and not forbids_asking(self.ctx, pod.uid, asked.namespace, asked.claims)
+                and not forbids_place(self.ctx, pod.uid, asked.namespace, place.devices)
             )
             if not fits or place is None:
                 break
-            booking = booking_of(self.desk, pod.uid, asked, place)
-            self.desk.fleet.book(booking)
+            booking = booking_of(self.ctx, pod.uid, asked, place)
+            self.ctx.cluster.book(booking)
             booked.append(booking.allocation)
         for allocation in booked:
-            self.desk.fleet.unbook(allocation)
+            self.ctx.cluster.unbook(allocation)
         if fits:
             raise ViolationError("job waits for nothing", f"{of.group}: {self.world.waiting[members[0].uid].message}")
 
@@ -178,11 +178,11 @@ class Waiting:
                 self._returns(asked, grant)
 
     def _returns(self, asked: AllocationRequested, grant: Grant) -> None:
-        place = find_free(self.desk.fleet, replace(asking_of(asked), substitute=False))
+        place = find_free(self.ctx.cluster, replace(asking_of(asked), substitute=False))
         if place is None:
             return
-        then, now = (self.desk.fleet.usage_of(each) for each in (place.devices, grant.booking.devices))
+        then, now = (self.ctx.cluster.usage_of(each) for each in (place.devices, grant.booking.devices))
         is_less = (then.memory_mib, then.compute_permille) < (now.memory_mib, now.compute_permille)
         after = (grant.booking.allocation,)
-        if is_less and not forbids_place(self.desk, None, asked.namespace, place.devices, after):
+        if is_less and not forbids_place(self.ctx, None, asked.namespace, place.devices, after):
             raise ViolationError("never returns", f"{grant.booking.request} {brief(grant)} to {place.devices}")

@@ -79,7 +79,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         if self.alone:
             self.choices.since_last_time()
             (process,) = self.world.processes
-            self.choices.queue_is_bounded(len(process.allocator.desk.queue), self.world.rules.waiting_max)
+            self.choices.queue_is_bounded(len(process.allocator.ctx.queue), self.world.rules.waiting_max)
 
     def _living(self) -> list[str]:
         return sorted(self.world.facts.living())
@@ -228,8 +228,8 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         request = RequestId(data.draw(st.sampled_from(self._sharing())))
         change = Change(request, "", values)
         process = data.draw(st.sampled_from(self.world.processes))
-        desk = process.allocator.desk
-        dry = adjust(desk, change)
+        ctx = process.allocator.ctx
+        dry = adjust(ctx, change)
         self.numbered += 1
         process.handle(AdjustAsked(self.numbered, change))
         if self.alone:
@@ -255,10 +255,10 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     def somebody_asks_why(self, data: st.DataObject) -> None:
         """A pod without a place has a reason; a proposal names movable pods only; asking changes nothing."""
         request = RequestId(data.draw(st.sampled_from(self._living())))
-        desk = self.world.processes[0].allocator.desk
-        before = (desk.fleet.booked(), len(desk.undecided), len(desk.queue))
-        standing = how_it_stands(desk, request)
-        assert before == (desk.fleet.booked(), len(desk.undecided), len(desk.queue))
+        ctx = self.world.processes[0].allocator.ctx
+        before = (ctx.cluster.booked(), len(ctx.undecided), len(ctx.queue))
+        standing = how_it_stands(ctx, request)
+        assert before == (ctx.cluster.booked(), len(ctx.undecided), len(ctx.queue))
         assert standing is not None
         assert standing.message
         is_bound = isinstance(self.world.facts.of["binding"].get(request), Bound)
@@ -287,4 +287,4 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         left = self.world.facts.live()
         assert not left, f"no request is left, and there is still {left}"
         for process in self.world.processes:
-            assert not process.allocator.desk.fleet.booked()
+            assert not process.allocator.ctx.cluster.booked()

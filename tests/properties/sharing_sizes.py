@@ -26,16 +26,16 @@ class Sizes:
 
     def most_is_right(self, process: Process, request: RequestId, refused: AdjustRefused) -> None:
         """The most that was said fits, and one more does not: by the judge's count."""
-        desk = process.allocator.desk
+        ctx = process.allocator.ctx
         for name, value in refused.most:
-            most = adjust(desk, Change(request, "", {name: value}))
+            most = adjust(ctx, Change(request, "", {name: value}))
             assert isinstance(most, Adjusted) or most.reason is AdjustReason.UNCHANGED, f"{name} {value}: {most}"
             if isinstance(most, Adjusted):  # it may have more than it may have by now, and keeps that
                 promised = [each for each in self.world.facts.live() if self.judge.waits_for_others(each)]
                 wrong = self._wrong_with(request, name, value, promised)
                 assert not wrong, f"{name} {value} does not fit: {wrong}"
             if value < (100 if name == "sm_partition" else 1 << 40):
-                more = adjust(desk, Change(request, "", {name: value + 1}))
+                more = adjust(ctx, Change(request, "", {name: value + 1}))
                 assert isinstance(more, AdjustRefused), f"{name}: {value} is not the most"
                 assert self._wrong_with(request, name, value + 1, []), f"{name} {value + 1} would fit: {more}"
 

@@ -316,7 +316,7 @@ def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
 
 def begun_anew(bench: Bench, rules: SchedulerConfig, run: str = "r2") -> Bench:
     """Another process that knows what is on the bus, and nothing else; it stands by."""
-    before = bench.allocator.desk.world
+    before = bench.allocator.ctx.facts
     other = Bench(Allocator(RunId(run), rules), now=bench.now, sequence=bench.sequence)
     entries: list[tuple[Address, AnyMessage]] = []
     for node, inventory in before.inventories.items():

@@ -73,7 +73,7 @@ def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Gr
 def read_back(bench: Bench, grant: Grant) -> list:
     """The allocator reads its own grant in the stream."""
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    sequence = bench.allocator.desk.world.sequences[address.subject]
+    sequence = bench.allocator.ctx.facts.sequences[address.subject]
     return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("own"), grant)))
 
 
@@ -93,4 +93,4 @@ def why(writes: list[Write]) -> Pending:
 
 def used(bench: Bench, namespace: str = "lab") -> Usage:
     """What is counted for a namespace."""
-    return usage(bench.allocator.desk, namespace)
+    return usage(bench.allocator.ctx, namespace)

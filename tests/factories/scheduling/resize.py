@@ -73,7 +73,7 @@ def refused(bench: Bench, request: str = "p1", container: str = "", **values: in
     """Request an impossible change: nothing is written, and a dry run shows the same."""
     bench.said.clear()
     asks = change(request, container, **values)
-    expected = adjust(bench.allocator.desk, asks)
+    expected = adjust(bench.allocator.ctx, asks)
     assert bench.handle(AdjustAsked(7, asks)) == [AnswerAdjust(7, expected)]
     assert isinstance(expected, AdjustRefused)
     return expected
@@ -96,7 +96,7 @@ def said(bench: Bench, grant: Grant, *, shrinking: bool = False) -> list[Write]:
 
 def free_mib(bench: Bench) -> int:
     """What is left of the only home."""
-    (home,) = bench.allocator.desk.fleet.gpus["GPU-node-a-0"].homes.values()
+    (home,) = bench.allocator.ctx.cluster.gpus["GPU-node-a-0"].homes.values()
     return home.home.free_memory_mib
 
 

@@ -42,7 +42,7 @@ class Full(System):
         super().__init__(gpus, mig=not shares, modes=ALL_MODES if shares else ("exclusive",))
         self.random = Random(0)
         self.promises: list[Grant] = []
-        fleet = self.core.desk.fleet
+        fleet = self.core.ctx.cluster
         if shares:
             self.fill(share(self.random) for _ in range(13 * gpus))
         else:
@@ -55,7 +55,7 @@ class Full(System):
 
     def offer(self, allocation: AllocationId) -> None:
         """A tenant may be evicted."""
-        self.core.desk.fleet.offer_victim(allocation, self.priority[allocation], guarded=False)
+        self.core.ctx.cluster.offer_victim(allocation, self.priority[allocation], guarded=False)
 
     def _hear(self, message: AnyMessage) -> None:
         super()._hear(message)

@@ -300,6 +300,6 @@ def memory(gpus: int) -> Memory:
     gc.collect()
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    if len(allocator.desk.world.heads) < -(-gpus // GPUS_PER_NODE):
+    if len(allocator.ctx.facts.heads) < -(-gpus // GPUS_PER_NODE):
         raise SystemExit("not every node was opened")
     return Memory(gpus, held / gpus)

@@ -107,7 +107,7 @@ class System:
 
     def fill(self, claims: Iterable[Claim]) -> int:
         """Put these on the fleet without their pods' lives; how many found a place."""
-        fleet, placed = self.core.desk.fleet, 0
+        fleet, placed = self.core.ctx.cluster, 0
         for number, claim in enumerate(claims):
             found = find_place(fleet, Asking((claim,)))
             if isinstance(found, Place):

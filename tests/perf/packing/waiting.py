@@ -97,7 +97,7 @@ class Queue:
             self._arrive(pod)
         self._waits.used = self._area / (self._gpus * SLICES_PER_GPU * (pods[-1].at - began))
         for pod in self._pods.values():
-            if RequestId(str(pod.number)) in self._allocator.desk.queue:
+            if RequestId(str(pod.number)) in self._allocator.ctx.queue:
                 self._waits.waiting += 1
                 self._count(pod, pods[-1].at - pod.at)
         return self._waits

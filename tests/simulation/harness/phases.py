@@ -78,11 +78,11 @@ def _request_of(message: object) -> str:
 
 
 def _of_allocator(core: Any, event: object, address: Address | None, answered: Write | None) -> Phase:
-    world = core.desk.world
+    world = core.ctx.facts
     if isinstance(event, AgentEnsured):
         return "allocator: node", _node_phase(world, event.node)
     if address is None or address.kind in {"source", "quota", "lease"}:
-        standing = "stands by" if core.desk.outbox.paused else "works"
+        standing = "stands by" if core.ctx.outbox.paused else "works"
         return "allocator: all", f"{standing}, {'knows all' if world.settled else 'reads'}"
     is_head = address.kind == "ledger" and address.key[1] == "head"
     if is_head or address.kind in {"node", "inventory", "host", "cordon"}:

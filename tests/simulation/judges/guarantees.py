@@ -95,7 +95,7 @@ class GuaranteeJudge:
             if self._said.get(namespace) == event.entry.operation:
                 told = self._told.setdefault(allocator.run, {})
                 assert isinstance(allocator.core, Allocator)
-                told.setdefault(namespace, frozenset(allocator.core.desk.undecided))
+                told.setdefault(namespace, frozenset(allocator.core.ctx.undecided))
 
         return hear
 

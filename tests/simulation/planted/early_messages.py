@@ -20,10 +20,10 @@ from sluice_node_agent.core.publish import slice_status
 
 
 def _bound_at_the_grant(original: Any) -> Any:
-    def bound_of(desk: Any, allocation: Any, grant: Any, revision: int) -> Any:
+    def bound_of(ctx: Any, allocation: Any, grant: Any, revision: int) -> Any:
         """Section 4 broken: a pod is bound to its place as soon as that is booked."""
-        if revision > 1 or grant.after or allocation in desk.world.slices:
-            return original(desk, allocation, grant, revision)
+        if revision > 1 or grant.after or allocation in ctx.facts.slices:
+            return original(ctx, allocation, grant, revision)
         booking = grant.booking
         return Bound(
             request=booking.request,
@@ -48,9 +48,9 @@ def _first_revision_for_ever(original: Any) -> Any:
 
 
 def _an_old_picture_will_do(_original: Any) -> Any:
-    def may_open(desk: Any, node: Any, _inventory: Any) -> bool:
+    def may_open(ctx: Any, node: Any, _inventory: Any) -> bool:
         """Section 6 broken: a node is opened by what was pulled once, whatever its agent has said since."""
-        return desk.world.news.get(node) is not None and not desk.world.unreadable.get(node)
+        return ctx.facts.news.get(node) is not None and not ctx.facts.unreadable.get(node)
 
     return may_open
 

@@ -144,14 +144,14 @@ def _read_is_settled(original: Any) -> Any:
 
 
 def _given_another(_original: Any) -> Any:
-    def why_lost(_desk: Any, _request: Any, _held: Any) -> None:
+    def why_lost(_ctx: Any, _request: Any, _held: Any) -> None:
         """Whose slice is gone asks again, and is given another."""
 
     return why_lost
 
 
 def _an_answer_to_nobody_stays(_original: Any) -> Any:
-    def watch_answer(_desk: Any, _request: Any) -> None:
+    def watch_answer(_ctx: Any, _request: Any) -> None:
         """Section 6 broken: of unrequested slices, only grants are ended."""
 
     return watch_answer

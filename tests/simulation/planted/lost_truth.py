@@ -34,7 +34,7 @@ def _acknowledged_first(_original: Any) -> Any:
 
 
 def _what_is_not_booked_is_not_there(_original: Any) -> Any:
-    def await_node(_desk: Any, _request: Any, _held: Any) -> None:
+    def await_node(_ctx: Any, _request: Any, _held: Any) -> None:
         """A request whose slice is in no ledger has none, whatever its source, an agent or an inventory say."""
 
     return await_node
@@ -127,7 +127,7 @@ TRUTH_BUGS = (
 
 
 def _never_entered(_original: Any) -> Any:
-    def look_for_unentered(_desk: Any, _node: Any, _inventory: Any) -> None:
+    def look_for_unentered(_ctx: Any, _node: Any, _inventory: Any) -> None:
         """What a node was opened without stays unknown until its agent is restarted."""
 
     return look_for_unentered

@@ -131,15 +131,15 @@ def _free_at_revoke(original: Any) -> Any:
     def rebook(self: Any, allocation: Any) -> bool:
         """LAW 3 broken: a place is free as soon as its Revoke is written."""
         freed: bool = original(self, allocation)
-        if isinstance(self.desk.world.ledger.get(allocation), Revoke):
-            freed |= self.desk.fleet.unbook(allocation)
+        if isinstance(self.ctx.facts.ledger.get(allocation), Revoke):
+            freed |= self.ctx.cluster.unbook(allocation)
         return freed
 
     return rebook
 
 
 def _used_before_open(original: Any) -> Any:
-    def is_open(_desk: Any, _node: Any, _inventory: Any) -> bool:
+    def is_open(_ctx: Any, _node: Any, _inventory: Any) -> bool:
         """Section 6 broken: an empty ledger looks like an empty node."""
         return True
 
@@ -147,7 +147,7 @@ def _used_before_open(original: Any) -> Any:
 
 
 def _nothing_adopted(original: Any) -> Any:
-    def is_missing(_desk: Any, _report: Any) -> bool:
+    def is_missing(_ctx: Any, _report: Any) -> bool:
         """Section 6 broken: the head is written without taking over what the agent reports."""
         return False
 
@@ -155,10 +155,10 @@ def _nothing_adopted(original: Any) -> Any:
 
 
 def _orphans_at_once(original: Any) -> Any:
-    def watch_grant(desk: Any, allocation: Any) -> None:
+    def watch_grant(ctx: Any, allocation: Any) -> None:
         """Section 6 broken: who has no request yet is revoked, synced or not."""
-        original(desk, allocation)
-        orphan = desk.conditions.get(Condition.GRANT_WITHOUT_REQUEST, allocation)
+        original(ctx, allocation)
+        orphan = ctx.conditions.get(Condition.GRANT_WITHOUT_REQUEST, allocation)
         if orphan is not None:
             orphan.due, orphan.mark = -1e9, -1
 
@@ -175,13 +175,13 @@ def _surplus_kept(original: Any) -> Any:
 
 
 def _released_at_once(original: Any) -> Any:
-    def settle_ended(desk: Any, request: Any, asked: Any, entries: Any) -> None:
+    def settle_ended(ctx: Any, request: Any, asked: Any, entries: Any) -> None:
         """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
-        said = isinstance(desk.world.bindings.get(request), Released) or desk.outbox.busy(subjects.binding(request))
+        said = isinstance(ctx.facts.bindings.get(request), Released) or ctx.outbox.busy(subjects.binding(request))
         if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
-            bind.release(desk, request, asked.cause)
+            bind.release(ctx, request, asked.cause)
         else:
-            original(desk, request, asked, entries)
+            original(ctx, request, asked, entries)
 
     return settle_ended
 

@@ -39,7 +39,7 @@ def _asked_at_a_grant_alone(_original: Any) -> Any:
 
 
 def _opened_before_it_is_closed(_original: Any) -> Any:
-    def is_to_be_closed(_desk: Any, _node: Any) -> bool:
+    def is_to_be_closed(_ctx: Any, _node: Any) -> bool:
         """What is gone can be closed at any time."""
         return False
 
@@ -132,7 +132,7 @@ def _no_number_comes_twice(_original: Any) -> Any:
 
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """A pod that lost its slice was informed by its source."""
-    return lambda _desk, _request: None
+    return lambda _ctx, _request: None
 
 
 OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(

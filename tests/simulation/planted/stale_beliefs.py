@@ -52,31 +52,31 @@ BOUND_IN_ANY_LIFE = (
 
 
 def _only_what_is_there_is_looked_at(original: Any) -> Any:
-    def watch_grant(desk: Any, allocation: Any) -> None:
+    def watch_grant(ctx: Any, allocation: Any) -> None:
         """A binding found without a request stays so while no allocator is active."""
-        if allocation in desk.world.ledger:
-            original(desk, allocation)
+        if allocation in ctx.facts.ledger:
+            original(ctx, allocation)
 
     return watch_grant
 
 
 def _no_binding_tells_of_an_ask(_original: Any) -> Any:
-    def watch_binding(_desk: Any, _request: Any) -> None:
+    def watch_binding(_ctx: Any, _request: Any) -> None:
         """A bound slice counts as unrequested until its request is read."""
 
     return watch_binding
 
 
 def _only_answers_are_asked_for(_original: Any) -> Any:
-    def watch_request(desk: Any, request: Any) -> None:
+    def watch_request(ctx: Any, request: Any) -> None:
         """Of a request that is heard, only what it was answered is looked at."""
-        recheck.watch_answer(desk, request)
+        recheck.watch_answer(ctx, request)
 
     return watch_request
 
 
 def _nothing_is_found(_original: Any) -> Any:
-    def is_found_instead(_desk: Any, _allocation: Any, _binding: Any) -> bool:
+    def is_found_instead(_ctx: Any, _allocation: Any, _binding: Any) -> bool:
         """What a binding names that is gone, its pod had, whatever else is there."""
         return False
 
@@ -123,9 +123,9 @@ def _none_of_ours(_original: Any) -> Any:
 
 
 def _whatever_was_pulled_counts(original: Any) -> Any:
-    def may_open(desk: Any, node: Any, inventory: Any) -> bool:
+    def may_open(ctx: Any, node: Any, inventory: Any) -> bool:
         """The incarnation in which a node was read is ignored."""
-        return bool(original(desk, node, replace(inventory, incarnation="")))
+        return bool(original(ctx, node, replace(inventory, incarnation="")))
 
     return may_open
 
@@ -140,17 +140,17 @@ def _closed_once_and_for_all(original: Any) -> Any:
 
 
 def _source_knows_all(original: Any) -> Any:
-    def await_node(desk: Any, request: Any, _held: Any) -> Any:
+    def await_node(ctx: Any, request: Any, _held: Any) -> Any:
         """A pod has what its source remembers, and never what a binding says that landed after a wipe."""
-        return original(desk, request, getattr(desk.world.requests.get(request), "held", None))
+        return original(ctx, request, getattr(ctx.facts.requests.get(request), "held", None))
 
     return await_node
 
 
 def _a_silent_source_has_nothing(original: Any) -> Any:
-    def answer_without_slice(desk: Any, request: Any) -> Any:
+    def answer_without_slice(ctx: Any, request: Any) -> Any:
         """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
-        answer = original(desk, request)
+        answer = original(ctx, request)
         return None if isinstance(answer, Bound) else answer
 
     return answer_without_slice
@@ -195,25 +195,25 @@ def _every_reading_is_the_newest(_original: Any) -> Any:
 
 
 def _whatever_is_booked_is_told(original: Any) -> Any:
-    def is_missing(desk: Any, report: Any) -> bool:
+    def is_missing(ctx: Any, report: Any) -> bool:
         """What the ledger has is ordered, in whatever life of the bus that was."""
-        return report.booking.allocation not in desk.world.ledger and original(desk, report)
+        return report.booking.allocation not in ctx.facts.ledger and original(ctx, report)
 
     return is_missing
 
 
 def _only_what_is_bound_lands_late(original: Any) -> Any:
-    def landed_late(desk: Any, request: Any, asked: Any, binding: Any) -> bool:
+    def landed_late(ctx: Any, request: Any, asked: Any, binding: Any) -> bool:
         """A request that was closed has no answer, for it was released before."""
-        return isinstance(binding, Bound) and bool(original(desk, request, asked, binding))
+        return isinstance(binding, Bound) and bool(original(ctx, request, asked, binding))
 
     return landed_late
 
 
 def _whoever_asks_says_all(original: Any) -> Any:
-    def member_of_group(desk: Any, request: Any) -> Any:
+    def member_of_group(ctx: Any, request: Any) -> Any:
         """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
-        member = original(desk, request)
+        member = original(ctx, request)
         return dataclasses.replace(member, adopted_for=None) if member is not None else None
 
     return member_of_group

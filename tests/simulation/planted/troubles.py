@@ -77,7 +77,7 @@ def _the_latest_is_right(original: Any) -> Any:
 
 
 def _nobodys_words_stay(_original: Any) -> Any:
-    def watch_status(_desk: Any, _allocation: Any) -> None:
+    def watch_status(_ctx: Any, _allocation: Any) -> None:
         """A message is withdrawn by its writer."""
 
     return watch_status

@@ -11,7 +11,7 @@ from sluice_allocator.core.node import reconcile
 
 
 def _granted_again_at_once(_original: Any) -> Any:
-    def note_taken_back(_desk: Any, _message: Any) -> None:
+    def note_taken_back(_ctx: Any, _message: Any) -> None:
         """What another allocator revokes is free at once."""
 
     return note_taken_back
@@ -19,7 +19,7 @@ def _granted_again_at_once(_original: Any) -> Any:
 
 def _opened_again_at_once(_original: Any) -> Any:
     """A node that is open for somebody else than its agent is opened."""
-    return lambda _desk, _node, _life: False
+    return lambda _ctx, _node, _life: False
 
 
 OPENED_AGAIN = PlantedBug(

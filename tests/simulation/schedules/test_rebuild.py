@@ -210,7 +210,7 @@ def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
 
 
 def _newer_by_the_numbers_of_state(_original: Any) -> Any:
-    def is_newer(_desk: Any, again: Bound, bound: Bound) -> bool:
+    def is_newer(_ctx: Any, again: Bound, bound: Bound) -> bool:
         """Section 5 broken: the numbers of STATE tell which word of an agent is the newer one."""
         return again.slice_sequence > bound.slice_sequence
 

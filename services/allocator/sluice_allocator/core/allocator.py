@@ -21,6 +21,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
 from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.events import (
     AdjustAsked,
     AgentEnsured,
@@ -39,12 +40,12 @@ from sluice_allocator.core.placement import peer_of
 from sluice_allocator.core.preemption.candidates import (
     look_at_evictions,
     look_at_guarantee,
+    look_at_those_who_wait_for,
     look_at_victim,
     look_at_victims_of,
     note_victim,
 )
 from sluice_allocator.core.preemption.drain import look_at_drained
-from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.quotas.overcommit import look_at_binding, look_at_booked, look_at_excess, note_read
 from sluice_allocator.core.quotas.quota import limits_changed, source_has_spoken
 from sluice_allocator.core.quotas.unadopted_usage import look_at_held
@@ -68,14 +69,12 @@ from sluice_allocator.core.reservations.reservation import (
     count_promises,
     is_about_promises,
     look_at_promises,
-    look_at_those_who_wait_for,
 )
 from sluice_allocator.core.reservations.reserve import promise_places
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.serve.offers import end_pauses, refresh_pending, serve
 from sluice_allocator.core.state.bus_cache import request_of
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.context import Desk
 
 WRITES = frozenset({"ledger", "binding", "waiting", "eviction"})
 """The nouns that the allocator writes."""
@@ -90,42 +89,42 @@ class Allocator:
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
         """Start without facts."""
-        self.desk = Desk(run, rules, Outbox(run, WRITES), RequestBackoff(rules))
-        self.desk.outbox.paused = True
+        self.ctx = SchedulerContext(run, rules, Outbox(run, WRITES))
+        self.ctx.outbox.paused = True
 
     @property
     def unfinished(self) -> bool:
         """Whether anything is left to look at or to try. Any event continues it; `GoOn` does nothing else."""
-        return self._works and not self.desk.nothing_else_to_do
+        return self._works and not self.ctx.nothing_else_to_do
 
     @property
     def _works(self) -> bool:
-        return self.desk.world.settled and not self.desk.outbox.paused
+        return self.ctx.facts.settled and not self.ctx.outbox.paused
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only way in which anything changes."""
-        desk = self.desk
-        desk.now = now
+        ctx = self.ctx
+        ctx.now = now
         own: list[Instruction] = []
         ticked = isinstance(event, Ticked)
         if isinstance(event, (LeaseChanged, AgentEnsured, AdjustAsked, Continue)):
             self._told(event)
         elif isinstance(event, Ticked):
-            desk.outbox.tick(now)
+            ctx.outbox.tick(now)
         else:
             own = self._exchange(event, now)
-        if desk.sparing.look:
+        if ctx.sparing.look:
             self._look_at_victims()
         if self._works:
             if ticked:
                 own += self._time_passed()
             if self._settle():
                 self._decide(ticked=ticked)
-        if desk.adjustments.again:
-            ask_again(desk)
-        if desk.adjustments.answers:
-            own += [AnswerAdjust(number, outcome) for number, outcome in desk.adjustments.take_answers()]
-        return [*own, *desk.outbox.drain()]
+        if ctx.adjustments.again:
+            ask_again(ctx)
+        if ctx.adjustments.answers:
+            own += [AnswerAdjust(number, outcome) for number, outcome in ctx.adjustments.take_answers()]
+        return [*own, *ctx.outbox.drain()]
 
     def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | Continue) -> None:
         """Handle an event of the shell itself."""
@@ -133,31 +132,31 @@ class Allocator:
             case LeaseChanged():
                 self._lease(held=event.held)
             case AgentEnsured():
-                consumer_made(self.desk, event.node)
+                consumer_made(self.ctx, event.node)
             case AdjustAsked():
-                ask(self.desk, event.number, event.change)
+                ask(self.ctx, event.number, event.change)
             case Continue():
                 pass
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
     def _exchange(self, event: BusEvent, now: float) -> list[Instruction]:
-        desk = self.desk
+        ctx = self.ctx
         if isinstance(event, Observed):
-            reports = desk.outbox.handle(event, now)
+            reports = ctx.outbox.handle(event, now)
             self._observed(event)  # before the reports: whether a value is ours is known as long as it is undecided
             self._report(reports)
             return []
         stale = False
         if isinstance(event, ReadingStarted):
-            desk.take_back_all()  # guards may have started over; what was not sent is decided on what the reading shows
-            before = desk.world.incarnation
-            stale = desk.world.start_reading(event)
-            desk.conditions.readings[event.stream] += 1
-            if desk.world.incarnation != before:
-                desk.conditions.clear_all(Condition.NODE_NOT_ADOPTED)
-                desk.conditions.clear_all(Condition.CONSUMER_MISSING)
-        self._report(desk.outbox.handle(event, now))
+            ctx.take_back_all()  # guards may have started over; what was not sent is decided on what the reading shows
+            before = ctx.facts.incarnation
+            stale = ctx.facts.start_reading(event)
+            ctx.conditions.readings[event.stream] += 1
+            if ctx.facts.incarnation != before:
+                ctx.conditions.clear_all(Condition.NODE_NOT_ADOPTED)
+                ctx.conditions.clear_all(Condition.CONSUMER_MISSING)
+        self._report(ctx.outbox.handle(event, now))
         if isinstance(event, ReadingCaughtUp):
             self._caught_up(event)
         if not (stale and isinstance(event, ReadingStarted)):
@@ -165,156 +164,156 @@ class Allocator:
         return [ReadAgain(Stream.STATE if event.stream is Stream.BOOK else Stream.BOOK)]
 
     def _observed(self, event: Observed) -> None:
-        address = self.desk.world.observe(event)
-        if self.desk.over_quota.unread:
-            note_read(self.desk)
+        address = self.ctx.facts.observe(event)
+        if self.ctx.over_quota.unread:
+            note_read(self.ctx)
         if address is None:
             return
-        mine = event.entry.operation in self.desk.undecided
+        mine = event.entry.operation in self.ctx.undecided
         if address.kind in {"ledger", "binding"} and not mine:
-            self.desk.take_back(address.guard)
-            note_taken_back(self.desk, event.entry.message)
+            self.ctx.take_back(address.guard)
+            note_taken_back(self.ctx, event.entry.message)
         self._changed(address)
-        if address.kind == "source" and self.desk.world.settled:
-            source_synced(self.desk, SourceName(address.key[0]))
+        if address.kind == "source" and self.ctx.facts.settled:
+            source_synced(self.ctx, SourceName(address.key[0]))
 
     def _changed(self, address: Address) -> None:
         """The value at this address changed or is gone: mark what has to be looked at again."""
-        desk = self.desk
+        ctx = self.ctx
         match address.kind:
             case "request" | "waiting" | "eviction" | "evicted":
                 self._request_changed(RequestId(address.key[0]))
                 if address.kind == "evicted":
-                    look_at_those_who_wait_for(desk, RequestId(address.key[0]))
+                    look_at_those_who_wait_for(ctx, RequestId(address.key[0]))
             case "binding":
                 self._request_changed(RequestId(address.key[0]))
-                look_at_binding(desk, RequestId(address.key[0]))
-                watch_binding(desk, RequestId(address.key[0]))
+                look_at_binding(ctx, RequestId(address.key[0]))
+                watch_binding(ctx, RequestId(address.key[0]))
             case "ledger" | "slice":
                 self._entry_changed(NodeName(address.key[0]), AllocationId(address.key[1]))
             case "node" | "inventory" | "host" | "cordon":
                 node = NodeName(address.key[0])
-                desk.changed_nodes[node] = None
+                ctx.changed_nodes[node] = None
                 if address.kind == "cordon":
-                    look_at_drained(desk, node)
+                    look_at_drained(ctx, node)
                 if address.kind == "node":
                     self._heard_of(node)
             case "source":
-                source_has_spoken(desk, SourceName(address.key[0]))
+                source_has_spoken(ctx, SourceName(address.key[0]))
             case "quota":
-                limits_changed(desk, address.key[0])
-                look_at_guarantee(desk, address.key[0])
+                limits_changed(ctx, address.key[0])
+                look_at_guarantee(ctx, address.key[0])
             case _:
                 pass
 
     def _heard_of(self, node: NodeName) -> None:
         """A node appeared, or is gone: its agent published, or was reported removed."""
-        desk = self.desk
-        watch_consumer(desk, node)
-        if node in desk.world.removed:
-            desk.conditions.clear(Condition.REMOVAL_UNREAD, node)
-        elif desk.conditions.clear(Condition.NODE_REMOVED, node):
-            desk.take_back(subjects.ledger_filter(node))  # it lives: what was to be closed with it is not sent any more
-            there = (request_of(desk.world.ledger[a]) for a in desk.world.allocations_on.get(node, ()))
-            desk.changed_requests |= dict.fromkeys(there)
+        ctx = self.ctx
+        watch_consumer(ctx, node)
+        if node in ctx.facts.removed:
+            ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
+        elif ctx.conditions.clear(Condition.NODE_REMOVED, node):
+            ctx.take_back(subjects.ledger_filter(node))  # it lives: what was to be closed with it is not sent any more
+            there = (request_of(ctx.facts.ledger[a]) for a in ctx.facts.allocations_on.get(node, ()))
+            ctx.changed_requests |= dict.fromkeys(there)
 
     def _request_changed(self, request: RequestId) -> None:
-        self.desk.changed_requests[request] = None
-        asked = self.desk.world.requests.get(request)
+        self.ctx.changed_requests[request] = None
+        asked = self.ctx.facts.requests.get(request)
         if asked is None:
-            self.desk.fleet.lose_sight(request)
+            self.ctx.cluster.lose_sight(request)
         else:
-            self.desk.fleet.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
-        look_at_held(self.desk, request)
-        if self.desk.gangs.member_of:
-            self.desk.gangs.touch(request)
-        watch_request(self.desk, request)
-        look_at_victims_of(self.desk, request)
+            self.ctx.cluster.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
+        look_at_held(self.ctx, request)
+        if self.ctx.gangs.member_of:
+            self.ctx.gangs.touch(request)
+        watch_request(self.ctx, request)
+        look_at_victims_of(self.ctx, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
         """An entry of a node's ledger changed, or its slice's status; the head of the ledger counts as an entry."""
-        desk = self.desk
+        ctx = self.ctx
         is_head = allocation == "head"
         if is_head:
-            watch_head(desk, node)
-        if desk.gangs.member_of:
-            desk.gangs.touch(request_named(allocation))
-        if is_head or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
-            desk.changed_nodes[node] = None
-        if not is_head and (desk.over_quota.unbooked.claims_of or allocation not in desk.world.ledger):
-            look_at_held(desk, request_named(allocation))
-        if not is_head and self._rebook(allocation) and desk.queue:
-            desk.wakes.freed(node)
+            watch_head(ctx, node)
+        if ctx.gangs.member_of:
+            ctx.gangs.touch(request_named(allocation))
+        if is_head or node in ctx.unopened or node in ctx.facts.removed or ctx.facts.unreadable:
+            ctx.changed_nodes[node] = None
+        if not is_head and (ctx.over_quota.unbooked.claims_of or allocation not in ctx.facts.ledger):
+            look_at_held(ctx, request_named(allocation))
+        if not is_head and self._rebook(allocation) and ctx.queue:
+            ctx.offers.freed(node)
 
     def _rebook(self, allocation: AllocationId) -> bool:
         """An allocation is booked until its agent reports it gone (LAW 3), as the ledger says. True when freed."""
-        desk = self.desk
+        ctx = self.ctx
         freed = False
-        entry = desk.world.ledger.get(allocation)
-        gone = isinstance(desk.world.slices.get(allocation), SliceGone)
-        watch_status(desk, allocation)
+        entry = ctx.facts.ledger.get(allocation)
+        gone = isinstance(ctx.facts.slices.get(allocation), SliceGone)
+        watch_status(ctx, allocation)
         if entry is None:
-            if allocation not in desk.assumed:
-                freed = desk.fleet.unbook(allocation)
+            if allocation not in ctx.assumed:
+                freed = ctx.cluster.unbook(allocation)
             if gone:
-                desk.strays[allocation] = None
-            if allocation in desk.world.slices:
-                desk.changed_requests[desk.world.slices[allocation].request] = None
-            watch_answer(desk, request_named(allocation))
+                ctx.strays[allocation] = None
+            if allocation in ctx.facts.slices:
+                ctx.changed_requests[ctx.facts.slices[allocation].request] = None
+            watch_answer(ctx, request_named(allocation))
         elif isinstance(entry, Closed) or gone:
-            freed = desk.fleet.unbook(allocation)
-            watch_answer(desk, request_of(entry))
+            freed = ctx.cluster.unbook(allocation)
+            watch_answer(ctx, request_of(entry))
         else:
-            booking = desk.counted(entry)
-            freed = desk.fleet.book(booking)
+            booking = ctx.counted(entry)
+            freed = ctx.cluster.book(booking)
             if freed:  # what waits for its turn was decided beside another size, or says one
-                desk.take_back(subjects.ledger_filter(booking.node))
-            look_at_booked(desk, allocation, entry)
-            if desk.world.quotas:
-                look_at_excess(desk, allocation)
-        watch_grant(desk, allocation)
+                ctx.take_back(subjects.ledger_filter(booking.node))
+            look_at_booked(ctx, allocation, entry)
+            if ctx.facts.quotas:
+                look_at_excess(ctx, allocation)
+        watch_grant(ctx, allocation)
         if entry is not None:
-            desk.changed_requests[request_of(entry)] = None
-        note_victim(desk, allocation, entry)
-        if is_about_promises(desk, allocation, entry):
-            look_at_promises(desk, allocation)
-            count_promises(desk, allocation)
-            count_move(desk, allocation)
+            ctx.changed_requests[request_of(entry)] = None
+        note_victim(ctx, allocation, entry)
+        if is_about_promises(ctx, allocation, entry):
+            look_at_promises(ctx, allocation)
+            count_promises(ctx, allocation)
+            count_move(ctx, allocation)
         return freed
 
     def _caught_up(self, event: ReadingCaughtUp) -> None:
         """A stream was read completely: look at everything once, since a missing value is a fact too."""
-        desk = self.desk
+        ctx = self.ctx
         if event.stream is Stream.STATE:
-            desk.conditions.end_older(Condition.REMOVAL_UNREAD, Stream.STATE)
-        kept = {subject: None for subject in desk.world.sequences if desk.outbox.knows(subject)}
-        for address in desk.world.catch_up(event.stream, kept):
+            ctx.conditions.end_older(Condition.REMOVAL_UNREAD, Stream.STATE)
+        kept = {subject: None for subject in ctx.facts.sequences if ctx.outbox.knows(subject)}
+        for address in ctx.facts.catch_up(event.stream, kept):
             self._changed(address)
         if event.stream is Stream.BOOK:
-            for request in desk.world.bindings:  # a server that lags tells nothing of the newest
-                watch_entry(desk, request)
-            for node in desk.world.news:
-                watch_consumer(desk, node)
-        if desk.world.settled:
-            for allocation in dict.fromkeys((*desk.world.ledger, *desk.fleet.booked(), *desk.world.slices)):
+            for request in ctx.facts.bindings:  # a server that lags tells nothing of the newest
+                watch_entry(ctx, request)
+            for node in ctx.facts.news:
+                watch_consumer(ctx, node)
+        if ctx.facts.settled:
+            for allocation in dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices)):
                 self._rebook(allocation)
-            everything = (*desk.world.requests, *desk.world.bindings, *desk.world.allocations_of, *desk.world.waiting)
-            desk.changed_requests |= dict.fromkeys(everything)
-            nodes = (*desk.world.inventories, *desk.world.news, *desk.world.removed, *desk.world.hosts)
-            desk.changed_nodes |= dict.fromkeys(nodes)
-            desk.conditions.clear_all(Condition.NODE_REMOVED)
-            desk.wakes.everything()
-            if desk.outbox.paused:
+            everything = (*ctx.facts.requests, *ctx.facts.bindings, *ctx.facts.allocations_of, *ctx.facts.waiting)
+            ctx.changed_requests |= dict.fromkeys(everything)
+            nodes = (*ctx.facts.inventories, *ctx.facts.news, *ctx.facts.removed, *ctx.facts.hosts)
+            ctx.changed_nodes |= dict.fromkeys(nodes)
+            ctx.conditions.clear_all(Condition.NODE_REMOVED)
+            ctx.offers.everything()
+            if ctx.outbox.paused:
                 self._forget_who_has_gone()
 
     def _forget_who_has_gone(self) -> None:
         """A standby never reconciles, so drop requests without any message; otherwise the set leaks."""
-        desk = self.desk
-        for allocation in [each for each in desk.strays if each not in desk.world.slices]:
-            del desk.strays[allocation]
-        for request in [each for each in desk.changed_requests if not desk.world.tells_of(each)]:
-            del desk.changed_requests[request]
-            reconcile_request(desk, request)
+        ctx = self.ctx
+        for allocation in [each for each in ctx.strays if each not in ctx.facts.slices]:
+            del ctx.strays[allocation]
+        for request in [each for each in ctx.changed_requests if not ctx.facts.tells_of(each)]:
+            del ctx.changed_requests[request]
+            reconcile_request(ctx, request)
 
     def _report(self, reports: list[OutboxReport]) -> None:
         for report in reports:
@@ -323,75 +322,75 @@ class Allocator:
                     self._settled(report)
                 case Contested():
                     # another allocator published why the request waits: one message is enough
-                    self.desk.outbox.forget(report.address)
+                    self.ctx.outbox.forget(report.address)
 
     def _settled(self, settled: Settled) -> None:
-        desk = self.desk
-        desk.settle(settled.operation)
-        entry = desk.outbox.current(settled.address)
+        ctx = self.ctx
+        ctx.settle(settled.operation)
+        entry = ctx.outbox.current(settled.address)
         if settled.landed and entry is not None:
-            desk.world.wrote(entry, settled.address)
-            if desk.over_quota.unread:
-                note_read(desk)
+            ctx.facts.wrote(entry, settled.address)
+            if ctx.over_quota.unread:
+                note_read(ctx)
         message = settled.message
         if isinstance(message, Grant) and not message.adopted:
-            desk.end_assuming(message.booking)
+            ctx.end_assuming(message.booking)
             if not settled.landed:
-                desk.roll_back(message)
-            elif desk.adjustments.on_their_way:
-                landed(desk, message)
+                ctx.roll_back(message)
+            elif ctx.resizing:
+                landed(ctx, message)
         if isinstance(message, NodeOpened) and settled.landed:
-            head_landed(desk, message)
+            head_landed(ctx, message)
         self._changed(settled.address)
         if isinstance(message, NodeClosed) and settled.landed:
-            desk.conditions.clear(Condition.REMOVAL_UNREAD, message.node)
+            ctx.conditions.clear(Condition.REMOVAL_UNREAD, message.node)
         if isinstance(message, Bound) and not settled.landed:
-            desk.changed_requests[message.request] = None
+            ctx.changed_requests[message.request] = None
 
     def _lease(self, *, held: bool) -> None:
-        desk = self.desk
-        desk.outbox.paused = not held
+        ctx = self.ctx
+        ctx.outbox.paused = not held
         if not held:
-            desk.take_back_all()
+            ctx.take_back_all()
             return
-        desk.changed_requests |= dict.fromkeys((*desk.world.requests, *desk.world.allocations_of))
-        desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.removed))
-        desk.conditions.clear_all(Condition.NODE_REMOVED)
-        desk.wakes.everything()
+        ctx.changed_requests |= dict.fromkeys((*ctx.facts.requests, *ctx.facts.allocations_of))
+        ctx.changed_nodes |= dict.fromkeys((*ctx.facts.inventories, *ctx.facts.removed))
+        ctx.conditions.clear_all(Condition.NODE_REMOVED)
+        ctx.offers.everything()
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
     def _decide(self, *, ticked: bool) -> None:
         """All changes were looked at: offer free places in turn; on a tick, also do what depends on time."""
-        desk = self.desk
+        ctx = self.ctx
         if ticked:
-            end_pauses(desk)
-            refresh_pending(desk)
-        serve(desk)
+            end_pauses(ctx)
+            refresh_pending(ctx)
+        serve(ctx)
         if ticked:
-            promise_places(desk)
-            move_pods_back(desk)
-            defragment(desk)
+            promise_places(ctx)
+            move_pods_back(ctx)
+            defragment(ctx)
 
     def _time_passed(self) -> list[Instruction]:
-        desk = self.desk
-        desk.changed_requests |= dict.fromkeys(desk.node_waits.longest_held(desk.rules.pending_refresh_batch))
-        recheck(desk)
-        look_at_evictions(desk)
-        time_passed_for_groups(desk)
-        asks: list[Instruction] = [EnsureAgent(node) for node in desk.consumers_wanted]
-        asks += [ReadAgain(stream) for stream in desk.conditions.to_read]
-        desk.consumers_wanted.clear()
-        desk.conditions.to_read.clear()
+        ctx = self.ctx
+        ctx.changed_requests |= dict.fromkeys(ctx.node_waits.longest_held(ctx.rules.pending_refresh_batch))
+        recheck(ctx)
+        look_at_evictions(ctx)
+        time_passed_for_groups(ctx)
+        asks: list[Instruction] = [EnsureAgent(node) for node in ctx.consumers_wanted]
+        asks += [ReadAgain(stream) for stream in ctx.conditions.to_read]
+        ctx.consumers_wanted.clear()
+        ctx.conditions.to_read.clear()
         return asks
 
     def _look_at_victims(self) -> None:
         """Update which pods may be evicted; also on standby."""
-        desk = self.desk
-        left = desk.rules.settle_batch if desk.world.settled else 0
-        while left > 0 and desk.sparing.look:
+        ctx = self.ctx
+        left = ctx.rules.settle_batch if ctx.facts.settled else 0
+        while left > 0 and ctx.sparing.look:
             left -= 1
-            look_at_victim(desk, desk.sparing.look.popitem(last=False)[0])
+            look_at_victim(ctx, ctx.sparing.look.popitem(last=False)[0])
 
     def _settle(self) -> bool:
         """
@@ -399,18 +398,18 @@ class Allocator:
 
         False when something is left: then no request gets a place before it was looked at.
         """
-        desk = self.desk
-        left = desk.rules.settle_batch
-        while desk.changed_requests or desk.changed_nodes or desk.strays or desk.gangs.dirty:
+        ctx = self.ctx
+        left = ctx.rules.settle_batch
+        while ctx.changed_requests or ctx.changed_nodes or ctx.strays or ctx.gangs.dirty:
             if left == 0:
                 return False
             left -= 1
-            if desk.strays:
-                settle_stray(desk, desk.strays.popitem(last=False)[0])
-            elif desk.changed_nodes:
-                reconcile_node(desk, desk.changed_nodes.popitem(last=False)[0])
-            elif desk.changed_requests:
-                reconcile_request(desk, desk.changed_requests.popitem(last=False)[0])
+            if ctx.strays:
+                settle_stray(ctx, ctx.strays.popitem(last=False)[0])
+            elif ctx.changed_nodes:
+                reconcile_node(ctx, ctx.changed_nodes.popitem(last=False)[0])
+            elif ctx.changed_requests:
+                reconcile_request(ctx, ctx.changed_requests.popitem(last=False)[0])
             else:
-                reconcile_group(desk, desk.gangs.dirty.popitem(last=False)[0])
-        return not desk.sparing.look
+                reconcile_group(ctx, ctx.gangs.dirty.popitem(last=False)[0])
+        return not ctx.sparing.look

@@ -24,19 +24,18 @@ from sluice.contracts.messages import (
     Revoke,
     SliceGone,
 )
-from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.entries import revoke
 from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.bus_cache import named_by
 from sluice_allocator.core.state.conditions import Condition, Watched
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import answer_without_slice, doubtful_ticket, is_open, is_rejected, may_come_yet
 
 _K = TypeVar("_K", bound=str)
 
 
-def _always(_desk: Desk, _key: str, _watched: Watched) -> bool:
+def _always(_ctx: SchedulerContext, _key: str, _watched: Watched) -> bool:
     return True
 
 
@@ -45,185 +44,183 @@ class Rule(Generic[_K]):
     """When a condition is acted on."""
 
     condition: Condition
-    grace_s: Callable[[SchedulerConfig], float]
-    """How long it has to last, where the observer named no time."""
-    then: Callable[[Desk, _K], None]
-    holds: Callable[[Desk, _K, Watched], bool | None] = _always
-    """Whether it is certain now; until then its time does not begin. None: it is over."""
+    then: Callable[[SchedulerContext, _K], None]
+    holds: Callable[[SchedulerContext, _K, Watched], bool | None] = _always
+    """Whether it is certain now; then `orphan_grace_s` begins, where the observer named no time. None: it is over."""
     confirmed_by: Stream | None = None
     """The stream that has to be read completely after the grace."""
     once: bool = False
     """Whether it then stays, mature, without being looked at again."""
 
 
-def recheck(desk: Desk) -> None:
+def recheck(ctx: SchedulerContext) -> None:
     """Time passed: act on conditions that have lasted, among a bounded number of each kind."""
-    conditions = desk.conditions
+    conditions = ctx.conditions
     for rule in RULES:
-        for key in conditions.in_turn(rule.condition, desk.rules.orphans_batch):
+        for key in conditions.in_turn(rule.condition, ctx.rules.orphans_batch):
             watched = conditions.get(rule.condition, key)
-            holds = rule.holds(desk, key, watched) if watched is not None else None
+            holds = rule.holds(ctx, key, watched) if watched is not None else None
             if watched is None or holds is None:
                 conditions.clear(rule.condition, key)
             elif not holds:
                 watched.due = watched.reading = None
             elif watched.due is None:
-                watched.due = desk.now + rule.grace_s(desk.rules)
-            elif desk.now >= watched.due and (
+                watched.due = ctx.now + ctx.rules.orphan_grace_s
+            elif ctx.now >= watched.due and (
                 rule.confirmed_by is None or conditions.confirm(watched, rule.confirmed_by)
             ):
                 if rule.once:
                     conditions.mature(rule.condition, key)
-                rule.then(desk, key)
+                rule.then(ctx, key)
 
 
 # -- grants and bindings without a request (PROTOCOL §6) ----------------------------------------------------------
 
 
-def source_synced(desk: Desk, source: SourceName) -> None:
+def source_synced(ctx: SchedulerContext, source: SourceName) -> None:
     """A source published that it is complete, which holds if as many live requests are known here as it counts."""
-    synced = desk.world.sources.get(source)
-    if synced is not None and len(desk.world.requested_by.get(source, ())) >= synced.count:
-        desk.conditions.syncs[source] += 1
+    synced = ctx.facts.sources.get(source)
+    if synced is not None and len(ctx.facts.requested_by.get(source, ())) >= synced.count:
+        ctx.conditions.syncs[source] += 1
 
 
-def watch_request(desk: Desk, request: RequestId) -> None:
+def watch_request(ctx: SchedulerContext, request: RequestId) -> None:
     """
     A request appeared or went: its slices have none from now on, or were found before.
 
     A standby looks no further; otherwise it would later count a sync that came before as one that came after.
     """
-    for allocation in desk.world.allocations_of.get(request, ()):
-        watch_grant(desk, allocation)
-    watch_answer(desk, request)
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        watch_grant(ctx, allocation)
+    watch_answer(ctx, request)
 
 
-def watch_binding(desk: Desk, request: RequestId) -> None:
+def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
     """
     A binding changed.
 
     An allocator that binds has read the request, even if it is unknown here: the time of an orphan starts over.
     """
-    watch_entry(desk, request)
-    bound = desk.world.bindings.get(request)
-    if isinstance(bound, Bound) and desk.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
-        watch_grant(desk, bound.allocation)
+    watch_entry(ctx, request)
+    bound = ctx.facts.bindings.get(request)
+    if isinstance(bound, Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
+        watch_grant(ctx, bound.allocation)
 
 
-def watch_grant(desk: Desk, allocation: AllocationId) -> None:
+def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """A grant has no request, or a rejected one, or has one again. One that cannot be read counts as one."""
-    entry, conditions = desk.world.ledger.get(allocation), desk.conditions
-    if isinstance(entry, Grant) and _is_unrequested(desk, entry.booking):
+    entry, conditions = ctx.facts.ledger.get(allocation), ctx.conditions
+    if isinstance(entry, Grant) and _is_unrequested(ctx, entry.booking):
         mark = conditions.syncs[entry.booking.source]
         conditions.observe(Condition.GRANT_WITHOUT_REQUEST, allocation, mark=mark)
     elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, Grant):
         address = subjects.ledger(entry.booking.node, allocation)
-        if desk.outbox.busy(address):
-            desk.take_back(address.guard)  # a Revoke that waits for its turn is not sent
+        if ctx.outbox.busy(address):
+            ctx.take_back(address.guard)  # a Revoke that waits for its turn is not sent
 
 
-def watch_answer(desk: Desk, request: RequestId) -> None:
+def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
     """
     The same for a binding, as long as no slice comes of it: `Bound` ends with its slice. And for a `Released` that its
     source has not read, or it would have published its end.
     """
-    source = _source_of_answer(desk, request)
-    mark = desk.conditions.syncs[source] if source is not None else 0
-    desk.conditions.observe(Condition.ANSWER_WITHOUT_REQUEST, request, holds=source is not None, mark=mark)
+    source = _source_of_answer(ctx, request)
+    mark = ctx.conditions.syncs[source] if source is not None else 0
+    ctx.conditions.observe(Condition.ANSWER_WITHOUT_REQUEST, request, holds=source is not None, mark=mark)
 
 
-def _is_unrequested(desk: Desk, booking: Booking) -> bool:
+def _is_unrequested(ctx: SchedulerContext, booking: Booking) -> bool:
     request = booking.request
-    return not desk.world.speaks_of(request) or is_rejected(desk.world.requests.get(request), booking)
+    return not ctx.facts.speaks_of(request) or is_rejected(ctx.facts.requests.get(request), booking)
 
 
-def _source_of_answer(desk: Desk, request: RequestId) -> SourceName | None:
+def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName | None:
     """The source that would own the request of a binding; None when there is a request, or no binding to end."""
-    answer, asked = answer_without_slice(desk, request), desk.world.requests.get(request)
-    if answer is not None and not desk.world.speaks_of(request):
+    answer, asked = answer_without_slice(ctx, request), ctx.facts.requests.get(request)
+    if answer is not None and not ctx.facts.speaks_of(request):
         return answer.source
-    is_released = isinstance(desk.world.bindings.get(request), Released)
+    is_released = isinstance(ctx.facts.bindings.get(request), Released)
     return asked.source if isinstance(asked, RequestWithdrawn) and not asked.closing and is_released else None
 
 
-def _is_orphan(desk: Desk, allocation: AllocationId, watched: Watched) -> bool | None:
+def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:
     """Agents report before sources have listed: certain only when its source synced after it was found."""
-    entry = desk.world.ledger.get(allocation)
-    if not isinstance(entry, Grant) or not _is_unrequested(desk, entry.booking):
+    entry = ctx.facts.ledger.get(allocation)
+    if not isinstance(entry, Grant) or not _is_unrequested(ctx, entry.booking):
         return None
-    return desk.conditions.syncs[entry.booking.source] > watched.mark
+    return ctx.conditions.syncs[entry.booking.source] > watched.mark
 
 
-def _is_orphaned_answer(desk: Desk, request: RequestId, watched: Watched) -> bool | None:
-    source = _source_of_answer(desk, request)
-    return desk.conditions.syncs[source] > watched.mark if source is not None else None
+def _is_orphaned_answer(ctx: SchedulerContext, request: RequestId, watched: Watched) -> bool | None:
+    source = _source_of_answer(ctx, request)
+    return ctx.conditions.syncs[source] > watched.mark if source is not None else None
 
 
-def _revoke_orphan(desk: Desk, allocation: AllocationId) -> None:
-    entry = desk.world.ledger[allocation]
+def _revoke_orphan(ctx: SchedulerContext, allocation: AllocationId) -> None:
+    entry = ctx.facts.ledger[allocation]
     assert isinstance(entry, Grant)
-    if not desk.outbox.busy(subjects.ledger(entry.booking.node, allocation)):
-        revoke(desk, entry, "orphan: its source no longer requests it")
+    if not ctx.outbox.busy(subjects.ledger(entry.booking.node, allocation)):
+        revoke(ctx, entry, "orphan: its source no longer requests it")
 
 
-def _end_answer(desk: Desk, request: RequestId) -> None:
+def _end_answer(ctx: SchedulerContext, request: RequestId) -> None:
     """Publish `Released` (again) after the grants are gone, never before; again after as much time, if unread."""
-    if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
+    if request in ctx.committing or ctx.outbox.busy(subjects.binding(request)):
         return
-    answer = desk.world.bindings.get(request)
-    if isinstance(answer, Bound) and may_come_yet(desk, answer.allocation):
+    answer = ctx.facts.bindings.get(request)
+    if isinstance(answer, Bound) and may_come_yet(ctx, answer.allocation):
         return
-    entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
+    entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
     if any(not isinstance(entry, Closed) for entry in entries):
         return
-    if await_node(desk, request, named_by(answer)) is None:
-        release(desk, request, answer.cause if isinstance(answer, Released) else "its request is gone")
-        desk.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
+    if await_node(ctx, request, named_by(answer)) is None:
+        release(ctx, request, answer.cause if isinstance(answer, Released) else "its request is gone")
+        ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
 
 
 # -- statuses without a slice (PROTOCOL §8) -----------------------------------------------------------------------
 
 
-def watch_status(desk: Desk, allocation: AllocationId) -> None:
+def watch_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """
     An agent's status has no ledger entry, or has one. The broker was wiped, the agent published its status again, and
     before its node was adopted its disk was wiped as well: the request would wait for that slice without end.
     """
-    desk.conditions.observe(Condition.STATUS_WITHOUT_SLICE, allocation, holds=_has_status_only(desk, allocation))
+    ctx.conditions.observe(Condition.STATUS_WITHOUT_SLICE, allocation, holds=_has_status_only(ctx, allocation))
 
 
-def _has_status_only(desk: Desk, allocation: AllocationId) -> bool:
-    status = desk.world.slices.get(allocation)
-    return not (status is None or isinstance(status, SliceGone) or allocation in desk.world.ledger)
+def _has_status_only(ctx: SchedulerContext, allocation: AllocationId) -> bool:
+    status = ctx.facts.slices.get(allocation)
+    return not (status is None or isinstance(status, SliceGone) or allocation in ctx.facts.ledger)
 
 
-def _is_nowhere(desk: Desk, allocation: AllocationId, _watched: Watched) -> bool | None:
+def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watched) -> bool | None:
     """Whether the node's current agent reported everything, and this slice is not among it."""
-    if not _has_status_only(desk, allocation):
+    if not _has_status_only(ctx, allocation):
         return None
-    status, node = desk.world.slices[allocation], desk.world.slice_nodes[allocation]
-    inventory, news = desk.world.inventories.get(node), desk.world.news.get(node)
-    if inventory is None or news is None or inventory.stale or not is_open(desk, node):
+    status, node = ctx.facts.slices[allocation], ctx.facts.slice_nodes[allocation]
+    inventory, news = ctx.facts.inventories.get(node), ctx.facts.news.get(node)
+    if inventory is None or news is None or inventory.stale or not is_open(ctx, node):
         return False
-    if allocation in desk.world.on_their_way or inventory.snapshot.generation < news.generation:
+    if allocation in ctx.facts.on_their_way or inventory.snapshot.generation < news.generation:
         return False
-    is_wanted = not isinstance(desk.world.requests.get(status.request), RequestWithdrawn)
-    if is_wanted and doubtful_ticket(desk, Held(node=node, allocation=allocation)):
+    is_wanted = not isinstance(ctx.facts.requests.get(status.request), RequestWithdrawn)
+    if is_wanted and doubtful_ticket(ctx, Held(node=node, allocation=allocation)):
         return False  # a process may be using it (ADR 0033)
-    return allocation not in desk.world.reported_of.get(status.request, {})
+    return allocation not in ctx.facts.reported_of.get(status.request, {})
 
 
-def _revoke_status(desk: Desk, allocation: AllocationId) -> None:
+def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """
     End the status: its agent answers that the slice was never made, and all is closed as usual.
 
     It books no place, for a slice that the agent does not have is nowhere.
     """
-    status, node = desk.world.slices[allocation], desk.world.slice_nodes[allocation]
+    status, node = ctx.facts.slices[allocation], ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
-    if desk.outbox.busy(address):
+    if ctx.outbox.busy(address):
         return
-    asked = desk.world.requests.get(status.request)
+    asked = ctx.facts.requests.get(status.request)
     living = asked if isinstance(asked, AllocationRequested) else None
     booking = Booking(
         allocation=allocation,
@@ -239,116 +236,115 @@ def _revoke_status(desk: Desk, allocation: AllocationId) -> None:
     )
     order = Revoke(
         revision=status.revision + 1,
-        incarnation=desk.world.incarnation,
+        incarnation=ctx.facts.incarnation,
         booking=booking,
         cause="neither the ledger nor its node's agent has it",
     )
-    desk.commit(address, order, status.request)
+    ctx.commit(address, order, status.request)
 
 
-def watch_entry(desk: Desk, request: RequestId) -> None:
+def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
     """
     A bound slice has no ledger entry, or has one. The entry is on its way to us, or does not exist.
 
     A Bound over an empty subject may land in a broker that was wiped meanwhile, when its slice is gone, and its node's
     journal too. To tell them apart the whole book is read again; what it does not show is lost.
     """
-    desk.conditions.observe(Condition.BOUND_WITHOUT_ENTRY, request, holds=_has_no_entry(desk, request))
+    ctx.conditions.observe(
+        Condition.BOUND_WITHOUT_ENTRY,
+        request,
+        holds=_has_no_entry(ctx, request),
+        due=ctx.now + ctx.rules.orphan_grace_s,
+    )
 
 
 # -- the rest -----------------------------------------------------------------------------------------------------
 
 
-def _has_no_entry(desk: Desk, request: RequestId) -> bool:
-    bound, world = desk.world.bindings.get(request), desk.world
+def _has_no_entry(ctx: SchedulerContext, request: RequestId) -> bool:
+    bound, world = ctx.facts.bindings.get(request), ctx.facts
     return isinstance(bound, Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost
 
 
-def _stays_unbacked(desk: Desk, request: RequestId, _watched: Watched) -> bool | None:
-    return True if _has_no_entry(desk, request) else None
+def _stays_unbacked(ctx: SchedulerContext, request: RequestId, _watched: Watched) -> bool | None:
+    return True if _has_no_entry(ctx, request) else None
 
 
-def _read_book(desk: Desk, _request: RequestId) -> None:
-    desk.conditions.to_read[Stream.BOOK] = None
-    desk.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading decides about all
+def _read_book(ctx: SchedulerContext, _request: RequestId) -> None:
+    ctx.conditions.to_read[Stream.BOOK] = None
+    ctx.conditions.clear_all(Condition.BOUND_WITHOUT_ENTRY)  # the reading decides about all
 
 
-def _stop_waiting(desk: Desk, node: NodeName) -> None:
-    desk.changed_requests |= desk.node_waits.release(node)
+def _stop_waiting(ctx: SchedulerContext, node: NodeName) -> None:
+    ctx.changed_requests |= ctx.node_waits.release(node)
 
 
-def _look_at_node(desk: Desk, node: NodeName) -> None:
-    desk.changed_nodes[node] = None
+def _look_at_node(ctx: SchedulerContext, node: NodeName) -> None:
+    ctx.changed_nodes[node] = None
 
 
-def _look_at_request(desk: Desk, request: RequestId) -> None:
-    desk.changed_requests[request] = None
+def _look_at_request(ctx: SchedulerContext, request: RequestId) -> None:
+    ctx.changed_requests[request] = None
 
 
-def watch_head(desk: Desk, node: NodeName) -> None:
+def watch_head(ctx: SchedulerContext, node: NodeName) -> None:
     """
     The head of a node's ledger changed. If it was closed for a removal that is not read here, STATE is read first:
     what is known of the node may lack what was made since, and its place would be given away.
     """
-    is_unread = node in desk.world.closed_heads and node not in desk.world.removed
-    desk.conditions.clear(Condition.REMOVAL_UNREAD, node)
-    desk.conditions.observe(
-        Condition.REMOVAL_UNREAD, node, holds=is_unread, mark=desk.conditions.readings[Stream.STATE]
-    )
+    is_unread = node in ctx.facts.closed_heads and node not in ctx.facts.removed
+    ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
+    ctx.conditions.observe(Condition.REMOVAL_UNREAD, node, holds=is_unread, mark=ctx.conditions.readings[Stream.STATE])
 
 
-def watch_consumer(desk: Desk, node: NodeName) -> None:
+def watch_consumer(ctx: SchedulerContext, node: NodeName) -> None:
     """An agent speaks for a node, or no longer does. Agents may not create their consumers, so this process does."""
-    is_missing = node in desk.world.news and desk.ensured.get(node) != desk.world.incarnation
-    desk.conditions.observe(Condition.CONSUMER_MISSING, node, holds=is_missing, due=desk.now)
+    is_missing = node in ctx.facts.news and ctx.ensured.get(node) != ctx.facts.incarnation
+    ctx.conditions.observe(Condition.CONSUMER_MISSING, node, holds=is_missing, due=ctx.now)
 
 
-def consumer_made(desk: Desk, node: NodeName) -> None:
+def consumer_made(ctx: SchedulerContext, node: NodeName) -> None:
     """The shell created a consumer, in the incarnation in which it was last asked for."""
-    watched = desk.conditions.get(Condition.CONSUMER_MISSING, node)
+    watched = ctx.conditions.get(Condition.CONSUMER_MISSING, node)
     if watched is not None and watched.mark:
-        desk.ensured[node] = desk.world.incarnation
-        desk.conditions.clear(Condition.CONSUMER_MISSING, node)
+        ctx.ensured[node] = ctx.facts.incarnation
+        ctx.conditions.clear(Condition.CONSUMER_MISSING, node)
 
 
-def _ask_for_consumer(desk: Desk, node: NodeName) -> None:
-    watched = desk.conditions.get(Condition.CONSUMER_MISSING, node)
+def _ask_for_consumer(ctx: SchedulerContext, node: NodeName) -> None:
+    watched = ctx.conditions.get(Condition.CONSUMER_MISSING, node)
     assert watched is not None
-    watched.due, watched.mark = desk.now + desk.rules.ensure_retry_s, 1
-    desk.consumers_wanted.append(node)
+    watched.due, watched.mark = ctx.now + ctx.rules.ensure_retry_s, 1
+    ctx.consumers_wanted.append(node)
 
 
-def _end_throttle(condition: Condition) -> Callable[[Desk, RequestId], None]:
-    def end(desk: Desk, request: RequestId) -> None:
-        watched = desk.conditions.get(condition, request)
-        desk.conditions.clear(condition, request)
+def _end_throttle(condition: Condition) -> Callable[[SchedulerContext, RequestId], None]:
+    def end(ctx: SchedulerContext, request: RequestId) -> None:
+        watched = ctx.conditions.get(condition, request)
+        ctx.conditions.clear(condition, request)
         if watched is not None and watched.mark:
-            desk.changed_requests[request] = None
+            ctx.changed_requests[request] = None
 
     return end
 
 
 def _throttled(condition: Condition) -> Rule[RequestId]:
-    return Rule(condition, lambda _rules: 0.0, _end_throttle(condition))
-
-
-def _orphan_grace(rules: SchedulerConfig) -> float:
-    return rules.orphan_grace_s
+    return Rule(condition, _end_throttle(condition))
 
 
 RULES: tuple[Rule[Any], ...] = (
-    Rule(Condition.GRANT_WITHOUT_REQUEST, _orphan_grace, _revoke_orphan, _is_orphan, confirmed_by=Stream.STATE),
-    Rule(Condition.ANSWER_WITHOUT_REQUEST, _orphan_grace, _end_answer, _is_orphaned_answer, confirmed_by=Stream.STATE),
-    Rule(Condition.STATUS_WITHOUT_SLICE, _orphan_grace, _revoke_status, _is_nowhere),
-    Rule(Condition.BOUND_WITHOUT_ENTRY, _orphan_grace, _read_book, _stays_unbacked),
-    Rule(Condition.BINDING_DIFFERS, lambda rules: rules.rebind_anyway_s, _look_at_request, once=True),
-    Rule(Condition.SLICE_WITHOUT_ENTRY, _orphan_grace, _look_at_node, once=True),
-    Rule(Condition.NODE_NOT_ADOPTED, _orphan_grace, _stop_waiting, once=True),
-    Rule(Condition.NODE_REMOVED, lambda rules: rules.removed_grace_s, _look_at_node, once=True),
-    Rule(Condition.HEAD_OVERWRITTEN, lambda _rules: 0.0, _look_at_node, once=True),
-    Rule(Condition.CONSUMER_MISSING, lambda _rules: 0.0, _ask_for_consumer),
+    Rule(Condition.GRANT_WITHOUT_REQUEST, _revoke_orphan, _is_orphan, confirmed_by=Stream.STATE),
+    Rule(Condition.ANSWER_WITHOUT_REQUEST, _end_answer, _is_orphaned_answer, confirmed_by=Stream.STATE),
+    Rule(Condition.STATUS_WITHOUT_SLICE, _revoke_status, _is_nowhere),
+    Rule(Condition.BOUND_WITHOUT_ENTRY, _read_book, _stays_unbacked),
+    Rule(Condition.BINDING_DIFFERS, _look_at_request, once=True),
+    Rule(Condition.SLICE_WITHOUT_ENTRY, _look_at_node, once=True),
+    Rule(Condition.NODE_NOT_ADOPTED, _stop_waiting, once=True),
+    Rule(Condition.NODE_REMOVED, _look_at_node, once=True),
+    Rule(Condition.HEAD_OVERWRITTEN, _look_at_node, once=True),
+    Rule(Condition.CONSUMER_MISSING, _ask_for_consumer),
     _throttled(Condition.WAIT_ENDED),
     _throttled(Condition.REFUSAL_WAIVED),
     _throttled(Condition.EVICTION_WRITTEN),
 )
-"""Each condition once: `REMOVAL_UNREAD` alone has no time, for a reading of STATE ends it."""
+"""Each condition once, except `REMOVAL_UNREAD`: a reading of STATE ends it."""

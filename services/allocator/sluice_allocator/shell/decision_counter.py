@@ -70,7 +70,7 @@ class DecisionCounter:
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle as the core does."""
         match event:
-            case Observed() if self._core.desk.outbox.paused:
+            case Observed() if self._core.ctx.outbox.paused:
                 self._followed.clear()  # another allocator decides; its requests are not timed
             case Observed(entry=entry) if self._reading:
                 self._catch_up(entry)

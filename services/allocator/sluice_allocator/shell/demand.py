@@ -13,18 +13,18 @@ from sluice.contracts.request_syntax.device_limit import devices_of
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
 from sluice.mig.model_names import is_meant
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.context import SchedulerContext
 
 ANY = "any"
 WHOLE = "whole"
 SHARE = "share"
 
 
-def pending_devices(desk: Desk) -> Counter[tuple[str, str]]:
+def pending_devices(ctx: SchedulerContext) -> Counter[tuple[str, str]]:
     """Devices of all requests inside the queue, by model and profile. Costs a walk over shapes, not over requests."""
     found: Counter[tuple[str, str]] = Counter()
-    for group in desk.queue.shapes.values():
-        asked = desk.world.requests.get(group.members.first()[2])
+    for group in ctx.queue.shapes.values():
+        asked = ctx.facts.requests.get(group.members.first()[2])
         if not isinstance(asked, AllocationRequested):
             continue  # withdrawn, about to leave
         members = group.members.before(group.members.last()) + 1

@@ -94,7 +94,7 @@ class AllocatorMetrics:
 
     def now(self) -> Iterator[Sample]:
         """For `sluice.runtime.prometheus.metrics.collecting_from`."""
-        world = self._core.desk.world
+        world = self._core.ctx.facts
         requests, bindings = _types(world.requests), _types(world.bindings)
         yield Sample(REQUESTS, requests[AllocationRequested], ("asked",))
         yield Sample(REQUESTS, requests[RequestRejected], ("rejected",))
@@ -108,15 +108,15 @@ class AllocatorMetrics:
         for kind, count in _types(world.slices).items():
             yield Sample(SLICES, count, (kind.__name__.removeprefix("Slice").lower(),))
         yield Sample(STREAMS_KNOWN, world.settled)
-        yield Sample(WORKS, not self._core.desk.outbox.paused)
+        yield Sample(WORKS, not self._core.ctx.outbox.paused)
         yield Sample(LEAKED, leaked_slices(world))
         yield from self._nodes()
         yield from self._queue()
-        for labels, count in pending_devices(self._core.desk).items():
+        for labels, count in pending_devices(self._core.ctx).items():
             yield Sample(PENDING_DEVICES, count, labels)
 
     def _nodes(self) -> Iterator[Sample]:
-        world, unopened = self._core.desk.world, self._core.desk.unopened
+        world, unopened = self._core.ctx.facts, self._core.ctx.unopened
         known = [inventory for inventory in world.inventories.values() if not inventory.removed]
         stale = sum(inventory.stale for inventory in known)
         closed = sum(inventory.snapshot.node in unopened for inventory in known if not inventory.stale)
@@ -127,21 +127,21 @@ class AllocatorMetrics:
         yield Sample(NODES, len(world.cordons), ("cordoned",))
 
     def _queue(self) -> Iterator[Sample]:
-        desk = self._core.desk
+        ctx = self._core.ctx
         waits: dict[tuple[str, str], float] = {}
-        for group in desk.queue.shapes.values():
+        for group in ctx.queue.shapes.values():
             _, _, first = group.members.first()
-            asked = desk.world.requests.get(first)
+            asked = ctx.facts.requests.get(first)
             if not isinstance(asked, AllocationRequested):
                 continue  # withdrawn, about to leave
             labels = _asked_for(asked)
             yield Sample(QUEUE, group.members.before(group.members.last()) + 1, labels)
-            attempt = desk.attempts.of_request.get(first)
+            attempt = ctx.backoff.of_request.get(first)
             since = attempt.since_when if attempt is not None else None
-            waits[labels] = max(waits.get(labels, 0.0), desk.now - since if since is not None else 0.0)
+            waits[labels] = max(waits.get(labels, 0.0), ctx.now - since if since is not None else 0.0)
         for labels, wait_s in waits.items():
             yield Sample(QUEUE_WAIT, wait_s, labels)
-        yield Sample(QUEUE_OUTSIDE, len(desk.queue.outside))
+        yield Sample(QUEUE_OUTSIDE, len(ctx.queue.outside))
 
 
 _OPEN = frozenset({Grant, Revoke})

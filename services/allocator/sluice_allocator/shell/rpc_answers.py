@@ -6,12 +6,12 @@ from sluice.contracts.ids import RunId
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.proto.bookings import MODES, share_to_proto
 from sluice.contracts.reasons import ReasonCount, Refusal
-from sluice_allocator.core.explain.device_amounts import DeviceAmount
 from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
 from sluice_allocator.core.explain.status import AsksNothing, RequestStatus, Simulated, WouldBind, WouldWait
 from sluice_allocator.core.moves.defragment import Proposal
 from sluice_allocator.core.placement.leftover import HomeLeft, LeftOver
 from sluice_allocator.core.resize.pending import AdjustRefused, Effect, Outcome
+from sluice_allocator.core.state.device_amounts import DeviceAmount
 
 
 def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:

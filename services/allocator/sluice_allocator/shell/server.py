@@ -54,9 +54,9 @@ class AllocatorServer(AllocatorServiceServicer):
         except QuestionError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from error
-        desk = self._core.desk
+        ctx = self._core.ctx
         return rpc_answers.simulated(
-            simulate(desk, pod), self._run, waiting=len(desk.queue), devices_max=desk.rules.max_gpus_per_node
+            simulate(ctx, pod), self._run, waiting=len(ctx.queue), devices_max=ctx.rules.max_gpus_per_node
         )
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
@@ -68,7 +68,7 @@ class AllocatorServer(AllocatorServiceServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"request: {len(name)} characters; a request's id has 1 to {ID_CHARACTERS_MAX}",
             )
-        standing = how_it_stands(self._core.desk, RequestId(name))
+        standing = how_it_stands(self._core.ctx, RequestId(name))
         if standing is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no request {name!r}")
             raise AssertionError("abort raises")
@@ -79,7 +79,7 @@ class AllocatorServer(AllocatorServiceServicer):
         await self._only_when_working(context)
         change = change_asked(request)
         if request.dry_run:
-            return rpc_answers.adjusted(adjust(self._core.desk, change), self._run, dry_run=True)
+            return rpc_answers.adjusted(adjust(self._core.ctx, change), self._run, dry_run=True)
         try:
             outcome = await self._change_shares(change)
         except TimeoutError as error:
@@ -90,9 +90,9 @@ class AllocatorServer(AllocatorServiceServicer):
 
     async def _only_when_working(self, context: Any) -> None:
         """Abort unless this allocator is active and loaded: a standby's answers would be incomplete."""
-        if self._core.desk.outbox.paused:
+        if self._core.ctx.outbox.paused:
             await context.abort(grpc.StatusCode.UNAVAILABLE, await self._who_works())
-        if not self._core.desk.world.settled:
+        if not self._core.ctx.facts.settled:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this allocator is still loading the bus; retry")
 
     async def _who_works(self) -> str:

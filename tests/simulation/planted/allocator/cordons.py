@@ -23,11 +23,11 @@ def _nodes_only(_original: Any) -> Any:
 
 
 def _everybody_there(original: Any) -> Any:
-    def why_drained(desk: Any, grant: Any) -> Any:
+    def why_drained(ctx: Any, grant: Any) -> Any:
         """A pod with a slice on a drained node is evicted wherever it runs."""
         request = grant.booking.request
-        before = desk.world.bindings.get(request)
-        desk.world.bindings[request] = Bound(
+        before = ctx.facts.bindings.get(request)
+        ctx.facts.bindings[request] = Bound(
             request=request,
             request_revision=1,
             allocation=grant.booking.allocation,
@@ -37,60 +37,60 @@ def _everybody_there(original: Any) -> Any:
             containers=(),
         )
         try:
-            return original(desk, grant)
+            return original(ctx, grant)
         finally:
-            del desk.world.bindings[request]
+            del ctx.facts.bindings[request]
             if before is not None:
-                desk.world.bindings[request] = before
+                ctx.facts.bindings[request] = before
 
     return why_drained
 
 
 def _ordered_for_ever(original: Any) -> Any:
-    def settle_eviction(desk: Any, request: Any, entries: Any) -> None:
+    def settle_eviction(ctx: Any, request: Any, entries: Any) -> None:
         """What was ordered because of a drain stays ordered."""
-        ordered = desk.world.evictions.get(request)
+        ordered = ctx.facts.evictions.get(request)
         if (
             ordered is None
             or "drained" not in ordered.cause
-            or eviction_orders.why_evict(desk, request, entries) is not None
+            or eviction_orders.why_evict(ctx, request, entries) is not None
         ):
-            original(desk, request, entries)
+            original(ctx, request, entries)
 
     return settle_eviction
 
 
 def _only_who_comes(_original: Any) -> Any:
-    def look_at_drained(_desk: Any, _node: Any) -> None:
+    def look_at_drained(_ctx: Any, _node: Any) -> None:
         """A drain is seen by those who are looked at for another reason."""
 
     return look_at_drained
 
 
 def _taken_away(original: Any) -> Any:
-    def why_revoke(desk: Any, grant: Grant, asked: Any) -> Any:
+    def why_revoke(ctx: Any, grant: Grant, asked: Any) -> Any:
         """The slices of a drained node are revoked."""
-        return drain.why_drained(desk, grant) or original(desk, grant, asked)
+        return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
     return why_revoke
 
 
 def _sent_as_decided(original: Any) -> Any:
-    def look_at_drained(desk: Any, node: Any) -> None:
+    def look_at_drained(ctx: Any, node: Any) -> None:
         """What waits for its turn goes out as it was decided, also behind a cordon."""
-        take_back, desk.__class__.take_back = desk.__class__.take_back, lambda _desk, _guard: None
+        take_back, ctx.__class__.take_back = ctx.__class__.take_back, lambda _ctx, _guard: None
         try:
-            original(desk, node)
+            original(ctx, node)
         finally:
-            desk.__class__.take_back = take_back
+            ctx.__class__.take_back = take_back
 
     return look_at_drained
 
 
 def _promised_for_ever(original: Any) -> Any:
-    def why_give_up(desk: Any, promised: Any, revision: int) -> Any:
+    def why_give_up(ctx: Any, promised: Any, revision: int) -> Any:
         """A promise stands, whatever an operator says of its place."""
-        why = original(desk, promised, revision)
+        why = original(ctx, promised, revision)
         return None if why is not None and why.endswith("can no longer be used") else why
 
     return why_give_up

@@ -12,7 +12,7 @@ from sluice_allocator.core.state.context import Desk
 
 
 def _bound_one_by_one(_original: Any) -> Any:
-    def is_held_back(_desk: Any, _request: Any) -> bool:
+    def is_held_back(_ctx: Any, _request: Any) -> bool:
         """A pod is bound as soon as its own slice is ready, whatever becomes of the others."""
         return False
 

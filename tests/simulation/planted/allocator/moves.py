@@ -24,20 +24,20 @@ def _compute_only(_original: Any) -> Any:
 
 
 def _evicted_first(original: Any) -> Any:
-    def why_evict(desk: Any, request: Any, entries: Any) -> str | None:
+    def why_evict(ctx: Any, request: Any, entries: Any) -> str | None:
         """A pod that has a larger profile is evicted in the hope that its own will be free when it comes again."""
-        asked = desk.world.requests.get(request)
+        asked = ctx.facts.requests.get(request)
         larger = any(isinstance(entry, Grant) and entry.booking.instead_of for entry in entries.values())
         if larger and isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
             return "it has more than it asked for"
-        found: str | None = original(desk, request, entries)
+        found: str | None = original(ctx, request, entries)
         return found
 
     return why_evict
 
 
 def _no_cooldown(_original: Any) -> Any:
-    def has_stayed(_desk: Any, _allocation: Any) -> bool:
+    def has_stayed(_ctx: Any, _allocation: Any) -> bool:
         """A pod is moved whenever there is a reason."""
         return True
 
@@ -55,7 +55,7 @@ def _two_in_one_place(original: Any) -> Any:
 
 
 def _kept_for_ever(_original: Any) -> Any:
-    def over(_desk: Any, _grant: Any, _phase: str, _limit_s: float, _why: str) -> None:
+    def over(_ctx: Any, _grant: Any, _phase: str, _limit_s: float, _why: str) -> None:
         """A place is kept until a replacement comes, which may never happen."""
 
     return over

@@ -21,22 +21,22 @@ from sluice_node_agent.core.agent import Agent
 
 
 def _closed_is_believed(original: Any) -> Any:
-    def is_missing(desk: Any, report: Any) -> bool:
+    def is_missing(ctx: Any, report: Any) -> bool:
         """What was closed with its node counts as gone, although no agent has said so."""
-        missing: bool = original(desk, report)
-        return missing and report.booking.allocation not in desk.world.ledger
+        missing: bool = original(ctx, report)
+        return missing and report.booking.allocation not in ctx.facts.ledger
 
     return is_missing
 
 
 def _while_open(original: Any) -> Any:
-    def settle_removed(desk: Any, node: Any) -> bool:
+    def settle_removed(ctx: Any, node: Any) -> bool:
         """The grants are closed first, and the head is left to the next adoption."""
-        heads, desk.world.heads = desk.world.heads, {}
+        heads, ctx.facts.heads = ctx.facts.heads, {}
         try:
-            removed: bool = original(desk, node)
+            removed: bool = original(ctx, node)
         finally:
-            desk.world.heads = heads
+            ctx.facts.heads = heads
         return removed
 
     return settle_removed
@@ -61,13 +61,13 @@ def _nobody_answers(original: Any) -> Any:
 
 
 def _open_while_closing(original: Any) -> Any:
-    def is_open(desk: Any, node: Any, inventory: Any) -> bool:
+    def is_open(ctx: Any, node: Any, inventory: Any) -> bool:
         """A head counts as open until the end of it is answered."""
-        busy, desk.outbox.busy = desk.outbox.busy, lambda _address: False
+        busy, ctx.outbox.busy = ctx.outbox.busy, lambda _address: False
         try:
-            opened: bool = original(desk, node, inventory)
+            opened: bool = original(ctx, node, inventory)
         finally:
-            desk.outbox.busy = busy
+            ctx.outbox.busy = busy
         return opened
 
     return is_open
@@ -82,7 +82,7 @@ def _any_that_is_ready(original: Any) -> Any:
 
 
 def _none_is_surplus(_original: Any) -> Any:
-    def has_another(_desk: Any, _asked: Any, _allocation: Any) -> bool:
+    def has_another(_ctx: Any, _asked: Any, _allocation: Any) -> bool:
         """Two slices of a pod stand until one of them is bound."""
         return False
 
@@ -101,16 +101,16 @@ def _two_of_one(plan: Plan) -> Plan:
 
 
 def _at_once_again(_original: Any) -> Any:
-    def follow(desk: Any, node: Any) -> int:
+    def follow(ctx: Any, node: Any) -> int:
         """A removed node is shut whenever it is open; its time was over long ago."""
-        desk.conditions.observe(Condition.NODE_REMOVED, node, due=desk.now + desk.rules.removed_grace_s)
+        ctx.conditions.observe(Condition.NODE_REMOVED, node, due=ctx.now + ctx.rules.removed_grace_s)
         return 0
 
     return follow
 
 
 def _opened_unheard(_original: Any) -> Any:
-    def watch_head(_desk: Any, _node: Any) -> None:
+    def watch_head(_ctx: Any, _node: Any) -> None:
         """Known data of a node adopts it, although its head was closed meanwhile."""
 
     return watch_head
@@ -125,7 +125,7 @@ def _gone_in_another_life(_original: Any) -> Any:
 
 
 def _gone_for_good(_original: Any) -> Any:
-    def may_be_entered_again(_desk: Any, _node: Any, _allocation: Any) -> bool:
+    def may_be_entered_again(_ctx: Any, _node: Any, _allocation: Any) -> bool:
         """A slice closed with its node is over, whatever is published."""
         return False
 
@@ -133,18 +133,18 @@ def _gone_for_good(_original: Any) -> Any:
 
 
 def _a_removed_node_has_nothing(original: Any) -> Any:
-    def is_unbooked(desk: Any, allocation: Any, node: Any) -> bool:
+    def is_unbooked(ctx: Any, allocation: Any, node: Any) -> bool:
         """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
-        is_over = desk.conditions.is_mature(Condition.NODE_REMOVED, node)
-        return not is_over and bool(original(desk, allocation, node))
+        is_over = ctx.conditions.is_mature(Condition.NODE_REMOVED, node)
+        return not is_over and bool(original(ctx, allocation, node))
 
     return is_unbooked
 
 
 def _released_over_nothing(_original: Any) -> Any:
-    def release_lost(desk: Any, request: Any, _asked: Any, cause: str) -> None:
+    def release_lost(ctx: Any, request: Any, _asked: Any, cause: str) -> None:
         """A lost slice is reported at once, whatever was published before."""
-        release(desk, request, cause)
+        release(ctx, request, cause)
 
     return release_lost
 

@@ -24,10 +24,10 @@ def _only_where_room_is_told(original: Any) -> Any:
 def _free_at_revoke(original: Any) -> Any:
     def rebook(self: Any, allocation: Any) -> bool:
         """A slice being revoked does not count, though its processes may run for minutes."""
-        before = self.desk.world.ledger.get(allocation)
+        before = self.ctx.facts.ledger.get(allocation)
         freed: bool = original(self, allocation)
-        if isinstance(before, Revoke) and self.desk.fleet.booking(allocation) is not None:
-            self.desk.fleet.nodes[before.booking.node].pods += 1
+        if isinstance(before, Revoke) and self.ctx.cluster.booking(allocation) is not None:
+            self.ctx.cluster.nodes[before.booking.node].pods += 1
         return freed
 
     return rebook

@@ -18,34 +18,34 @@ from sluice_allocator.core.state.context import Desk
 
 
 def _equals_go(original: Any) -> Any:
-    def find_victims(desk: Any, request: Any, asking: Any, priority: int, *more: Any, **named: Any) -> Any:
+    def find_victims(ctx: Any, request: Any, asking: Any, priority: int, *more: Any, **named: Any) -> Any:
         """Priorities are compared with `<=`."""
-        return original(desk, request, asking, priority + 1, *more, **named)
+        return original(ctx, request, asking, priority + 1, *more, **named)
 
     return find_victims
 
 
 def _never_is_ignored(original: Any) -> Any:
-    def evict_for(desk: Any, request: Any, asked: Any, **named: Any) -> Any:
+    def evict_for(ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
         """Others are evicted for a pod that said it only waits."""
-        return original(desk, request, msgspec.structs.replace(asked, preempts=True), **named)
+        return original(ctx, request, msgspec.structs.replace(asked, preempts=True), **named)
 
     return evict_for
 
 
 def _nobody_asked(original: Any) -> Any:
-    def may_go_at(desk: Any, allocation: Any, entry: Any) -> Any:
+    def may_go_at(ctx: Any, allocation: Any, entry: Any) -> Any:
         """Any pod of lower priority is evicted, whatever it opted for."""
         request = getattr(getattr(entry, "booking", None), "request", None)
-        asked = desk.world.requests.get(request)
+        asked = ctx.facts.requests.get(request)
         if getattr(asked, "leeway", None) is None:
-            return original(desk, allocation, entry)
+            return original(ctx, allocation, entry)
         said = msgspec.structs.replace(asked, leeway=msgspec.structs.replace(asked.leeway, preemptible=True))
-        desk.world.requests[request] = said
+        ctx.facts.requests[request] = said
         try:
-            return original(desk, allocation, entry)
+            return original(ctx, allocation, entry)
         finally:
-            desk.world.requests[request] = asked
+            ctx.facts.requests[request] = asked
 
     return may_go_at
 
@@ -59,15 +59,15 @@ def _waits_for_nobody(original: Any) -> Any:
 
 
 def _evicted_first(original: Any) -> Any:
-    def why_evict(desk: Any, request: Any, entries: Any) -> Any:
+    def why_evict(ctx: Any, request: Any, entries: Any) -> Any:
         """A pod is evicted for a more important waiting one, in the hope that its place fits."""
-        asked = desk.world.requests.get(request)
-        head = desk.queue.head_after(None)
+        asked = ctx.facts.requests.get(request)
+        head = ctx.queue.head_after(None)
         if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
-            waits = desk.world.requests.get(head[2])
+            waits = ctx.facts.requests.get(head[2])
             if getattr(waits, "priority", 0) > asked.priority:
                 return f"its place is needed for {waits.namespace}/{waits.name}"
-        return original(desk, request, entries)
+        return original(ctx, request, entries)
 
     return why_evict
 
@@ -76,9 +76,9 @@ def _place_given_away(original: Any) -> Any:
     def rebook(self: Any, allocation: Any) -> bool:
         """A promised place is free for everybody until its victims have gone."""
         freed: bool = original(self, allocation)
-        entry = self.desk.world.ledger.get(allocation)
-        if isinstance(entry, Grant) and entry.evict and reservation.is_promise(self.desk, entry):
-            self.desk.fleet.unbook(allocation)
+        entry = self.ctx.facts.ledger.get(allocation)
+        if isinstance(entry, Grant) and entry.evict and reservation.is_promise(self.ctx, entry):
+            self.ctx.cluster.unbook(allocation)
         return freed
 
     return rebook
@@ -103,9 +103,9 @@ def _counted_on_twice(original: Any) -> Any:
 
 
 def _promised_is_had(_original: Any) -> Any:
-    def may_never_be_had(desk: Any, allocation: Any, entry: Any) -> bool:
+    def may_never_be_had(ctx: Any, allocation: Any, entry: Any) -> bool:
         """A place that others have yet fills a guarantee."""
-        return entry is None and allocation in desk.assumed
+        return entry is None and allocation in ctx.assumed
 
     return may_never_be_had
 

@@ -18,7 +18,7 @@ def _not_counted_at_start(original: Any) -> Any:
     def caught_up(self: Any, event: Any) -> None:
         """What was there when this process read everything is not counted: only what it grants itself."""
         original(self, event)
-        self.desk.fleet.accounts._used.clear()
+        self.ctx.cluster.accounts._used.clear()
 
     return caught_up
 
@@ -26,35 +26,35 @@ def _not_counted_at_start(original: Any) -> Any:
 def _free_at_revoke(original: Any) -> Any:
     def rebook(self: Any, allocation: Any) -> bool:
         """A namespace may have more as soon as something is being taken away from it."""
-        before = self.desk.world.ledger.get(allocation)
-        booking = self.desk.fleet.booking(allocation)
+        before = self.ctx.facts.ledger.get(allocation)
+        booking = self.ctx.cluster.booking(allocation)
         freed: bool = original(self, allocation)
-        if isinstance(before, Revoke) and booking is not None and self.desk.fleet.booking(allocation) is not None:
-            counts = self.desk.fleet.usage_of(booking.devices)
-            self.desk.fleet.accounts.measured_anew(booking.namespace, counts, NOTHING)
+        if isinstance(before, Revoke) and booking is not None and self.ctx.cluster.booking(allocation) is not None:
+            counts = self.ctx.cluster.usage_of(booking.devices)
+            self.ctx.cluster.accounts.measured_anew(booking.namespace, counts, NOTHING)
         return freed
 
     return rebook
 
 
 def _victims_of_others_relax(_original: Any) -> Any:
-    def booked(desk: Any, _namespace: str, allocations: Any) -> Any:
+    def booked(ctx: Any, _namespace: str, allocations: Any) -> Any:
         """Evicted pods also make room in the quota of the request's namespace (tensor-fusion B7)."""
-        bookings = (desk.fleet.booking(each) for each in allocations)
-        return (desk.fleet.usage_of(booking.devices) for booking in bookings if booking is not None)
+        bookings = (ctx.cluster.booking(each) for each in allocations)
+        return (ctx.cluster.usage_of(booking.devices) for booking in bookings if booking is not None)
 
     return booked
 
 
 def _nothing_taken_back(_original: Any) -> Any:
-    def excess(_desk: Any, _grant: Any) -> None:
+    def excess(_ctx: Any, _grant: Any) -> None:
         """Section 4 broken: what two allocators granted at once stays."""
 
     return excess
 
 
 def _bound_on_what_is_known(_original: Any) -> Any:
-    def may_bind(_desk: Any, _grant: Any) -> bool:
+    def may_bind(_ctx: Any, _grant: Any) -> bool:
         """A slice that is ready is bound, whatever was written before its grant and is not read yet."""
         return True
 

@@ -11,13 +11,13 @@ from sluice_allocator.core.state.context import Desk
 
 
 def _by_what_is_there(original: Any) -> Any:
-    def refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
+    def refusal(ctx: Desk, asked: AllocationRequested) -> Refusal | None:
         """A request that no known model can serve is refused, and never tried again."""
-        names = {profile.name for model in desk.fleet.models() for profile in model.profiles}
+        names = {profile.name for model in ctx.cluster.models() for profile in model.profiles}
         for claim in asked.claims:
             if claim.profile is not None and claim.profile not in names:
                 return Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known model has it")
-        found: Refusal | None = original(desk, asked)
+        found: Refusal | None = original(ctx, asked)
         return found
 
     return refusal

@@ -25,7 +25,7 @@ _ALL_OF_ONE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
 def _nobody_ages(_original: Any) -> Any:
-    def promise_places(_desk: Any) -> None:
+    def promise_places(_ctx: Any) -> None:
         """Turns are kept, and nothing is reserved: any fitting request takes a freed piece."""
 
     return promise_places
@@ -35,9 +35,9 @@ def _not_booked(original: Any) -> Any:
     def rebook(self: Any, allocation: Any) -> bool:
         """A promise is in the ledger, and its place is given to others until its tenants are gone."""
         freed: bool = original(self, allocation)
-        entry = self.desk.world.ledger.get(allocation)
-        if isinstance(entry, Grant) and reservation.is_promise(self.desk, entry):
-            freed |= self.desk.fleet.unbook(allocation)
+        entry = self.ctx.facts.ledger.get(allocation)
+        if isinstance(entry, Grant) and reservation.is_promise(self.ctx, entry):
+            freed |= self.ctx.cluster.unbook(allocation)
         return freed
 
     return rebook
@@ -52,19 +52,19 @@ def _waits_for_nobody(original: Any) -> Any:
 
 
 def _given_up_early(original: Any) -> Any:
-    def why_give_up(desk: Any, grant: Any, revision: int) -> str | None:
+    def why_give_up(ctx: Any, grant: Any, revision: int) -> str | None:
         """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?"""
-        waits = reservation.is_promise(desk, grant)
-        if waits and not grant.evict and len(reservation.unfinished(desk, grant)) < len(grant.after):
+        waits = reservation.is_promise(ctx, grant)
+        if waits and not grant.evict and len(reservation.unfinished(ctx, grant)) < len(grant.after):
             return "somebody is gone"
-        cause: str | None = original(desk, grant, revision)
+        cause: str | None = original(ctx, grant, revision)
         return cause
 
     return why_give_up
 
 
 def _promised_out_of_the_queue(_original: Any) -> Any:
-    def may_have_another(_desk: Any, _grant: Any) -> bool:
+    def may_have_another(_ctx: Any, _grant: Any) -> bool:
         """Who is promised a place waits for that one only."""
         return False
 
@@ -80,9 +80,9 @@ def _both_kept(_original: Any) -> Any:
 
 
 def _forgotten_by_the_wipe(original: Any) -> Any:
-    def adopt(desk: Any, report: Any) -> Any:
+    def adopt(ctx: Any, report: Any) -> Any:
         """After a wipe a promise is taken over like any slice that is there."""
-        entry = original(desk, report)
+        entry = original(ctx, report)
         return replace_after(entry) if isinstance(entry, Grant) else entry
 
     return adopt

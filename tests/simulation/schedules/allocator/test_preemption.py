@@ -315,7 +315,7 @@ def test_a_guarantee_that_is_said_again_after_a_wipe_binds_what_is_decided_after
     assert isinstance(allocator.core, Allocator)
     waited = OperationId("o-7")
     if was_first:
-        allocator.core.desk.undecided[waited] = Unsent(address, waited, said)
+        allocator.core.ctx.undecided[waited] = Unsent(address, waited, said)
     judge.listener(allocator)(Observed(Stream.BOOK, entry))
     with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
         land(_booked("waited", "lab", instead_of="one"), 7)

@@ -21,8 +21,8 @@ def test_a_pod_is_served_elsewhere_when_its_node_dies_before_its_slice_is_made(c
 def test_the_schedule_fails_when_a_dead_node_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would show nothing."""
 
-    def patient(desk: Any, grant: Any, asked: Any) -> str | None:
-        why = why_decline(desk, grant, asked)
+    def patient(ctx: Any, grant: Any, asked: Any) -> str | None:
+        why = why_decline(ctx, grant, asked)
         return None if why is not None and "does not answer" in why else why
 
     monkeypatch.setattr(entries, "why_decline", patient)

@@ -27,7 +27,7 @@ def test_a_place_that_is_lost_after_an_earlier_give_back_costs_the_others_nothin
         said += gone(bench, first[name])
     again = grants(said) or grants(tick(bench, 1.0))
     assert sorted(again) == ["a", "b", "c"]
-    ledger = bench.allocator.desk.world.ledger
+    ledger = bench.allocator.ctx.facts.ledger
     assert all(isinstance(ledger[each.booking.allocation], Closed) for each in first.values())  # all is taken back
     for name in "ab":
         ready(bench, again[name])

@@ -50,7 +50,7 @@ def test_a_large_job_is_looked_for_in_steps_and_ordered_at_once():
     ask(bench, *pods[:-1])
     (begun,) = [bench.request(pods[-1])]
     assert not any(isinstance(each, Write) and isinstance(each.message, Grant) for each in begun)
-    assert bench.allocator.desk.gangs.trial is not None
+    assert bench.allocator.ctx.gangs.trial is not None
     beside = bench.request(asked("one", claim(profile="3g.20gb")))
     assert any(isinstance(each, Write) and isinstance(each.message, Grant) for each in beside)
     assert len(grants(everything(bench, beside))) == 15
@@ -61,13 +61,13 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     bench = fleet(2, group_steps=1)
     ask(bench, member("a", WHOLE))
     bench.request(member("b", WHOLE))
-    trial = bench.allocator.desk.gangs.trial
+    trial = bench.allocator.ctx.gangs.trial
     assert trial is not None
     (found,) = trial.found.values()
     other = grant_of("x", found.node, asked("x", WHOLE))
     said = everything(bench, bench.observe(subjects.ledger(other.booking.node, other.booking.allocation), other))
     assert not grants(said)
-    assert set(bench.allocator.desk.fleet.booked()) == {other.booking.allocation}
+    assert set(bench.allocator.ctx.cluster.booked()) == {other.booking.allocation}
 
 
 @pytest.mark.parametrize("ended", ["withdrawn", "lease", "reread"])
@@ -77,7 +77,7 @@ def test_a_trial_that_is_cut_short_leaves_no_place_booked(ended: str):
     pods = many(14)
     ask(bench, *pods[:-1])
     bench.request(pods[-1])
-    assert bench.allocator.desk.fleet.booked()
+    assert bench.allocator.ctx.cluster.booked()
     match ended:
         case "withdrawn":
             withdraw(bench, "m0")
@@ -85,9 +85,9 @@ def test_a_trial_that_is_cut_short_leaves_no_place_booked(ended: str):
             everything(bench, bench.handle(LeaseChanged(False)))
         case _:
             bench.read_all()
-    assert bench.allocator.desk.gangs.trial is None
-    assert not bench.allocator.desk.fleet.booked()
-    assert not bench.allocator.desk.assumed
+    assert bench.allocator.ctx.gangs.trial is None
+    assert not bench.allocator.ctx.cluster.booked()
+    assert not bench.allocator.ctx.assumed
 
 
 def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
@@ -97,10 +97,10 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
     ask(bench, member("a", WHOLE), member("b", WHOLE))
     other = grants(ask(bench, asked("u", SMALL)))
     tick(bench, 10.0)
-    tried = bench.allocator.desk.numbered
+    tried = bench.allocator.ctx.numbered
     withdraw(bench, "u")
     gone(bench, other["u"])
-    assert bench.allocator.desk.numbered == tried
+    assert bench.allocator.ctx.numbered == tried
     withdraw(bench, "s")
     withdraw(bench, "t")
     gone(bench, small["s"])
@@ -156,11 +156,11 @@ def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatc
     ask(bench, *(member(name, WHOLE, size=6) for name in "abcdef"))
     bench.now += 1.0
     bench.handle(Ticked())
-    trial = bench.allocator.desk.gangs.trial
+    trial = bench.allocator.ctx.gangs.trial
     assert trial is not None
     assert list(trial.left) == list("cdef")
     assert not grants(withdraw(bench, leaves))
-    assert bench.allocator.desk.fleet.booked() == {}
+    assert bench.allocator.ctx.cluster.booked() == {}
     assert not grants(tick(bench, 1.0))
     assert len(grants(ask(bench, member("g", WHOLE, size=6)) + tick(bench, 1.0))) == 6
 
@@ -181,7 +181,7 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
 
 def standing(bench: Bench, request: str) -> RequestStatus:
     """How it stands."""
-    found = how_it_stands(bench.allocator.desk, RequestId(request))
+    found = how_it_stands(bench.allocator.ctx, RequestId(request))
     assert found is not None
     return found
 

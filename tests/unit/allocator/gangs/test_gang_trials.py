@@ -23,7 +23,7 @@ def test_a_group_that_has_no_place_is_not_tried_again_for_what_its_own_trial_gav
     bench.bound("tenant", WHOLE)
     for name in ("j1", "j2"):
         bench.land_all(bench.request(changed(asked(name, WHOLE), group=JOB)))
-    before = bench.allocator.desk.numbered
+    before = bench.allocator.ctx.numbered
     for _ in range(60):
         bench.now += 1.0
         bench.land_all(bench.handle(Ticked()))
@@ -31,7 +31,7 @@ def test_a_group_that_has_no_place_is_not_tried_again_for_what_its_own_trial_gav
             if bench.allocator.unfinished:
                 bench.land_all(bench.handle(Continue()))
 
-    tried = bench.allocator.desk.numbered - before
+    tried = bench.allocator.ctx.numbered - before
     assert tried <= 60 / SchedulerConfig().pending_refresh_s + 5, (
         tried
     )  # it is looked at again so that reasons do not grow old

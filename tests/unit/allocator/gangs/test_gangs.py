@@ -244,7 +244,7 @@ def breaks(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
 def dies(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
     """A node does not answer, and has said nothing of the slice."""
     node = grant.booking.node
-    seen = msgspec.structs.replace(bench.allocator.desk.world.inventories[node], stale=True, stale_message="refused")
+    seen = msgspec.structs.replace(bench.allocator.ctx.facts.inventories[node], stale=True, stale_message="refused")
     return everything(bench, bench.observe(subjects.inventory(node), seen))
 
 

@@ -376,12 +376,12 @@ def test_a_restart_at_every_step_ends_the_same(bench, step):
     else:
         granted = next(each for each in messages(all_of(bench, first)) if isinstance(each, Grant))
     assert granted.after == (kept.booking.allocation,)
-    assert isinstance(bench.allocator.desk.world.ledger[kept.booking.allocation], Revoke)
+    assert isinstance(bench.allocator.ctx.facts.ledger[kept.booking.allocation], Revoke)
     all_of(bench, bench.gone(kept))
     all_of(bench, bench.ready(granted))
-    ledger = bench.allocator.desk.world.ledger
+    ledger = bench.allocator.ctx.facts.ledger
     assert [each for each, entry in ledger.items() if not isinstance(entry, Closed)] == [granted.booking.allocation]
-    assert isinstance(bench.allocator.desk.world.bindings[RequestId("web-2")], Bound)
+    assert isinstance(bench.allocator.ctx.facts.bindings[RequestId("web-2")], Bound)
 
 
 def test_two_allocators_that_move_one_pod_keep_one_place(bench):
@@ -389,21 +389,21 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     old, kept = being_moved(bench)
     bench.add_node(snapshot("node-c", (gpu_report("node-c", 0),)))
     own = kept.booking
-    (gpu,) = bench.allocator.desk.fleet.nodes["node-c"].gpus
+    (gpu,) = bench.allocator.ctx.cluster.nodes["node-c"].gpus
     device = msgspec.structs.replace(own.devices[0], gpu=gpu.report.uuid)
     other = msgspec.structs.replace(own, allocation=AllocationId("web-1_r9_1"), node="node-c", devices=(device,))
     grant = Grant(revision=1, incarnation=kept.incarnation, booking=other, after=kept.after, evict=True)
     (revoked,) = messages(all_of(bench, bench.observe(subjects.ledger("node-c", other.allocation), grant)))
     assert (revoked.booking, revoked.cause) == (other, "an earlier place is reserved for it")
-    assert old.booking.allocation in bench.allocator.desk.world.ledger
+    assert old.booking.allocation in bench.allocator.ctx.facts.ledger
 
 
 def test_a_kept_place_is_not_bound_while_its_pod_has_another(bench):
     """After a wiped broker no binding tells: the pod runs where it runs, however ready its next slice is."""
     old, kept = being_moved(bench)
     all_of(bench, bench.ready(kept))
-    del bench.allocator.desk.world.bindings[RequestId("web-1")]
-    bench.allocator.desk.changed_requests[RequestId("web-1")] = None
+    del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
+    bench.allocator.ctx.changed_requests[RequestId("web-1")] = None
     said = messages(all_of(bench, bench.handle(Continue())))
     assert [each.allocation for each in said if isinstance(each, Bound)] == [old.booking.allocation]
 
@@ -412,7 +412,7 @@ def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_bindin
     """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
     old, kept = being_moved(bench)
     all_of(bench, bench.ready(kept))
-    del bench.allocator.desk.world.bindings[RequestId("web-1")]
+    del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
     said = messages(all_of(bench, bench.gone(old)))
     assert [each.cause for each in said if isinstance(each, Revoke)] == ["its slice is gone, but its pod is not"]
     assert kept.booking.allocation not in [each.allocation for each in said if isinstance(each, Bound)]
@@ -447,7 +447,7 @@ def tidied(rules: SchedulerConfig) -> Bench:
 
 def grants_of(bench: Bench) -> list[Grant]:
     """What stands."""
-    return [entry for entry in bench.allocator.desk.world.ledger.values() if isinstance(entry, Grant)]
+    return [entry for entry in bench.allocator.ctx.facts.ledger.values() if isinstance(entry, Grant)]
 
 
 def test_room_is_made_for_a_large_request(tidy):
@@ -503,7 +503,7 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
     bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6))
     all_of(bench, bench.request(asked("large", WHOLE)))
     assert messages(passes(bench, 3 * COOLDOWN_S)) == []
-    standing = how_it_stands(bench.allocator.desk, RequestId("large"))
+    standing = how_it_stands(bench.allocator.ctx, RequestId("large"))
     assert standing is not None
     assert standing.plan is not None
     assert [(each.name, each.memory_mib) for each in standing.plan.moved] == [("small-1", 4864)]
@@ -514,7 +514,7 @@ def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
     """A move evicts somebody, and such a request has said that it only waits."""
     all_of(tidy, tidy.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
     assert messages(passes(tidy, 3 * COOLDOWN_S)) == []
-    standing = how_it_stands(tidy.allocator.desk, RequestId("large"))
+    standing = how_it_stands(tidy.allocator.ctx, RequestId("large"))
     assert standing is not None
     assert standing.plan is None
 
@@ -592,8 +592,8 @@ def _is_move(each: object) -> bool:
 def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_it(bench):
     """Its owner sees more memory than requested, and later an eviction: both must have a reason."""
     served_by_a_larger_one(bench)
-    desk = bench.allocator.desk
-    standing = how_it_stands(desk, RequestId("web-1"))
+    ctx = bench.allocator.ctx
+    standing = how_it_stands(ctx, RequestId("web-1"))
     assert standing is not None
     larger = (
         "is bound on node-b; it has a larger profile because no 1g.5gb was free; it is moved back (evicted and started "
@@ -602,7 +602,7 @@ def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_i
     assert standing.message == larger
     passes(bench, COOLDOWN_S + 60)
     says(bench, "web-1", EvictionBlocked(request=RequestId("web-1"), why="disruption budget"))
-    standing = how_it_stands(desk, RequestId("web-1"))
+    standing = how_it_stands(ctx, RequestId("web-1"))
     assert standing is not None
     booked = "a place on node-a is reserved for its replacement, and it is evicted"
     assert standing.message == f"{larger}; {booked}, but the eviction is refused: disruption budget"
@@ -612,7 +612,7 @@ def test_the_simulated_answer_is_the_real_one(bench):
     """A simulation has to show that the pod would get a larger profile, and on which node."""
     all_of(bench, bench.request(asked("full", WHOLE)))
     keys = {"sluice.dev/profile": "1g.5gb", "sluice.dev/substitute": "true"}
-    found = simulate(bench.allocator.desk, PodAsked("default", keys, (ContainerRequest("main"),)))
+    found = simulate(bench.allocator.ctx, PodAsked("default", keys, (ContainerRequest("main"),)))
     assert isinstance(found, WouldBind)
     assert (found.node, found.devices[0].grant.profile, found.instead_of) == ("node-b", "1g.6gb", "1g.5gb")
     (write,) = all_of(bench, bench.request(asks("p1", substitute="stay")))
@@ -629,7 +629,7 @@ def test_who_was_promised_a_place_loses_no_kept_place(bench: Bench):
     while bench.now < 660:
         bench.now += 30
         all_of(bench, bench.handle(Ticked()))
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     kept = [world.ledger[a] for a in world.allocations_of[RequestId("web-1")]][1]
     assert isinstance(kept, Grant)
     assert kept.after == (old.booking.allocation,)

@@ -284,7 +284,7 @@ def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life
     asked_for += bench.handle(ReadingCaughtUp(Stream.BOOK))
 
     assert asked_for == [ReadAgain(Stream.STATE), ReadAgain(Stream.BOOK)]
-    assert bench.allocator.desk.world.settled
+    assert bench.allocator.ctx.facts.settled
 
 
 def test_living_training_is_not_ended_before_its_source_has_listed(bench):
@@ -456,7 +456,7 @@ def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_
 
 def _read_book_again(bench) -> None:
     """BOOK is read as it was, for STATE was lost."""
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     entries = [(subjects.binding(each), message) for each, message in world.bindings.items()]
     entries += [(subjects.ledger(NODE, each), entry) for each, entry in world.ledger.items()]
     entries.append((subjects.head(NODE), world.heads[NODE]))

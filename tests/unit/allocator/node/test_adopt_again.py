@@ -96,5 +96,5 @@ def test_a_node_that_is_removed_is_not_kept_in_mind(empty):
     written_over(empty, head("another"))
     empty.observe(subjects.node(NODE), NodeRemoved(node=NODE, cause="its Node object was deleted"))
 
-    desk = empty.allocator.desk
-    assert (desk.heads_written, desk.conditions.holds(Condition.HEAD_OVERWRITTEN, NODE)) == ({}, False)
+    ctx = empty.allocator.ctx
+    assert (ctx.heads_written, ctx.conditions.holds(Condition.HEAD_OVERWRITTEN, NODE)) == ({}, False)

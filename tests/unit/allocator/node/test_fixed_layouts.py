@@ -55,12 +55,12 @@ def test_an_instance_that_its_agent_reports_as_ours_is_there_still():
 def test_who_has_an_instance_is_no_news():
     """Each slice that comes or goes would make the allocator look at all places of its node again."""
     bench = with_node(fixed(instance("1g.5gb", 6, 1)))
-    gpu = bench.allocator.desk.fleet.gpus[gpu_report("node-a", 0).uuid]
+    gpu = bench.allocator.ctx.cluster.gpus[gpu_report("node-a", 0).uuid]
     pulled(bench, 2, fixed(instance("1g.5gb", 6, 1, allocation=AllocationId("a1"))))
     pulled(bench, 3, fixed(instance("1g.5gb", 6, 1, uuid="MIG-again")))
-    assert bench.allocator.desk.fleet.gpus[gpu.report.uuid] is gpu
+    assert bench.allocator.ctx.cluster.gpus[gpu.report.uuid] is gpu
     pulled(bench, 4, fixed(instance("1g.5gb", 6, 1, unusable="it is used by python 7")))
-    assert bench.allocator.desk.fleet.gpus[gpu.report.uuid] is not gpu
+    assert bench.allocator.ctx.cluster.gpus[gpu.report.uuid] is not gpu
 
 
 def test_who_waits_is_served_when_the_administrator_has_made_what_he_needs():

@@ -26,8 +26,8 @@ def test_a_gpu_that_was_moved_is_given_when_its_former_node_is_given_up(mig):
     said += everything(bench, bench.observe(subjects.node("old"), NodeRemoved(node="old", cause="it burnt")))
     for _ in range(60):
         said += tick(bench, 2.0)
-    desk = bench.allocator.desk
-    assert desk.fleet.booking(grant.booking.allocation) is None  # closed with its node
+    ctx = bench.allocator.ctx
+    assert ctx.cluster.booking(grant.booking.allocation) is None  # closed with its node
     assert grants(said)["p2"].booking.node == "new"
 
 

@@ -216,7 +216,7 @@ def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
     bench.bound("one", share)
     words(bench, bench.request(asked("two", share)))
 
-    bench.now += bench.allocator.desk.rules.promise_after_s
+    bench.now += bench.allocator.ctx.rules.promise_after_s
     (promise,) = [each for each in words(bench, bench.handle(Ticked())) if isinstance(each, Grant)]
     later = []
     for _ in range(5):

@@ -102,11 +102,11 @@ def test_what_the_settings_allow_since_is_served(bench):
     """An operator who raised the limit would have to recreate each pod."""
     large = asked("p1", claim(profile=None, gpus=9))
     bench.land_all(bench.request(large))
-    assert isinstance(bench.allocator.desk.world.bindings[RequestId("p1")], Refused)
+    assert isinstance(bench.allocator.ctx.facts.bindings[RequestId("p1")], Refused)
     again = begun_anew(bench, SchedulerConfig(max_gpus_per_node=16))
     again.land_all(again.handle(LeaseChanged(held=True)))
-    assert isinstance(again.allocator.desk.world.bindings[RequestId("p1")], Waived)
-    assert RequestId("p1") in again.allocator.desk.queue
+    assert isinstance(again.allocator.ctx.facts.bindings[RequestId("p1")], Waived)
+    assert RequestId("p1") in again.allocator.ctx.queue
 
 
 def test_what_is_wrong_in_itself_stays_refused(bench):

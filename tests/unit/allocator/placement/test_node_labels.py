@@ -33,7 +33,7 @@ def test_a_label_comes_to_be_one_of_single_nodes_when_the_fleet_grows(empty: Ben
         joins(empty, f"node-{number}")
     assert where(empty, "first", **{LABEL: "node-1"}) == "node-1"
     assert where(empty, "zoned", zone="a")
-    kept = empty.allocator.desk.fleet.stock
+    kept = empty.allocator.ctx.cluster.stock
     assert len(kept.classes) >= 3
 
     for number in range(3, 9):
@@ -54,5 +54,5 @@ def test_nodes_that_come_and_go_leave_no_classes(empty: Bench, monkeypatch: pyte
         joins(empty, f"node-{number}")
         removed = NodeRemoved(node=NodeName(f"node-{number}"), cause="scaled down")
         empty.land_all(empty.observe(subjects.node(NodeName(f"node-{number}")), removed))
-    assert len(empty.allocator.desk.fleet.stock.classes) <= 3
+    assert len(empty.allocator.ctx.cluster.stock.classes) <= 3
     assert where(empty, "last", **{LABEL: "node-0"}) == "node-0"

@@ -182,7 +182,7 @@ def test_whoever_works_next_orders_the_same_and_not_again(pair):
         next_one.land_all(next_one.observe(address, message))
     next_one.said.clear()
     assert [each for each in tick(next_one, 5) if isinstance(each, EvictionOrdered | EvictionOver)] == []
-    assert next_one.allocator.desk.world.evictions == {RequestId("one"): order("one", "node-a is drained (new fans)")}
+    assert next_one.allocator.ctx.facts.evictions == {RequestId("one"): order("one", "node-a is drained (new fans)")}
 
 
 def _is_kept(write) -> bool:
@@ -194,7 +194,7 @@ def _is_kept(write) -> bool:
 
 def read_book_again(bench: Bench, *, lags: bool) -> list:
     """BOOK is reread, and all that is served is the node's head: as it was first, or written again since."""
-    head, world = subjects.head(NODE), bench.allocator.desk.world
+    head, world = subjects.head(NODE), bench.allocator.ctx.facts
     before = Entry(head.subject, world.sequences[head.subject], OperationId("head"), world.heads[NODE])
     bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
     if lags:
@@ -236,7 +236,7 @@ def test_a_server_that_lags_takes_no_slice_from_a_pod_that_was_bound(pair):
     grant = pair.bound("one")
     read = read_book_again(pair, lags=True)
     assert [message for message in read if isinstance(message, Released)] == []
-    assert grant.booking.allocation not in pair.allocator.desk.world.lost
+    assert grant.booking.allocation not in pair.allocator.ctx.facts.lost
 
 
 def test_whoever_waits_is_told_who_said_so_and_why(pair):
@@ -249,7 +249,7 @@ def test_whoever_waits_is_told_who_said_so_and_why(pair):
 
 def test_a_cordoned_gpu_is_passed_over(pair):
     """The GPU is taken out, the node goes on."""
-    first = pair.allocator.desk.fleet.nodes[NODE].gpus[0].report.uuid
+    first = pair.allocator.ctx.cluster.nodes[NODE].gpus[0].report.uuid
     cordon(pair, first)
     grant = run(pair, asked("one", WHOLE))
     assert grant.booking.devices[0].gpu != first
@@ -270,7 +270,7 @@ def test_a_cordoned_gpu_is_passed_over(pair):
 )
 def test_no_other_way_leads_onto_a_cordoned_place(pair, changes, gpus):
     """By preemption, as a larger profile, in a group, by a promise after some time: each would undo the cordon."""
-    shown = tuple(gpu.report.uuid for gpu in pair.allocator.desk.fleet.nodes[NODE].gpus)
+    shown = tuple(gpu.report.uuid for gpu in pair.allocator.ctx.cluster.nodes[NODE].gpus)
     evictable = msgspec.structs.replace(asked("low", WHOLE), leeway=Leeway(preemptible=True, movable=True))
     run(pair, evictable)
     cordon(pair, *(shown if gpus else ()))

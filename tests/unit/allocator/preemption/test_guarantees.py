@@ -100,7 +100,7 @@ def test_an_orphan_that_is_being_revoked_does_not_fill_a_guarantee(empty):
     guarantee(empty, "research", 1)
     one = run(empty, low("one", WHOLE, namespace="research"))
     ending = run(empty, low("two", WHOLE, namespace="research"))
-    world = empty.allocator.desk.world
+    world = empty.allocator.ctx.facts
     kept = [(subjects.request(RequestId("one")), world.requests[RequestId("one")]), all_said()]
     for node in ("node-a", "node-b"):
         kept += [(subjects.node(node), world.news[node]), (subjects.inventory(node), world.inventories[node])]
@@ -132,16 +132,16 @@ def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_
     (service,) = empty.request(high("service", HALF, namespace="shop"))
     assert service.message.evict
     assert empty.request(high("second", HALF, namespace="shop")) == []
-    desk = empty.allocator.desk
+    ctx = empty.allocator.ctx
     (other,) = [
-        n for n in ("one", "two", "three") if not {*desk.world.allocations_of[RequestId(n)]} & {*desk.sparing.taken}
+        n for n in ("one", "two", "three") if not {*ctx.facts.allocations_of[RequestId(n)]} & {*ctx.sparing.taken}
     ]
     withdrawn = RequestWithdrawn(revision=2, source=asked(other).source, cause="pod gone")
     ended = empty.observe(subjects.request(RequestId(other)), withdrawn)
     written = said(empty.land_all([service, *ended]))
     assert [each.booking.request for each in written if isinstance(each, Grant)] == ["service"]
     assert [each.booking.request for each in written if isinstance(each, Revoke)] == [other]
-    assert RequestId("second") in desk.queue
+    assert RequestId("second") in ctx.queue
 
 
 @pytest.mark.parametrize("set_late", [False, True])
@@ -158,7 +158,7 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
     assert isinstance(pending.message, Pending)
 
     assert said(empty.land_all([grant, pending])) == [grant.message, pending.message]
-    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
@@ -174,11 +174,11 @@ def test_a_grant_that_was_refused_has_cost_nobody_a_guarantee(empty):
     other = grant_of("elsewhere", grant.message.booking.node, high("elsewhere"))
     address = subjects.ledger(other.booking.node, other.booking.allocation)
     assert said(empty.land_all(empty.observe(address, other))) == []
-    refused = WriteRefused(grant.operation, empty.allocator.desk.world.sequences[address.subject])
+    refused = WriteRefused(grant.operation, empty.allocator.ctx.facts.sequences[address.subject])
     (waits,) = said(empty.land_all(empty.handle(refused)))
     assert (type(waits), waits.request) == (Pending, "two")
     assert [each for each in said(tick(empty, 10)) if isinstance(each, Grant)] == []
-    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    assert list(empty.allocator.ctx.sparing.leaving_of) == []
 
 
 def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
@@ -191,16 +191,16 @@ def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
     ]
     for member in members[:-1]:
         bench.land_all(bench.request(member))
-    written, desk = bench.request(members[-1]), bench.allocator.desk
-    assert len(desk.assumed) == 1
+    written, ctx = bench.request(members[-1]), bench.allocator.ctx
+    assert len(ctx.assumed) == 1
     (pending,) = bench.request(high("service", WHOLE))
-    assert len(desk.assumed) == 2
+    assert len(ctx.assumed) == 2
     assert isinstance(pending.message, Pending)
 
     written = everything(bench, [*written, pending])
     (grant,) = [each for each in written if isinstance(each, Grant)]
     assert (grant.booking.request, grant.after) == ("service", ())
-    assert list(desk.sparing.leaving_of) == []
+    assert list(ctx.sparing.leaving_of) == []
 
 
 def test_a_guarantee_that_is_set_while_it_runs_holds_at_once(bench):
@@ -240,7 +240,7 @@ def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):
 def test_who_has_left_a_guaranteed_namespace_is_not_remembered(bench):
     """Else the allocator grows with every pod of such a namespace that left after its quota was taken back."""
     guarantee(bench, "research", 1)
-    leaving_of = bench.allocator.desk.sparing.leaving_of
+    leaving_of = bench.allocator.ctx.sparing.leaving_of
     grant = run(bench, high("one", WHOLE, namespace="research"))
     withdraw(bench, "one")
     assert list(leaving_of) == [grant.booking.allocation]
@@ -296,7 +296,7 @@ def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
     assert isinstance(pending, Pending)
 
     ends(empty, theirs)
-    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
@@ -323,7 +323,7 @@ def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty
 
     back = adjusted(empty, "one", memory_mib=20_000)
     answered(empty, back)
-    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
     assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
 
@@ -335,7 +335,7 @@ def test_a_share_that_is_made_larger_fills_a_guarantee_when_the_ledger_has_it(em
     (pending,) = empty.request(high("service", claim(profile=None)))
     assert isinstance(pending.message, Pending)
     empty.land_all([grows, pending])
-    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
     assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
 
@@ -358,7 +358,7 @@ def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_
     (first,) = empty.request(high("first", claim(profile=None)))
     assert first.message.booking.node == node
     assert empty.request(high("service", claim(profile=None))) == []
-    assert {*empty.allocator.desk.sparing.taken} == {victim.booking.allocation}
+    assert {*empty.allocator.ctx.sparing.taken} == {victim.booking.allocation}
     smaller = empty.handle(AdjustAsked(1, change("one", memory_mib=4_000)))
     written = everything(empty, [first, *[each for each in smaller if isinstance(each, Write)]])
     assert [each.booking.request for each in written if isinstance(each, Grant)] == ["first", "one"]

@@ -192,7 +192,7 @@ def test_the_cpu_of_the_victim_counts(bench):
     victim = run(bench, low("batch", WHOLE, host=needs))
     promise = promise_for(bench, high("service", WHOLE, host=needs))
     assert promise.after == (victim.booking.allocation,)
-    assert bench.allocator.desk.fleet.nodes["node-a"].cpu_milli == -8000
+    assert bench.allocator.ctx.cluster.nodes["node-a"].cpu_milli == -8000
 
 
 def test_cpu_alone_can_be_what_is_in_the_way(bench):
@@ -261,7 +261,7 @@ def test_a_restart_orders_the_same_evictions(bench):
     """They follow from the ledger, not from anybody's memory."""
     run(bench, low("batch", WHOLE))
     promise_for(bench, high("service", WHOLE))
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     again = working_allocator()
     entries = [(subjects.request(RequestId(name)), request) for name, request in world.requests.items()]
     entries += [(subjects.ledger("node-a", name), entry) for name, entry in world.ledger.items()]
@@ -310,7 +310,7 @@ def test_nobody_is_evicted_for_a_grant_of_another_life(bench):
     victim = run(bench, low("batch", WHOLE))
     promise = promise_for(bench, high("service", WHOLE))
     bench.said.clear()
-    known = [(subjects.request(RequestId(name)), word) for name, word in bench.allocator.desk.world.requests.items()]
+    known = [(subjects.request(RequestId(name)), word) for name, word in bench.allocator.ctx.facts.requests.items()]
     late = subjects.ledger("node-a", promise.booking.allocation), promise
     bench.land_all(bench.read_all(*known, late, incarnation=Incarnation("900000")))
     there = (SliceReport(booking=victim.booking, revision=1, state="ready", revoked=False),)
@@ -406,7 +406,7 @@ def test_a_slice_that_stays_when_its_pod_has_gone_is_not_waited_for_for_ever(emp
 def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerRequest("main"),)))
+    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))
 
 
 def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(empty):
@@ -415,12 +415,12 @@ def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(
     run(empty, low("batch", WHOLE, priority=1))
     said = {"sluice.dev/profile": "7g.40gb"}
     pod = PodAsked("default", said, (ContainerRequest("main"),), priority=10)
-    found = simulate(empty.allocator.desk, pod)
+    found = simulate(empty.allocator.ctx, pod)
     assert isinstance(found, WouldBind)
     assert [each.name for each in found.evicts] == ["batch"]
-    assert isinstance(simulate(empty.allocator.desk, replace(pod, preempts=False)), WouldWait)
+    assert isinstance(simulate(empty.allocator.ctx, replace(pod, preempts=False)), WouldWait)
     assert isinstance(
-        simulate(empty.allocator.desk, replace(pod, annotations=said | {"sluice.dev/priority": "1"})), WouldWait
+        simulate(empty.allocator.ctx, replace(pod, annotations=said | {"sluice.dev/priority": "1"})), WouldWait
     ), "the annotation comes before the spec"
 
 
@@ -444,7 +444,7 @@ def test_a_simulated_preemption_is_the_real_one(empty):
 
 def victims_of(bench: Bench, promise: Grant) -> list:
     """The bookings of those who go for a promise."""
-    return [bench.allocator.desk.fleet.booking(each) for each in promise.after]
+    return [bench.allocator.ctx.cluster.booking(each) for each in promise.after]
 
 
 def test_a_simulated_pod_that_nobody_has_to_go_for_names_nobody(bench):
@@ -472,7 +472,7 @@ def test_people_are_told_for_whom_a_promised_place_waits(bench):
     run(bench, low("batch", WHOLE))
     promise_for(bench, high("service", WHOLE))
     outcome(bench, "batch", EvictionBlocked(request=RequestId("batch"), why="the budget allows none"))
-    standing = how_it_stands(bench.allocator.desk, RequestId("service"))
+    standing = how_it_stands(bench.allocator.ctx, RequestId("service"))
     assert (standing.state, standing.node) == (RequestState.GRANTED, "node-a")
     assert standing.message == (
         "its place on node-a is reserved and waits for default/batch (cannot be evicted: the budget allows none) "

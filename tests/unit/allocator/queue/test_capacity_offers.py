@@ -115,7 +115,7 @@ def test_equal_pods_are_tried_once_for_all(bench, searches):
     assert granted(bench) == ["w0"]
     assert len(searches.of) == 2
     told = [subjects.waiting(RequestId(f"w{number}")) for number in range(1, 50)]
-    assert all(isinstance(bench.allocator.desk.outbox.kept(address), Pending) for address in told)
+    assert all(isinstance(bench.allocator.ctx.outbox.kept(address), Pending) for address in told)
 
 
 def test_an_urgent_pod_is_tried_though_its_equals_wait(bench):
@@ -175,7 +175,7 @@ def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches
     for grant in on_one[:2]:
         hurried.land_all(hurried.gone(grant, revision=1))
     for number in range(40):
-        hurried.allocator.desk.wakes.freed(NodeName("node-b"))  # as when slices of others come and go there
+        hurried.allocator.ctx.offers.freed(NodeName("node-b"))  # as when slices of others come and go there
         hurried.land_all(hurried.handle(Continue()))
         if "last" in granted(hurried):
             assert number > 1
@@ -208,12 +208,12 @@ def test_after_a_new_reading_everybody_is_tried_again(hurried, searches):
     hurried.land_all(hurried.request(waiting))
     hurried.said.clear()
     for stream in (Stream.BOOK, Stream.STATE):
-        hurried.handle(ReadingStarted(stream, hurried.allocator.desk.world.incarnation))
-    head = hurried.allocator.desk.world.heads[NodeName("node-a")]
+        hurried.handle(ReadingStarted(stream, hurried.allocator.ctx.facts.incarnation))
+    head = hurried.allocator.ctx.facts.heads[NodeName("node-a")]
     hurried.observe(subjects.head(NodeName("node-a")), head)
     for address, fact in (
-        (subjects.node(NodeName("node-a")), hurried.allocator.desk.world.news[NodeName("node-a")]),
-        (subjects.inventory(NodeName("node-a")), hurried.allocator.desk.world.inventories[NodeName("node-a")]),
+        (subjects.node(NodeName("node-a")), hurried.allocator.ctx.facts.news[NodeName("node-a")]),
+        (subjects.inventory(NodeName("node-a")), hurried.allocator.ctx.facts.inventories[NodeName("node-a")]),
         (subjects.request(RequestId("w")), waiting),
     ):
         hurried.observe(address, fact)
@@ -233,7 +233,7 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     )
     bench.land_all(bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
     bench.land_all(bench.gone(first))
-    assert booking.request in bench.allocator.desk.queue
+    assert booking.request in bench.allocator.ctx.queue
 
     second = bench.granted("p2", WHOLE)
     assert second.booking.devices[0].gpu == GpuUuid("GPU-node-a-0")
@@ -242,7 +242,7 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     bench.land_all(bench.observe(subjects.request(second.booking.request), withdrawn))
     bench.land_all(bench.gone(second))
     assert granted(bench) == []
-    bench.now += bench.allocator.desk.rules.retry_first_s
+    bench.now += bench.allocator.ctx.rules.retry_first_s
     bench.land_all(bench.handle(Ticked()))
 
     assert granted(bench) == ["p1"]

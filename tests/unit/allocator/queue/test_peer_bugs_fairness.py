@@ -87,7 +87,7 @@ def passes(bench: Bench, seconds: float, step: float = 10.0) -> list:
 
 def restarted(bench: Bench) -> Bench:
     """Another allocator works, which has read what is on the bus."""
-    after = begun_anew(bench, bench.allocator.desk.rules)
+    after = begun_anew(bench, bench.allocator.ctx.rules)
     all_of(after, after.handle(LeaseChanged(held=True)))
     return after
 
@@ -141,7 +141,7 @@ def test_an_idle_gpu_counts_as_whole_whatever_was_reported_of_it_meanwhile(empty
         shown = snapshot("node-a", (gpu,), modes=("exclusive", "mps"), generation=generation)
         all_of(empty, empty.observe(subjects.inventory(shown.node), NodeInventory(snapshot=shown, stale=False)))
     end(empty, grant)
-    assert empty.allocator.desk.fleet.accounts.used("default").memory_mib == 0
+    assert empty.allocator.ctx.cluster.accounts.used("default").memory_mib == 0
     assert isinstance(bound(empty, asked("whole", claim(profile=None))), Grant)
 
 
@@ -211,23 +211,23 @@ def test_one_pod_that_ends_takes_nobody_elses_name_from_the_gpu(bench):
     """tensor-fusion B4: the last pod of one workload erased all others of its namespace from what the GPU has."""
     kept, goes = bound(bench, asked("kept", SMALL)), bound(bench, asked("goes", SMALL))
     end(bench, goes)
-    assert dict.fromkeys(bench.allocator.desk.fleet.booked()) == {kept.booking.allocation: None}
+    assert dict.fromkeys(bench.allocator.ctx.cluster.booked()) == {kept.booking.allocation: None}
 
 
 def test_what_was_released_is_not_remembered(bench):
     """tensor-fusion B9: its guard against a double release grew with every pod that ever was."""
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
 
     def remembered() -> int:
         kept = (
-            desk.fleet.booked(),
-            desk.assumed,
-            desk.committing,
-            desk.undecided,
-            desk.sparing.look,
-            desk.moves.phases,
+            ctx.cluster.booked(),
+            ctx.assumed,
+            ctx.committing,
+            ctx.undecided,
+            ctx.sparing.look,
+            ctx.moves.phases,
         )
-        return sum(len(each) for each in (*kept, desk.moves.stays_since, desk.gangs.member_of, desk.world.promises))
+        return sum(len(each) for each in (*kept, ctx.moves.stays_since, ctx.gangs.member_of, ctx.facts.promises))
 
     before = remembered()
     for number in range(20):
@@ -324,7 +324,7 @@ def test_a_pod_that_is_ending_has_its_place_also_after_a_restart(bench):
     withdraw(bench, "ending")
     after = restarted(bench)
     assert all_of(after, after.request(asked("next", SMALL))) == []
-    (entry,) = after.allocator.desk.world.ledger.values()
+    (entry,) = after.allocator.ctx.facts.ledger.values()
     assert isinstance(entry, Revoke)
     said = all_of(after, after.gone(Grant(revision=1, incarnation=entry.incarnation, booking=entry.booking)))
     assert [each.booking.name for each in said if isinstance(each, Grant)] == ["next"]

@@ -56,7 +56,7 @@ def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
         "the queue is full: 2 requests wait, and 1 more outside of it; this one enters it in its turn when others "
         "have a place or are withdrawn (the limit is the allocator's waiting_max)"
     )
-    stands = how_it_stands(narrow.allocator.desk, RequestId("late"))
+    stands = how_it_stands(narrow.allocator.ctx, RequestId("late"))
     assert stands is not None
     assert stands.message == f"waits: {pending.message}"
 
@@ -68,7 +68,7 @@ def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Be
     assert told(writes) == {"j0": WaitReason.QUEUE_FULL, "j1": WaitReason.QUEUE_FULL}
     for narrow.now in range(5, 60, 5):
         assert told(narrow.land_all(narrow.handle(Ticked()))) == {}
-    stands = [how_it_stands(narrow.allocator.desk, RequestId(name)) for name in ("j0", "j1")]
+    stands = [how_it_stands(narrow.allocator.ctx, RequestId(name)) for name in ("j0", "j1")]
     assert all(each is not None and "the queue is full" in each.message for each in stands)
 
     writes = withdraw(narrow, "w1")
@@ -95,7 +95,7 @@ def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
     for _ in range(4):
         narrow.said.clear()
         withdraw(narrow, holder)
-        world = narrow.allocator.desk.world
+        world = narrow.allocator.ctx.facts
         (entry,) = (world.ledger[a] for a in world.allocations_of[RequestId(holder)])
         narrow.land_all(narrow.gone(Grant(revision=2, incarnation=world.incarnation, booking=entry.booking)))
         grants = [w.message for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)]
@@ -113,16 +113,16 @@ def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
     narrow.land_all(narrow.request(asked("late", unlike)))
     writes = withdraw(narrow, "w1")
     assert told(writes) == {"late": WaitReason.GPU_LAYOUT_FULL}
-    assert RequestId("late") in narrow.allocator.desk.queue
+    assert RequestId("late") in narrow.allocator.ctx.queue
 
 
 def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Bench):
     """It takes the place of the last in turn, which shows it and comes in again in its turn."""
     writes = narrow.land_all(narrow.request(asked("urgent", WHOLE, priority=5)))
     assert told(writes)["w1"] is WaitReason.QUEUE_FULL
-    assert RequestId("urgent") in narrow.allocator.desk.queue
+    assert RequestId("urgent") in narrow.allocator.ctx.queue
     withdraw(narrow, "w0")
-    assert RequestId("w1") in narrow.allocator.desk.queue
+    assert RequestId("w1") in narrow.allocator.ctx.queue
 
 
 def test_who_leaves_while_it_stands_outside_is_forgotten(narrow: Bench):
@@ -131,8 +131,8 @@ def test_who_leaves_while_it_stands_outside_is_forgotten(narrow: Bench):
     writes = withdraw(narrow, "late")
     assert WaitOver in [type(write.message) for write in writes]
     withdraw(narrow, "w0")
-    assert not narrow.allocator.desk.queue.outside
-    assert len(narrow.allocator.desk.queue) == 1
+    assert not narrow.allocator.ctx.queue.outside
+    assert len(narrow.allocator.ctx.queue) == 1
     assert not narrow.allocator.unfinished
 
 
@@ -179,14 +179,14 @@ def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
     said = narrow.land_all(narrow.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
     assert [type(each.message) for each in said if each.request == "w0"] == [Waived, Revoke, Pending]
     assert told(said)["w0"] is WaitReason.QUEUE_FULL
-    assert RequestId("w0") in narrow.allocator.desk.queue.outside
+    assert RequestId("w0") in narrow.allocator.ctx.queue.outside
 
 
 def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench):
     """Behind many of its shape a pod would say nothing for minutes after a failover, or that it stands outside."""
     (full,) = narrow.land_all(narrow.request(asked("outside", WHOLE)))
     assert told([full]) == {"outside": WaitReason.QUEUE_FULL}
-    world = narrow.allocator.desk.world
+    world = narrow.allocator.ctx.facts
     node = NodeName("node-a")
     values = [
         (subjects.head(node), world.heads[node]),
@@ -214,4 +214,4 @@ def test_a_word_without_reasons_about_one_who_stands_outside_ends_no_allocator(n
     word = Pending(request=RequestId("late"), request_revision=1, message="it waits", reasons=())
     narrow.land_all(narrow.observe(subjects.waiting(RequestId("late")), word))
     withdraw(narrow, "w0")
-    assert RequestId("late") in narrow.allocator.desk.queue
+    assert RequestId("late") in narrow.allocator.ctx.queue

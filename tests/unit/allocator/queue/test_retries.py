@@ -19,9 +19,9 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, waiting: int, ticks: int) -> list
     found: list[str] = []
     look_again = offers._look_again
 
-    def look(desk, request) -> None:
+    def look(ctx, request) -> None:
         found.append(request)
-        look_again(desk, request)
+        look_again(ctx, request)
 
     monkeypatch.setattr(offers, "_look_again", look)
     told = []

@@ -16,8 +16,8 @@ def test_the_promises_of_several_models_are_named_in_the_same_order_by_all():
     for models in (("A", "B"), ("B", "A")):
         bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
         for model in models:
-            bench.allocator.desk.promised.count(AllocationId(f"x_{model}_1"), (model,))
+            bench.allocator.ctx.promised.count(AllocationId(f"x_{model}_1"), (model,))
         reasons = tuple(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of=model) for model in ("A", "B"))
-        said.append(with_promises(bench.allocator.desk, NoPlace("full", reasons)))
+        said.append(with_promises(bench.allocator.ctx, NoPlace("full", reasons)))
 
     assert said[0] == said[1]

@@ -112,7 +112,7 @@ def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
         "and at most 14904 would fit now"
     )
     assert grants(limit(bench, memory_mib=100000)) == []  # the quota has room now, the GPU has not
-    assert how_it_stands(bench.allocator.desk, RequestId("p2")).state is RequestState.QUEUED
+    assert how_it_stands(bench.allocator.ctx, RequestId("p2")).state is RequestState.QUEUED
 
 
 def test_all_devices_of_a_pod_count(empty):
@@ -160,8 +160,8 @@ def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
     """Usage would begin at nothing with every restart."""
     first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
     entries = [(subjects.ledger(g.booking.node, g.booking.allocation), g) for g in (first, second)]
-    restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.desk.rules))
-    node = bench.allocator.desk.world
+    restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.ctx.rules))
+    node = bench.allocator.ctx.facts
     restarted.read_all(
         *entries,
         *[(subjects.inventory(name), said) for name, said in node.inventories.items()],
@@ -225,18 +225,18 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
     bench.observe(
         subjects.inventory(NodeName("node-a")),
         msgspec.structs.replace(
-            bench.allocator.desk.world.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
+            bench.allocator.ctx.facts.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
         ),
     )
     assert used(bench) == before
     bench.observe(
         subjects.inventory(NodeName("node-a")),
         msgspec.structs.replace(
-            bench.allocator.desk.world.inventories[NodeName("node-a")],
+            bench.allocator.ctx.facts.inventories[NodeName("node-a")],
             snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
         ),
     )
-    assert used(bench) == usage_of(bench.allocator.desk, grant.booking.devices) == before
+    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
     end(bench, grant)
     assert used(bench) == Usage()
 
@@ -275,7 +275,7 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
     half = claim(profile=None, modes=("fractional",), sm_partition=50, memory_mib=9000)
     all_of(empty, empty.request(asks("p1", half)))
     all_of(empty, empty.request(asks("p2", half)))
-    assert how_it_stands(empty.allocator.desk, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
+    assert how_it_stands(empty.allocator.ctx, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
     if lifted:
         said = all_of(empty, empty.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))
     else:
@@ -324,7 +324,7 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     """A namespace with very many different waiting pods would stop the allocator whenever it gives something back."""
     limit(bench, gpus=1)
     first = bound(bench, "p1", WHOLE)
-    count = 3 * bench.allocator.desk.rules.new_tries
+    count = 3 * bench.allocator.ctx.rules.new_tries
     for number in range(count):
         shape = claim(profile="7g.40gb", sm_count=number + 1)
         all_of(bench, bench.request(asks(f"w{number}", shape)))
@@ -334,7 +334,7 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     assert bench.allocator.unfinished
     searches.clear()
     assert grants(all_of(bench, said)) == ["w0"]
-    assert len(searches) < bench.allocator.desk.rules.new_tries
+    assert len(searches) < bench.allocator.ctx.rules.new_tries
 
 
 # -- for others ---------------------------------------------------------------------------------------------------
@@ -342,41 +342,41 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
 
 def test_victims_of_another_namespace_make_no_room(bench):
     """tensor-fusion B7: there they relax the preemptor's quota, which is then exceeded."""
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
     theirs, mine = bound(bench, "theirs", HALF, namespace="shop"), bound(bench, "mine", SMALL)
     limit(bench, gpus=1)
     wanted = theirs.booking.devices
-    assert forbids_place(desk, None, "lab", wanted, after=(theirs.booking.allocation,)) == (
+    assert forbids_place(ctx, None, "lab", wanted, after=(theirs.booking.allocation,)) == (
         Exceeded("lab", "gpus", of_one=False, limit=1, used=1, asked=1, most=0),
     )
-    assert forbids_place(desk, None, "lab", wanted, after=(mine.booking.allocation,)) == ()
+    assert forbids_place(ctx, None, "lab", wanted, after=(mine.booking.allocation,)) == ()
 
 
 def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
     """An adjustment would count its own share twice, or could not shrink where a limit was lowered."""
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
     small = granted(bench, "p1", claim(profile=None, modes=("mps",), memory_mib=1000, uid=7))
     granted(bench, "p2", claim(profile=None, modes=("mps",), memory_mib=5000, uid=7))
-    before = usage_of(desk, small.booking.devices)
+    before = usage_of(ctx, small.booking.devices)
     limit(bench, memory_mib=8000)
-    assert forbids(desk, "lab", before, Usage(1, 3000, 175)) is None
-    assert forbids(desk, "lab", before, Usage(1, 3001, 175)) == Exceeded(
+    assert forbids(ctx, "lab", before, Usage(1, 3000, 175)) is None
+    assert forbids(ctx, "lab", before, Usage(1, 3001, 175)) == Exceeded(
         "lab", "memory_mib", of_one=False, limit=8000, used=5000, asked=3001, most=3000
     )
     limit(bench, memory_mib=4000)
-    assert forbids(desk, "lab", before, Usage(1, 500, 175)) is None
+    assert forbids(ctx, "lab", before, Usage(1, 500, 175)) is None
 
 
 def test_a_guarantee_holds_in_each_dimension_that_an_eviction_takes_from(bench):
     """A namespace would lose what it was promised to keep."""
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
     bound(bench, "p1", HALF)
     bound(bench, "p2", SMALL)
     sure = QuotaSet(namespace="lab", guaranteed=Amounts(gpus=1, memory_mib=HALF_MIB))
     bench.observe(subjects.quota("lab"), sure)
-    assert keeps_guarantee(desk, "lab", Usage(1, SMALL_MIB, 1000))
-    assert not keeps_guarantee(desk, "lab", Usage(1, HALF_MIB, 3000))
-    assert keeps_guarantee(desk, "shop", Usage(9, 9, 9))
+    assert keeps_guarantee(ctx, "lab", Usage(1, SMALL_MIB, 1000))
+    assert not keeps_guarantee(ctx, "lab", Usage(1, HALF_MIB, 3000))
+    assert keeps_guarantee(ctx, "shop", Usage(9, 9, 9))
 
 
 def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is_less_important(bench):
@@ -399,20 +399,20 @@ def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
     """It would be told that it fits, and then wait."""
     pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
     limit(bench, gpus=0)
-    found = simulate(bench.allocator.desk, pod)
+    found = simulate(bench.allocator.ctx, pod)
     assert isinstance(found, WouldWait)
     real = why(all_of(bench, bench.request(asks("p1", HALF))))
     assert found.message == real.message
     assert [step.filter for step in found.steps] == ["turn"]
     limit(bench, gpus=2)
-    assert isinstance(simulate(bench.allocator.desk, pod), WouldBind)
+    assert isinstance(simulate(bench.allocator.ctx, pod), WouldBind)
 
 
 def test_explain_names_the_quota_in_a_step(bench):
     """A person would see a fleet with room, and a pod that waits."""
     limit(bench, compute_slices=2)
     all_of(bench, bench.request(asks("p1", HALF)))
-    stands = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    stands = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert stands.message == (
         "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and at most 2 would fit now"
     )

@@ -179,10 +179,10 @@ def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_
     looks = 0
     least_of = unadopted_usage.least_of
 
-    def looking(desk, claims):
+    def looking(ctx, claims):
         nonlocal looks
         looks += 1
-        return least_of(desk, claims)
+        return least_of(ctx, claims)
 
     monkeypatch.setattr(unadopted_usage, "least_of", looking)
     opens(empty, "node-z")
@@ -195,6 +195,6 @@ def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_
     looks = 0
     for booking in bookings:
         opens(empty, booking.node, SliceReport(booking=booking, revision=1, state="ready", revoked=False))
-        remembered_still = unadopted_usage.usage_unbooked(empty.allocator.desk, "default", None)
-        assert usage(empty.allocator.desk, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
+        remembered_still = unadopted_usage.usage_unbooked(empty.allocator.ctx, "default", None)
+        assert usage(empty.allocator.ctx, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
     assert looks < 1000

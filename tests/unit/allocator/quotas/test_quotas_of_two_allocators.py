@@ -29,7 +29,7 @@ def bench(empty: Bench) -> Bench:
 
 def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
     """What another allocator grants at the same time: read from the ledger."""
-    mine = next(iter(bench.allocator.desk.world.ledger.values()))
+    mine = next(iter(bench.allocator.ctx.facts.ledger.values()))
     assert isinstance(mine, Grant)
     (device,) = mine.booking.devices
     booking = msgspec.structs.replace(
@@ -59,7 +59,7 @@ def pair(bench: Bench) -> Bench:
 
 def written_at(bench: Bench, grant: Grant) -> int:
     """The sequence of a grant."""
-    return bench.allocator.desk.world.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
+    return bench.allocator.ctx.facts.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
 
 
 def test_of_two_grants_at_once_the_later_is_taken_back(pair):
@@ -179,7 +179,7 @@ def test_a_promise_and_the_place_that_came_first_count_once(pair):
     promise = msgspec.structs.replace(promise, after=(other.booking.allocation,))
     writes = all_of(pair, read_grant(pair, promise, written_at(pair, mine) + 2))
     assert mine.booking not in [write.message.booking for write in writes if isinstance(write.message, Revoke)]
-    assert forbids_place(pair.allocator.desk, RequestId("p1"), "lab", ()) == ()
+    assert forbids_place(pair.allocator.ctx, RequestId("p1"), "lab", ()) == ()
 
 
 def test_what_is_bound_is_never_taken_back(pair):
@@ -189,12 +189,12 @@ def test_what_is_bound_is_never_taken_back(pair):
     next(pair.sequence)
     other = of_another(pair, "p2", "node-b", 5)
     all_of(pair, read_grant(pair, other, written_at(pair, mine) - 1))
-    assert isinstance(pair.allocator.desk.world.ledger[mine.booking.allocation], Grant)
+    assert isinstance(pair.allocator.ctx.facts.ledger[mine.booking.allocation], Grant)
 
 
 def test_what_counts_as_bound_follows_each_word(bench):
     """A grant counts among those that may be taken back until it is bound, and again from its Revoke on."""
-    opened = bench.allocator.desk.fleet.accounts.opened
+    opened = bench.allocator.ctx.cluster.accounts.opened
     grant = granted(bench, "p1", SMALL)
     allocation = grant.booking.allocation
     assert list(opened("lab")) == [allocation]
@@ -211,7 +211,7 @@ def test_a_bound_share_stays_bound_when_it_is_booked_with_another_size(bench):
     """Else an adjustment that comes to nothing lets it stand behind grants it was before, and both are had."""
     share = claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)
     running, waiting = bound(bench, "p1", share), granted(bench, "p2", share)
-    fleet = bench.allocator.desk.fleet
+    fleet = bench.allocator.ctx.cluster
     for grant in (running, waiting):
         (device,) = grant.booking.devices
         larger = msgspec.structs.replace(device, share=msgspec.structs.replace(device.share, memory_mib=2000))

@@ -63,7 +63,7 @@ def test_who_waits_is_told_why_the_first_choice_could_not_be_had():
     bench.bound("all", claim(profile="7g.40gb"))
 
     (write,) = bench.land_all(bench.request(pod("p1", "4g.20gb", "3g.20gb", "1g.5gb")))
-    standing = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    standing = how_it_stands(bench.allocator.ctx, RequestId("p1"))
 
     said = "1 x NVIDIA A100-SXM4-40GB: no free place of that size; none of its 2 alternatives has one either"
     assert isinstance(write.message, Pending)

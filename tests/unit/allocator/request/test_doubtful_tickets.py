@@ -54,7 +54,7 @@ def test_a_binding_that_landed_after_a_wipe_does_not_end_what_is_in_doubt(empty)
     empty.request(replace(asked("p1"), held=HELD))
     tick(empty, 29.0)
     assert ReadAgain(Stream.BOOK) in tick(empty, 2.0)
-    head = empty.allocator.desk.world.heads[NODE]
+    head = empty.allocator.ctx.facts.heads[NODE]
     empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
     empty.observe(subjects.head(NODE), head)
     empty.observe(binding, late_bound())
@@ -66,7 +66,7 @@ def test_a_binding_that_landed_after_a_wipe_does_not_end_what_is_in_doubt(empty)
 def test_nothing_is_lost_for_good_before_the_inventory_of_its_node_is_there_again(empty, is_bound):
     """STATE is lost after its node was opened: nothing shows the ticket in doubt, and a pod that runs was evicted."""
     opened(empty, doubtful_tickets=(TICKET,))
-    head = empty.allocator.desk.world.heads[NODE]
+    head = empty.allocator.ctx.facts.heads[NODE]
     asks = (subjects.request(RequestId("p1")), replace(asked("p1"), held=HELD))
     binding = ((subjects.binding(RequestId("p1")), late_bound()),) if is_bound else ()
     empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
@@ -90,7 +90,7 @@ def test_nothing_is_lost_for_good_before_the_inventory_of_its_node_is_there_agai
 def test_what_its_inventory_does_not_show_either_is_lost(empty):
     """Its pod would wait for ever."""
     opened(empty)
-    head = empty.allocator.desk.world.heads[NODE]
+    head = empty.allocator.ctx.facts.heads[NODE]
     empty.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))
     empty.observe(subjects.request(RequestId("p1")), replace(asked("p1"), held=HELD))
     empty.handle(ReadingCaughtUp(Stream.STATE))

@@ -128,7 +128,7 @@ def test_a_pod_of_a_silent_source_is_not_released_by_a_late_word(empty, says):
     asks = empty.handle(Ticked())
     assert ReadAgain(Stream.BOOK) in asks
 
-    head = empty.allocator.desk.world.heads[OTHER]
+    head = empty.allocator.ctx.facts.heads[OTHER]
     empty.handle(ReadingStarted(Stream.BOOK, LIFE))
     empty.observe(subjects.head(OTHER), head)
     empty.observe(subjects.binding(P1), word)
@@ -254,10 +254,10 @@ def test_a_binding_that_a_lagging_reading_does_not_show_is_looked_at_again(empty
     """Its pod would wait until something else has the book reread."""
     empty.read_all((subjects.request(P1), asked("p1")), incarnation=LIFE)
     opened(empty, OTHER)
-    head = empty.allocator.desk.world.heads[OTHER]
-    head_at = empty.allocator.desk.world.sequences[subjects.head(OTHER).subject]
+    head = empty.allocator.ctx.facts.heads[OTHER]
+    head_at = empty.allocator.ctx.facts.sequences[subjects.head(OTHER).subject]
     words(empty.observe(subjects.binding(P1), bound(LATE, OTHER)))
-    entry = empty.allocator.desk.outbox.current(subjects.binding(P1))
+    entry = empty.allocator.ctx.outbox.current(subjects.binding(P1))
     empty.now += 31
     assert ReadAgain(Stream.BOOK) in empty.handle(Ticked())
 
@@ -295,7 +295,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     empty.observe(subjects.inventory(ITS_NODE), picture)
     empty.observe(subjects.binding(P1), bound(LATE, OTHER))
     empty.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
-    at = empty.allocator.desk.world.sequences[subjects.binding(P1).subject]
+    at = empty.allocator.ctx.facts.sequences[subjects.binding(P1).subject]
     for _ in range(40):
         empty.now += 1
         empty.tick()
@@ -307,7 +307,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
         held = Held(node=OTHER, allocation=AllocationId(f"{name}_old_1"))
         empty.request(msgspec.structs.replace(asked(name), held=held))
     passes(empty, 2)
-    assert empty.allocator.desk.node_waits.node_of[P1] == ITS_NODE
+    assert empty.allocator.ctx.node_waits.node_of[P1] == ITS_NODE
 
     # Its agent is back, has unmade that slice, and has more news than was pulled.
     news = NodeChanged(
@@ -317,7 +317,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     pulled(empty, generation=2)
     for _ in range(20):
         passes(empty, 1)
-        if P1 not in empty.allocator.desk.node_waits.node_of:
+        if P1 not in empty.allocator.ctx.node_waits.node_of:
             break
     pulled(empty, generation=3)  # and is opened
 

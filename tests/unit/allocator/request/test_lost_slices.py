@@ -164,7 +164,7 @@ def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
     assert said(empty.observe(request, word)) == []
     passed = [[each for each in tick(empty, after) if each == ReadAgain(Stream.BOOK)] for after in (29.0, 2.0, 60.0)]
     assert passed == [[], [ReadAgain(Stream.BOOK)], []], "once is enough"
-    head = empty.allocator.desk.world.heads[NODE]
+    head = empty.allocator.ctx.facts.heads[NODE]
     empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
     empty.observe(subjects.head(NODE), head)
     empty.observe(binding, late_bound())

@@ -67,7 +67,7 @@ def scene() -> Bench:
 
 def words() -> Iterator[tuple[Address, AnyMessage]]:
     """A sensible word at every kind of subject that an allocator reads."""
-    world = scene().allocator.desk.world
+    world = scene().allocator.ctx.facts
     first = next(iter(world.ledger.values()))
     node, allocation = first.booking.node, first.booking.allocation
     yield subjects.ledger(node, allocation), first
@@ -178,11 +178,11 @@ def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, mes
 def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, message: AnyMessage):
     """Bytes of a later version, or of an unknown writer, hold up nothing, and taking their place they end no slice."""
     bench = scene()
-    before = dict(bench.allocator.desk.world.ledger)
+    before = dict(bench.allocator.ctx.facts.ledger)
     bench.land_all(bench.observe(address, message))
     bench.observe_unreadable(address, "not ours")
     goes_on(bench)
-    after = bench.allocator.desk.world.ledger
+    after = bench.allocator.ctx.facts.ledger
     for allocation, entry in before.items():
         if subjects.ledger(entry.booking.node, allocation).subject != address.subject:
             assert isinstance(after[allocation], Grant), after[allocation]
@@ -202,7 +202,7 @@ def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
         bench.land_all(bench.observe(source, synced))
         bench.now += 100.0
         bench.land_all(bench.handle(Ticked()))
-    assert isinstance(bench.allocator.desk.world.ledger["p1_r1_1"], Grant)
+    assert isinstance(bench.allocator.ctx.facts.ledger["p1_r1_1"], Grant)
 
 
 def test_a_slice_that_is_reported_twice_does_not_end_the_allocator(bench: Bench):

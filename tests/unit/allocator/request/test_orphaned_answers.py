@@ -87,7 +87,7 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
         subject=address.subject,
         message=Released(request=GONE, cause="its request is gone"),
         guard=address.guard,
-        expected=bench.allocator.desk.world.sequences[address.subject],
+        expected=bench.allocator.ctx.facts.sequences[address.subject],
         request=GONE,
         ttl_s=3600,
     )
@@ -199,10 +199,10 @@ def test_an_answer_ends_after_what_was_granted(bench):
     grant = bench.granted("gone")
     quiet(bench)
     bench.observe(subjects.binding(GONE), WAIVED)
-    book = [(subjects.head("node-a"), bench.allocator.desk.world.heads["node-a"])]
+    book = [(subjects.head("node-a"), bench.allocator.ctx.facts.heads["node-a"])]
     book += [(subjects.ledger("node-a", grant.booking.allocation), grant), (subjects.binding(GONE), WAIVED)]
-    news = [(subjects.node("node-a"), bench.allocator.desk.world.news["node-a"])]
-    news += [(subjects.inventory("node-a"), bench.allocator.desk.world.inventories["node-a"])]
+    news = [(subjects.node("node-a"), bench.allocator.ctx.facts.news["node-a"])]
+    news += [(subjects.inventory("node-a"), bench.allocator.ctx.facts.inventories["node-a"])]
     bench.land_all(bench.read_all(*book, *news))
     synced(bench)
 

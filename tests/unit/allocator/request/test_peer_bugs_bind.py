@@ -52,7 +52,7 @@ def withdrawn(bench: Bench, name: str) -> list:
 
 def restarted(bench: Bench) -> Bench:
     """Another allocator works, which has read what is on the bus."""
-    after = begun_anew(bench, bench.allocator.desk.rules)
+    after = begun_anew(bench, bench.allocator.ctx.rules)
     words(after, after.handle(LeaseChanged(held=True)))
     return after
 
@@ -142,7 +142,7 @@ def test_many_pods_that_go_at_once_leave_nothing_booked(bench):
     said = [word for grant in grants for word in words(bench, bench.gone(grant))]
     assert sorted(type(each).__name__ for each in said) == ["Closed"] * 7 + ["Released"] * 7
     assert {type(each) for each in said} == {Closed, Released}
-    assert len(bench.allocator.desk.fleet.booked()) == 0
+    assert len(bench.allocator.ctx.cluster.booked()) == 0
     assert isinstance(bench.granted("next", WHOLE), Grant)
 
 
@@ -162,7 +162,7 @@ def test_a_workload_that_is_told_twice_has_one_slice(bench):
     assert words(bench, bench.request(again)) == []
     after = restarted(bench)
     assert words(after, after.request(again)) == []
-    assert dict.fromkeys(after.allocator.desk.fleet.booked()) == {grant.booking.allocation: None}
+    assert dict.fromkeys(after.allocator.ctx.cluster.booked()) == {grant.booking.allocation: None}
 
 
 # -- FaST-GShare --------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_priority_comes_before_age_and_smaller_pods_may_pass(bench):
     served = places(bench.land_all(bench.gone(first, revision=1)))
 
     assert len(served) == 1
-    assert "p3" in bench.allocator.desk.world.allocations_of
+    assert "p3" in bench.allocator.ctx.facts.allocations_of
 
 
 def test_a_burst_books_no_slice_twice_and_fills_the_gpu(bench):
@@ -175,8 +175,8 @@ def test_a_burst_books_no_slice_twice_and_fills_the_gpu(bench):
     found = places(bench.land_all(writes))
 
     assert sorted(start for _, _, start in found) == [0, 1, 2, 3, 4, 5, 6]
-    assert len(bench.allocator.desk.queue) == 3
-    assert bench.allocator.desk.fleet.usable_nodes() == 1
+    assert len(bench.allocator.ctx.queue) == 3
+    assert bench.allocator.ctx.cluster.usable_nodes() == 1
 
 
 def test_a_cordoned_gpu_gets_no_new_slice_and_its_neighbour_does(empty):

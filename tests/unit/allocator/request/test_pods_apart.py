@@ -130,8 +130,8 @@ def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
     """Short-lived pods that never fit would be remembered for as long as the one that keeps them out lives."""
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, *(pod(name, ONE_PER_HOST) for name in "ab")) == ["gpu-1", WaitReason.NODE_POD_ANTI_AFFINITY]
-    desk = bench.allocator.desk
-    (_, crowd) = {bar.crowd: None for bar in look_for(desk.fleet, asking_of(pod("b", ONE_PER_HOST)), frozenset()).bars}
+    ctx = bench.allocator.ctx
+    (_, crowd) = {bar.crowd: None for bar in look_for(ctx.cluster, asking_of(pod("b", ONE_PER_HOST)), frozenset()).bars}
     assert list(crowd.interested) == ["b"]
     assert ends(bench, "b") == {}
     assert not crowd.interested
@@ -284,9 +284,9 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
         ONE_PER_HOST,
         {"app": "llm"},
     )
-    assert isinstance(simulate(bench.allocator.desk, question), WouldBind)
+    assert isinstance(simulate(bench.allocator.ctx, question), WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
-    waits = simulate(bench.allocator.desk, question)
+    waits = simulate(bench.allocator.ctx, question)
     assert isinstance(waits, WouldWait)
     assert waits.steps[0].reasons[0].reason is WaitReason.NODE_POD_ANTI_AFFINITY
 

@@ -67,7 +67,7 @@ def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
             stream=Stream.BOOK,
             subject=subjects.ledger(NODE, allocation).subject,
             guard="sluice.ledger.node-a.>",
-            expected=bench.allocator.desk.outbox.current(subjects.head(NODE)).sequence,
+            expected=bench.allocator.ctx.outbox.current(subjects.head(NODE)).sequence,
             message=Grant(revision=1, incarnation=INCARNATION, booking=booking),
             request="p1",
         )
@@ -226,7 +226,7 @@ def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
     assert [type(message) for message in given_back] == [Waived, Revoke, Pending]
     assert [count.reason for count in given_back[2].reasons] == [WaitReason.GPU_AVOIDED]
     assert [type(message) for message in after] == [Closed]
-    bench.now += bench.allocator.desk.rules.retry_first_s
+    bench.now += bench.allocator.ctx.rules.retry_first_s
     (again,) = [each for each in messages(bench.land_all(bench.handle(Ticked()))) if isinstance(each, Grant)]
     assert again.booking.devices[0].gpu == booking.devices[0].gpu
 
@@ -326,7 +326,7 @@ def test_a_grant_still_queued_is_decided_anew_when_someone_else_books_the_node(b
 
     granted = {m.booking.request: m.booking.devices[0].start for m in messages(bench.said) if isinstance(m, Grant)}
     assert granted == {"p1": 6}
-    assert "p2" in bench.allocator.desk.queue  # 0 is taken and 4 overlaps p1: it waits
+    assert "p2" in bench.allocator.ctx.queue  # 0 is taken and 4 overlaps p1: it waits
 
 
 def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
@@ -382,17 +382,17 @@ def test_a_forgotten_request_leaves_nothing_behind(bench):
     bench.land_all(bench.gone(grant))
     bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
 
-    desk = bench.allocator.desk
-    assert desk.fleet.booked() == {}
-    assert P1 not in desk.attempts.of_request
-    assert P1 not in desk.queue
-    assert desk.undecided == {}
+    ctx = bench.allocator.ctx
+    assert ctx.cluster.booked() == {}
+    assert P1 not in ctx.backoff.of_request
+    assert P1 not in ctx.queue
+    assert ctx.undecided == {}
 
 
 def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
     """Somebody else bound the pod to what its slice is after a reboot; the older word read here changes nothing."""
     grant = bench.bound("p1")
-    bound = bench.allocator.desk.world.bindings[P1]
+    bound = bench.allocator.ctx.facts.bindings[P1]
     changes = {"revision": 2, "ticket": "ticket-2"}
     newer = msgspec.structs.replace(bound, **changes, slice_operation=OperationId("other-slice-999"))
 
@@ -452,7 +452,7 @@ def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
 def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
     """A first write of before the broker was wiped passes its guard for ever: the pod's binding would never end."""
     grant = bench.bound("p1")
-    late = bench.allocator.desk.world.bindings[P1]
+    late = bench.allocator.ctx.facts.bindings[P1]
     bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
     bench.land_all(bench.gone(grant))
     bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))

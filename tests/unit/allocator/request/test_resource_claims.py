@@ -70,7 +70,7 @@ def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_d
 
     (write,) = bench.land_all(bench.request(pod("p1")))
     pending = write.message
-    standing = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    standing = how_it_stands(bench.allocator.ctx, RequestId("p1"))
 
     assert isinstance(pending, Pending)
     assert pending.message == "1 node: their kubelet does not hand over devices by ResourceClaim"

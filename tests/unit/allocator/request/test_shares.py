@@ -89,12 +89,12 @@ def test_clients_that_come_and_go_are_no_news_to_the_allocator():
     """Each process of a tenant would make the allocator look at all places of its node again."""
     gpu = gpu_report("node-a", 0, mig=False)
     bench = sharing(msgspec.structs.replace(gpu, daemons=(daemon(gpu),)))
-    before = bench.allocator.desk.fleet.gpus[gpu.uuid]
+    before = bench.allocator.ctx.cluster.gpus[gpu.uuid]
 
     seen_anew(bench, 2, msgspec.structs.replace(gpu, daemons=(daemon(gpu, clients=3),)))
 
-    assert bench.allocator.desk.fleet.gpus[gpu.uuid] is before
-    kept = bench.allocator.desk.world.inventories[NODE].snapshot
+    assert bench.allocator.ctx.cluster.gpus[gpu.uuid] is before
+    kept = bench.allocator.ctx.facts.inventories[NODE].snapshot
     assert kept.generation == 2
     assert kept.gpus[0].daemons == ()
 
@@ -109,7 +109,7 @@ def test_nobody_joins_a_gpu_whose_daemon_is_in_trouble_and_nobody_on_it_is_put_o
     assert bench.land_all(seen_anew(bench, 2, msgspec.structs.replace(gpu, quarantined=(out,)))) == []
     (waits,) = bench.land_all(bench.request(asked("p2", share())))
     assert isinstance(waits.message, Pending)
-    assert list(bench.allocator.desk.fleet.booked()) == [first.booking.allocation]
+    assert list(bench.allocator.ctx.cluster.booked()) == [first.booking.allocation]
 
     landed = bench.land_all(seen_anew(bench, 3, gpu))
     (joined,) = [write.message for write in landed if isinstance(write.message, Grant)]
@@ -127,7 +127,7 @@ def test_nobody_joins_an_instance_whose_daemon_is_in_trouble_and_the_rest_of_the
     assert bench.land_all(seen_anew(bench, 2, msgspec.structs.replace(gpu, quarantined=(out,)))) == []
     (other,) = bench.granted("p2", share()).booking.devices
     assert other.start + other.size <= home.start or home.start + home.size <= other.start
-    assert first.booking.allocation in bench.allocator.desk.fleet.booked()
+    assert first.booking.allocation in bench.allocator.ctx.cluster.booked()
 
 
 def test_a_home_on_an_instance_takes_its_part_of_the_clients_an_mps_server_serves():

@@ -81,14 +81,14 @@ def test_a_slice_that_failed_is_tried_on_another_gpu_at_once_whoever_took_it_bac
     assert again.message.booking.node != booking.node
     theirs = replace(mine.message, cause="making the slice failed")
     assert writes(pair.observe(subjects.ledger(booking.node, booking.allocation), theirs)) == []
-    assert not pair.allocator.desk.attempts.rests(booking.request, pair.now)
+    assert not pair.allocator.ctx.backoff.rests(booking.request, pair.now)
 
 
 def test_a_pod_that_ran_does_not_rest(pair: Bench):
     """An eviction or an end is no quarrel."""
     grant = pair.bound("p")
     assert taken_back(pair, grant, "evicted") == []
-    assert not pair.allocator.desk.attempts.rests(grant.booking.request, pair.now)
+    assert not pair.allocator.ctx.backoff.rests(grant.booking.request, pair.now)
 
 
 def test_what_an_earlier_run_granted_is_no_quarrel_with_this_one(pair: Bench):
@@ -100,7 +100,7 @@ def test_what_an_earlier_run_granted_is_no_quarrel_with_this_one(pair: Bench):
         booking=replace(other.booking, allocation=AllocationId("q_elsewhere-r9_1")),
     )
     taken_back(pair, foreign)
-    assert not pair.allocator.desk.attempts.rests(other.booking.request, pair.now)
+    assert not pair.allocator.ctx.backoff.rests(other.booking.request, pair.now)
 
 
 @pytest.mark.parametrize("size", [1, 2])

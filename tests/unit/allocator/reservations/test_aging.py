@@ -62,7 +62,7 @@ def full() -> Bench:
 
 def entry(bench: Bench, name: str) -> Grant:
     """The one grant of a pod."""
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     (found,) = [e for a in world.allocations_of[RequestId(name)] if isinstance(e := world.ledger[a], Grant)]
     return found
 
@@ -110,7 +110,7 @@ def test_what_is_freed_of_a_promised_place_is_nobody_elses(full: Bench):
     full.land_all(full.gone(entry(full, "p1"), revision=1))
     full.land_all(full.request(asked("late", SMALL)))
 
-    assert RequestId("late") in full.allocator.desk.queue
+    assert RequestId("late") in full.allocator.ctx.queue
     assert not [w for w in full.said if isinstance(w, Write) and isinstance(w.message, Grant)]
 
 
@@ -119,11 +119,11 @@ def test_a_kept_promise_is_bound_like_any_other(full: Bench):
     pass_time(full, AFTER_S)
     for name in ("p1", "p2"):
         full.land_all(full.gone(entry(full, name), revision=1))
-    assert RequestId("big") not in full.allocator.desk.queue
+    assert RequestId("big") not in full.allocator.ctx.queue
     written = full.land_all(full.ready(entry(full, "big")))
 
     assert kinds(written) == [Bound]
-    assert not full.allocator.desk.promised.of_model
+    assert not full.allocator.ctx.promised.of_model
 
 
 def test_a_promise_that_was_carried_out_is_not_taken_back_for_a_last_word_that_is_late(full: Bench):
@@ -172,7 +172,7 @@ def test_a_promised_pod_takes_whatever_is_free_earlier_and_gives_its_promise_bac
     full.land_all(full.request(asked("late", HALF)))
     promised = entry(full, "big")
     full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    world = full.allocator.desk.world
+    world = full.allocator.ctx.facts
     (other,) = [world.ledger[a] for a in world.allocations_of[RequestId("big")] if a != promised.booking.allocation]
     assert isinstance(other, Grant)
     assert other.booking.node == NodeName("node-b")
@@ -191,7 +191,7 @@ def test_a_promise_is_not_given_up_for_a_place_that_comes_to_nothing(full: Bench
     pass_time(full, AFTER_S)
     promised = entry(full, "big").booking
     full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    world = full.allocator.desk.world
+    world = full.allocator.ctx.facts
     other = next(e for a in world.allocations_of[RequestId("big")] if (e := world.ledger[a]).booking.node == "node-b")
     failed = SliceFailed(
         allocation=other.booking.allocation,
@@ -254,7 +254,7 @@ def test_at_most_a_part_of_a_models_gpus_is_promised_and_always_one():
         bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
     given = promises(pass_time(bench, AFTER_S)) | promises(pass_time(bench, 1000))
     assert list(given) == ["w0", "w1"]
-    assert sum(bench.allocator.desk.promised.of_model.values()) == 2
+    assert sum(bench.allocator.ctx.promised.of_model.values()) == 2
 
     for name in given["w0"]:
         bench.land_all(bench.gone(entry(bench, name), revision=1))
@@ -316,7 +316,7 @@ def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
     writes = bench.land_all(bench.observe(subjects.cordon(NodeName("node-a")), cordoned))
 
     assert [w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)] == [first.allocation]
-    bench.land_all(bench.gone(Grant(revision=1, incarnation=bench.allocator.desk.world.incarnation, booking=first)))
+    bench.land_all(bench.gone(Grant(revision=1, incarnation=bench.allocator.ctx.facts.incarnation, booking=first)))
     again = pass_time(bench, 1000)
     assert list(promises(again)) == ["big"]
     assert entry(bench, "big").booking.devices[0].gpu != first.devices[0].gpu
@@ -369,7 +369,7 @@ def test_an_edited_request_keeps_its_turn_when_its_promise_is_given_back(full: B
     for name in ("p1", "p2"):
         withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
         full.land_all(full.observe(subjects.request(RequestId(name)), withdrawn))
-        world = full.allocator.desk.world
+        world = full.allocator.ctx.facts
         (revoked,) = (world.ledger[each] for each in world.allocations_of[RequestId(name)])
         full.land_all(full.gone(Grant(revision=1, incarnation=world.incarnation, booking=revoked.booking)))
     grants = [w.message for w in full.said if isinstance(w, Write) and isinstance(w.message, Grant)]
@@ -381,7 +381,7 @@ def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
     pass_time(full, AFTER_S)
     mine = entry(full, "big")
     full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    world = full.allocator.desk.world
+    world = full.allocator.ctx.facts
     for allocation in [a for a in world.allocations_of[RequestId("big")] if a != mine.booking.allocation]:
         full.land_all(full.gone(world.ledger[allocation], revision=1))
     # one more, of another allocator, on the same GPU's halves after the first was written
@@ -402,13 +402,13 @@ def test_a_promise_is_taken_back_with_its_request(full: Bench):
     assert kinds(writes) == [Revoke, WaitOver]
     writes = full.land_all(full.gone(promised))
     assert kinds(writes) == [Closed, Released]
-    assert not full.allocator.desk.promised.of_model
+    assert not full.allocator.ctx.promised.of_model
 
 
 def test_whoever_takes_over_knows_what_is_promised(full: Bench):
     """Promises are in the ledger: a new allocator keeps place, turn and count, and promises nothing twice."""
     pass_time(full, AFTER_S)
-    world = full.allocator.desk.world
+    world = full.allocator.ctx.facts
     values = [
         (subjects.head(NodeName("node-a")), world.heads[NodeName("node-a")]),
         (subjects.node(NodeName("node-a")), world.news[NodeName("node-a")]),
@@ -421,11 +421,11 @@ def test_whoever_takes_over_knows_what_is_promised(full: Bench):
     new = Bench(Allocator(RunId("r2"), SchedulerConfig(promise_after_s=AFTER_S)))
     new.read_all(*values, incarnation=world.incarnation)
     new.land_all(new.handle(LeaseChanged(held=True)))
-    desk = new.allocator.desk
-    assert RequestId("big") in desk.queue
-    assert sum(desk.promised.of_model.values()) == 1
+    ctx = new.allocator.ctx
+    assert RequestId("big") in ctx.queue
+    assert sum(ctx.promised.of_model.values()) == 1
     new.land_all(new.request(asked("late", SMALL)))
-    assert RequestId("late") in desk.queue
+    assert RequestId("late") in ctx.queue
 
     assert promises(pass_time(new, 2 * AFTER_S)) == {}
 
@@ -433,7 +433,7 @@ def test_whoever_takes_over_knows_what_is_promised(full: Bench):
 def test_people_are_told_what_a_promise_waits_for(full: Bench):
     """`sluice explain` names the place, whom it waits for, and that something else may come first."""
     pass_time(full, AFTER_S)
-    stands = how_it_stands(full.allocator.desk, RequestId("big"))
+    stands = how_it_stands(full.allocator.ctx, RequestId("big"))
     assert stands is not None
     assert stands.message == (
         "its place on node-a is reserved and waits for default/p1, default/p2 to end; "
@@ -449,7 +449,7 @@ def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
     (write,) = full.land_all(full.request(asked("late", SMALL)))
     pending = write.message
     assert isinstance(pending, Pending)
-    model = full.allocator.desk.fleet.models()[0].product_names[0]
+    model = full.allocator.ctx.cluster.models()[0].product_names[0]
     assert pending.message == (
         f"1 x {model}: no free place of that size; 1 x {model}: reserved for pods ahead in the queue"
     )
@@ -489,7 +489,7 @@ def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
     bench.land_all(bench.request(asked("big", claim(profile="7g.40gb", gpus=2))))
     tries = 0
     for _ in range(400):
-        group = next(iter(bench.allocator.desk.queue.shapes.values()))
+        group = next(iter(bench.allocator.ctx.queue.shapes.values()))
         pass_time(bench, 1.0)
         tries = group.promise_failures
     assert 2 <= tries <= 5
@@ -502,18 +502,18 @@ def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_nex
         bench.bound(f"p{number}", HALF)
     for name, priority in (("first", 3), ("second", 2), ("third", 1)):
         bench.land_all(bench.request(asked(name, WHOLE, priority=priority)))
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
     for _ in range(20):
-        desk.attempts.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)  # it waits apart from its equals
+        ctx.backoff.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)  # it waits apart from its equals
     bench.land_all(bench.request(asked("third", WHOLE, priority=1, revision=2)))
     bench.land_all(bench.request(asked("last", claim(profile="4g.20gb"))))
     pass_time(bench, AFTER_S - 1)
     for _ in range(20):
-        desk.attempts.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)
+        ctx.backoff.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)
     written = [write for _ in range(40) for write in pass_time(bench, 1.0)]
     assert promises(written).keys() == {"first", "second"}
 
-    world = desk.world
+    world = ctx.facts
     taken = {entry(bench, name).booking.devices[0].gpu for name in ("first", "second")}
     left = [e for e in world.ledger.values() if isinstance(e, Grant) and e.booking.devices[0].gpu not in taken]
     whole = entry(bench, "first").booking

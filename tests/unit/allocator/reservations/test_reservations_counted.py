@@ -47,7 +47,7 @@ def test_a_promise_that_was_ended_before_its_write_was_answered_is_not_counted_a
     said += bench.observe(address, closed)
     bench.land_all(said)
 
-    assert not bench.allocator.desk.promised.of_model
+    assert not bench.allocator.ctx.promised.of_model
     granted: list[Grant] = []
     for _ in range(1200):  # retries of promises double up to eight minutes
         bench.now += 1.0

@@ -96,14 +96,14 @@ def gpus_of(bench: Bench, pod: str) -> set[GpuUuid]:
 
 def grants(bench: Bench, pod: str) -> list[Grant]:
     """What a pod is granted, in the order of the ledger."""
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     return [e for a in world.allocations_of[RequestId(pod)] if isinstance(e := world.ledger[a], Grant)]
 
 
 def waited_for(bench: Bench) -> list[str]:
     """The pods that the promise of big waits for."""
     (promise,) = grants(bench, "big")
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     return [world.ledger[a].booking.name for a in promise.after if not isinstance(world.ledger[a], Closed)]
 
 
@@ -191,7 +191,7 @@ def test_a_promise_that_is_kept_at_that_moment_is_bound_and_the_exchange_is_surp
     assert [w.message.cause for w in writes if isinstance(w.message, Revoke)] == [
         "surplus: the request is bound elsewhere"
     ]
-    bound = half_there.allocator.desk.world.bindings[BIG]
+    bound = half_there.allocator.ctx.facts.bindings[BIG]
     assert isinstance(bound, Bound)
     assert bound.allocation == promise.booking.allocation
 
@@ -205,7 +205,7 @@ def test_an_exchange_whose_slice_fails_leaves_the_pod_its_turn(half_there: Bench
     address = subjects.slice_(exchange.booking.node, exchange.booking.allocation)
     half_there.land_all(half_there.observe(address, failed(exchange)))
     half_there.land_all(half_there.gone(exchange))
-    half_there.now += half_there.allocator.desk.rules.promise_retry_max_s
+    half_there.now += half_there.allocator.ctx.rules.promise_retry_max_s
     writes = half_there.land_all(half_there.handle(Ticked()))
 
     assert [w.message.booking.name for w in writes if isinstance(w.message, Grant)] == ["big"]
@@ -214,7 +214,7 @@ def test_an_exchange_whose_slice_fails_leaves_the_pod_its_turn(half_there: Bench
 def test_two_allocators_exchange_a_promise_once(half_there: Bench):
     """What another one has booked for it is enough: with a second one beside it nothing would be left for anybody."""
     promise = grants(half_there, "big")[0]
-    world = half_there.allocator.desk.world
+    world = half_there.allocator.ctx.facts
     name, taken = third(half_there), gpus_of(half_there, stays(half_there))
     free = grants(half_there, name)[0].booking.devices[0]
     devices = (free, *(device for device in promise.booking.devices if device.gpu not in taken))

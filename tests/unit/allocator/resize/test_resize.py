@@ -112,11 +112,11 @@ def test_the_binding_follows_the_new_slice(bench):
 def test_a_dry_run_says_the_same_and_leaves_no_trace(bench):
     """tensor-fusion: a dry run that differs from the real thing, or books, is worth nothing."""
     bench.bound("p1", fractional(20, 4000))
-    desk = bench.allocator.desk
-    before = (free_mib(bench), usage(desk, "default"), dict(desk.undecided))
-    outcome = adjust(desk, change(memory_mib=9000, sm_partition=50))
+    ctx = bench.allocator.ctx
+    before = (free_mib(bench), usage(ctx, "default"), dict(ctx.undecided))
+    outcome = adjust(ctx, change(memory_mib=9000, sm_partition=50))
     assert isinstance(outcome, Adjusted)
-    assert before == (free_mib(bench), usage(desk, "default"), dict(desk.undecided))
+    assert before == (free_mib(bench), usage(ctx, "default"), dict(ctx.undecided))
     grant = adjusted(bench, memory_mib=9000, sm_partition=50)
     assert grant.booking == outcome.booking
 
@@ -190,7 +190,7 @@ def test_a_revoke_meanwhile_keeps_all_that_may_be_used_until_it_is_gone(bench):
     assert (revoke.message.revision, revoke.message.booking.devices) == (3, grant.counts)
     said(bench, grant)  # a late word of the change
     assert free_mib(bench) == GPU_MIB - 30000
-    assert bench.allocator.desk.fleet.booking(grant.booking.allocation) is not None
+    assert bench.allocator.ctx.cluster.booking(grant.booking.allocation) is not None
 
 
 @pytest.mark.parametrize("shrinking", [False, True], ids=["small by now", "an older agent"])
@@ -213,8 +213,8 @@ def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_i
     """The bus forgets its request and its pod goes meanwhile: its processes may linger, and no one asks for it."""
     bench.bound("p1", mps(30000))
     grant = adjusted(bench, memory_mib=10000)
-    node, address = bench.allocator.desk.world.news[NODE], subjects.slice_(NODE, grant.booking.allocation)
-    inventory = bench.allocator.desk.world.inventories[NODE]
+    node, address = bench.allocator.ctx.facts.news[NODE], subjects.slice_(NODE, grant.booking.allocation)
+    inventory = bench.allocator.ctx.facts.inventories[NODE]
     bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
     bench.observe(subjects.node(NODE), node)
     bench.observe(subjects.inventory(NODE), inventory)
@@ -277,7 +277,7 @@ def test_who_comes_second_to_the_ledger_decides_anew(bench):
     )
     address = subjects.ledger(NODE, first.booking.allocation)
     bench.observe(address, other)
-    bench.handle(WriteRefused(write.operation, bench.allocator.desk.world.sequences[address.subject]))
+    bench.handle(WriteRefused(write.operation, bench.allocator.ctx.facts.sequences[address.subject]))
     (later,) = [each for each in bench.said if isinstance(each, Write) and each.operation != write.operation]
     assert isinstance(later.message, Grant)
     assert later.message.revision == 3
@@ -299,7 +299,7 @@ def test_what_another_allocator_has_made_larger_counts_before_the_own_change_is_
     assert free_mib(bench) == GPU_MIB - 35000
     waits = bench.request(asked("p2", mps(GPU_MIB - 10000)))
     assert [type(each.message) for each in waits] == [Pending]
-    refused_ = bench.handle(WriteRefused(write.operation, bench.allocator.desk.world.sequences[address.subject]))
+    refused_ = bench.handle(WriteRefused(write.operation, bench.allocator.ctx.facts.sequences[address.subject]))
     assert names(refused_) == ["p1"]
     assert free_mib(bench) == GPU_MIB - 35000
 
@@ -459,7 +459,7 @@ def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty
     followed = said(wiped, adopted, shrinking=True) + said(wiped, adopted)
     assert [type(write.message) for write in followed] == [Bound]
     assert free_mib(wiped) == GPU_MIB - 10000
-    assert wiped.allocator.desk.world.ledger[smaller.allocation] == adopted
+    assert wiped.allocator.ctx.facts.ledger[smaller.allocation] == adopted
 
     revoked = replace(report, revoked=True)
     other = Bench(Allocator(RunId("r10"), SchedulerConfig()))
@@ -507,7 +507,7 @@ def test_a_home_counts_the_largest_that_may_be_used(data):
             (outcome,) = answers(bench)
             fits = wanted <= GPU_MIB - sum(counts.values()) + counts[name]
             if isinstance(outcome, Adjusted):
-                orders[name] = bench.allocator.desk.world.ledger[outcome.booking.allocation]
+                orders[name] = bench.allocator.ctx.facts.ledger[outcome.booking.allocation]
                 assert shares_of(orders[name]) == [wanted]
                 counts[name] = max(counts[name], wanted)
                 assert fits
@@ -523,4 +523,4 @@ def test_a_home_counts_the_largest_that_may_be_used(data):
             if not shrinking:
                 counts[name] = sum(shares_of(orders[name]))
         assert free_mib(bench) == GPU_MIB - sum(counts.values()) >= 0
-        assert usage(bench.allocator.desk, "default").memory_mib == sum(counts.values())
+        assert usage(bench.allocator.ctx, "default").memory_mib == sum(counts.values())

@@ -59,8 +59,8 @@ def test_too_large_for_its_home_says_the_most_that_fits(bench):
     assert dict(wrong.most) == {"memory_mib": GPU_MIB - 6000, "sm_partition": 70}
     assert "GpuInsufficientMemory" in wrong.message
     for name, most in wrong.most:
-        assert isinstance(adjust(bench.allocator.desk, change(**{name: most})), Adjusted)
-        assert isinstance(adjust(bench.allocator.desk, change(**{name: most + 1})), AdjustRefused)
+        assert isinstance(adjust(bench.allocator.ctx, change(**{name: most})), Adjusted)
+        assert isinstance(adjust(bench.allocator.ctx, change(**{name: most + 1})), AdjustRefused)
 
 
 def test_shares_of_one_container_in_one_home_are_counted_together(bench):
@@ -108,7 +108,7 @@ def test_scale_up_then_quota(bench):
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 6000})
     assert "namespace default may have 12000 MiB of memory" in wrong.message
     adjusted(bench, memory_mib=6000)
-    assert usage(bench.allocator.desk, "default").memory_mib == 12000
+    assert usage(bench.allocator.ctx, "default").memory_mib == 12000
     assert names(everything(bench, bench.request(asked("p3", mps(1))))) == []
 
 
@@ -139,33 +139,33 @@ def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_w
     grant = adjusted(bench, memory_mib=15_000)
     assert (grant.revision, grant.counts) == (smaller.revision + 1, smaller.counts)
     said(bench, grant)
-    assert usage(bench.allocator.desk, "default").memory_mib == 25_000
+    assert usage(bench.allocator.ctx, "default").memory_mib == 25_000
 
 
 def test_percents_of_compute_come_and_go_whole(bench):
     """tensor-fusion B6: a change between percents takes the whole new compute off again, each time."""
     bench.bound("p1", fractional(20, 4000))
-    desk = bench.allocator.desk
-    first = usage(desk, "default")
+    ctx = bench.allocator.ctx
+    first = usage(ctx, "default")
     assert first == Usage(1, 4000, 1400)  # a fifth of 7 compute slices
     for percent, counts in ((50, 3500), (10, 700), (80, 5600), (20, 1400)):
         said(bench, adjusted(bench, sm_partition=percent))
-        assert usage(desk, "default") == Usage(1, 4000, counts)
-        (home,) = desk.fleet.gpus["GPU-node-a-0"].homes.values()
+        assert usage(ctx, "default") == Usage(1, 4000, counts)
+        (home,) = ctx.cluster.gpus["GPU-node-a-0"].homes.values()
         assert home.home.free_width_percent == 100 - percent
-    assert usage(desk, "default") == first
+    assert usage(ctx, "default") == first
 
 
 def test_what_is_changed_on_a_gpu_that_its_node_does_not_show_counts_as_when_it_was_shown_last(bench):
     """Its compute would count nothing: its namespace is given more than it may have, and keeps it."""
     bench.bound("p1", mps(GPU_MIB))
-    desk = bench.allocator.desk
-    assert usage(desk, "default") == Usage(1, GPU_MIB, 7000)
+    ctx = bench.allocator.ctx
+    assert usage(ctx, "default") == Usage(1, GPU_MIB, 7000)
     bench.add_node(snapshot("node-a", (), modes=MODES, generation=2))
     said(bench, adjusted(bench, memory_mib=GPU_MIB // 2))
-    assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+    assert usage(ctx, "default") == Usage(1, GPU_MIB // 2, 3500)
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, generation=3))
-    assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+    assert usage(ctx, "default") == Usage(1, GPU_MIB // 2, 3500)
 
 
 def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
@@ -175,17 +175,17 @@ def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_y
     wide = replace(fractional(10, 2400), profile="1g.6gb")
     bench.bound("p1", wide)
     bench.bound("p2", replace(fractional(5, 1200), profile="1g.6gb"))
-    before = usage(bench.allocator.desk, "default")
+    before = usage(bench.allocator.ctx, "default")
 
     bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=2))
     why = refused(bench, sm_partition=25)
     assert (why.reason, why.most) == (AdjustReason.CAPACITY_EXCEEDED, (("sm_partition", 17),))
-    assert usage(bench.allocator.desk, "default") == before
+    assert usage(bench.allocator.ctx, "default") == before
 
     bench.add_node(snapshot("node-a", (), modes=MODES, generation=3))
     bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=4))
     assert refused(bench, sm_partition=25).reason is AdjustReason.CAPACITY_EXCEEDED
-    assert usage(bench.allocator.desk, "default") == before
+    assert usage(bench.allocator.ctx, "default") == before
 
 
 @pytest.mark.parametrize("mig", [True, False])
@@ -209,7 +209,7 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
     known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
     bench = with_gpus(empty, known)
     bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
-    (device,) = next(iter(bench.allocator.desk.world.ledger.values())).booking.devices
+    (device,) = next(iter(bench.allocator.ctx.facts.ledger.values())).booking.devices
     out = replace(known, quarantined=(PlacementReport(start=device.start, size=device.size),))
     bench.add_node(snapshot("node-a", (out,), modes=MODES, generation=2))
 
@@ -289,18 +289,18 @@ def test_what_is_so_already_says_whether_it_is_carried_out(bench):
     )
     grant = adjusted(bench, memory_mib=9000)
     assert refused(bench, memory_mib=9000).under_way
-    standing = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    standing = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert standing.message.endswith("its shares are being changed by its node agent")
     said(bench, grant)
     assert not refused(bench, memory_mib=9000).under_way
-    assert how_it_stands(bench.allocator.desk, RequestId("p1")).message == "is bound on node-a"
+    assert how_it_stands(bench.allocator.ctx, RequestId("p1")).message == "is bound on node-a"
 
 
 def test_a_node_that_is_not_open_is_changed_by_nobody(bench):
     """After a wiped broker not all that is on it is known: a share would grow into a neighbour's."""
     bench.bound("p1", mps(4000))
     restarted = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, agent_run=RunId("agent-2"))
-    news = bench.allocator.desk.world.news[NODE]
+    news = bench.allocator.ctx.facts.news[NODE]
     bench.observe(subjects.node(NODE), replace(news, agent_run=RunId("agent-2"), generation=5))
     assert restarted.agent_run != news.agent_run
     assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_NOW
@@ -310,7 +310,7 @@ def test_a_node_that_is_not_open_is_changed_by_nobody(bench):
 def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     """A change would be reported as booked that no agent carries out; and it would land on a closed node."""
     bench.bound("p1", mps(4000))
-    news = bench.allocator.desk.world.news[NODE]
+    news = bench.allocator.ctx.facts.news[NODE]
     removed = NodeRemoved(node=NODE, cause="its Node object was deleted")
     (closing,) = bench.observe(subjects.node(NODE), removed)
     assert isinstance(closing, Write)
@@ -337,8 +337,8 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
 def test_on_a_node_whose_inventory_is_gone_nothing_is_changed(bench):
     """A removal that is forgotten leaves slices on a node that has no agent: no change is carried out there."""
     bench.bound("p1", mps(4000))
-    allocation, grant = next(iter(bench.allocator.desk.world.ledger.items()))
-    binding = bench.allocator.desk.world.bindings[RequestId("p1")]
+    allocation, grant = next(iter(bench.allocator.ctx.facts.ledger.items()))
+    binding = bench.allocator.ctx.facts.bindings[RequestId("p1")]
     bench.read_all(
         (subjects.ledger(NODE, allocation), grant),
         (subjects.binding(RequestId("p1")), binding),

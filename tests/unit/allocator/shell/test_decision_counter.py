@@ -217,7 +217,7 @@ def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench
 def test_a_slice_that_the_ledger_does_not_know_is_a_leak(bench):
     """A slice that is on a device and in no ledger is lost to all, unnoticed."""
     grant = bench.bound("first", claim(profile="3g.20gb"))
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     snapshot = world.inventories[NODE].snapshot
     report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
     stray = replace(report, booking=replace(grant.booking, allocation="stray", request="stray"))

@@ -111,7 +111,7 @@ def test_tables_of_equal_gpus_are_one_object(empty):
     """They are most of what a GPU reports."""
     add(empty, "node-a")
     add(empty, "node-b")
-    inventories = empty.allocator.desk.world.inventories
+    inventories = empty.allocator.ctx.facts.inventories
     gpus = [gpu for inventory in inventories.values() for gpu in inventory.snapshot.gpus]
 
     assert len({id(gpu.profiles) for gpu in gpus}) == 1
@@ -123,7 +123,7 @@ def test_of_a_new_snapshot_only_what_changed_is_new(bench):
     """A slice more or less is in the ledger; foreign instances and health are kept, and change."""
     node = NodeName("node-a")
     grant = bench.bound("p1")
-    world = bench.allocator.desk.world
+    world = bench.allocator.ctx.facts
     before = world.inventories[node].snapshot.gpus[0]
     ours = InstanceReport(gi_id=1, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=grant.booking.allocation)
     report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
@@ -140,7 +140,7 @@ def test_of_a_new_snapshot_only_what_changed_is_new(bench):
 
 def test_pods_that_have_ended_leave_only_their_last_words(bench):
     """Nothing that is wanted or remembered of a pod outlives it; its closing words run out by themselves."""
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
     small = claim(profile="7g.40gb")
     for number in range(30):
         name = f"p{number}"
@@ -154,23 +154,23 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
             closing = RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
             bench.land_all(bench.observe(subjects.request(RequestId(ended)), closing))
 
-    assert desk.fleet.booked() == {}
-    assert (len(desk.queue), len(desk.to_try), len(desk.attempts.of_request)) == (0, 0, 0)
-    assert (desk.undecided, desk.undecided_under, desk.committing, desk.assumed) == ({}, {}, {}, {})
-    assert not desk.node_waits.node_of
-    assert not desk.wakes
-    assert not desk.conditions.young(Condition.GRANT_WITHOUT_REQUEST)
-    assert all(desk.outbox.kept(subjects.waiting(RequestId(f"p{number}-waits"))) is None for number in range(30))
-    assert not desk.outbox.busy(subjects.binding(RequestId("p29")))
+    assert ctx.cluster.booked() == {}
+    assert (len(ctx.queue), len(ctx.to_try), len(ctx.backoff.of_request)) == (0, 0, 0)
+    assert (ctx.undecided, ctx.undecided_under, ctx.committing, ctx.assumed) == ({}, {}, {}, {})
+    assert not ctx.node_waits.node_of
+    assert not ctx.offers
+    assert not ctx.conditions.young(Condition.GRANT_WITHOUT_REQUEST)
+    assert all(ctx.outbox.kept(subjects.waiting(RequestId(f"p{number}-waits"))) is None for number in range(30))
+    assert not ctx.outbox.busy(subjects.binding(RequestId("p29")))
 
 
 def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
     """For months others work: all that ever was would be kept, and looked at when it takes over."""
-    desk = bench.allocator.desk
+    ctx = bench.allocator.ctx
     desk_nodes = (
-        (subjects.node(NodeName("node-a")), desk.world.news["node-a"]),
-        (subjects.inventory(NodeName("node-a")), desk.world.inventories["node-a"]),
-        (subjects.head(NodeName("node-a")), desk.world.heads["node-a"]),
+        (subjects.node(NodeName("node-a")), ctx.facts.news["node-a"]),
+        (subjects.inventory(NodeName("node-a")), ctx.facts.inventories["node-a"]),
+        (subjects.head(NodeName("node-a")), ctx.facts.heads["node-a"]),
     )
     bench.land_all(bench.request(member("waits", claim(profile="7g.40gb"))))
     bench.handle(LeaseChanged(held=False))
@@ -191,6 +191,6 @@ def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
         bench.observe(subjects.request(request), closing)
     bench.read_all(all_said(), *desk_nodes)
 
-    assert (len(desk.changed_requests), len(desk.strays), len(desk.queue), len(desk.gangs.member_of)) == (0, 0, 0, 0)
+    assert (len(ctx.changed_requests), len(ctx.strays), len(ctx.queue), len(ctx.gangs.member_of)) == (0, 0, 0, 0)
     bench.handle(LeaseChanged(held=True))
     assert [type(write.message) for write in bench.land_all(bench.request(asked("new")))] == [Grant]

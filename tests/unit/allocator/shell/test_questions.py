@@ -29,12 +29,12 @@ from sluice_allocator.core.explain.status import (
 def ask(bench: Bench, **annotations: str) -> Simulated:
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerRequest("main"),)))
+    return simulate(bench.allocator.ctx, PodAsked("default", said, (ContainerRequest("main"),)))
 
 
 def stands(bench: Bench, request: str) -> RequestState | None:
     """How a request stands."""
-    found = how_it_stands(bench.allocator.desk, RequestId(request))
+    found = how_it_stands(bench.allocator.ctx, RequestId(request))
     return found.state if found is not None else None
 
 
@@ -61,12 +61,12 @@ def test_a_real_request_gets_the_place_that_was_simulated(bench):
 
 def test_asking_books_nothing_and_wants_nothing(bench):
     """However often somebody asks, the fleet, the queue and the bus stay as they were."""
-    before = copy.deepcopy(bench.allocator.desk.fleet.booked())
+    before = copy.deepcopy(bench.allocator.ctx.cluster.booked())
     for _ in range(20):
         assert isinstance(ask(bench, profile="7g.40gb"), WouldBind)
-    assert bench.allocator.desk.fleet.booked() == before
-    assert len(bench.allocator.desk.queue) == 0
-    assert bench.allocator.desk.outbox.drain() == []
+    assert bench.allocator.ctx.cluster.booked() == before
+    assert len(bench.allocator.ctx.queue) == 0
+    assert bench.allocator.ctx.outbox.drain() == []
 
 
 def test_a_pod_that_would_wait_is_told_why_filter_by_filter(bench):
@@ -106,7 +106,7 @@ def share(bench: Bench, **annotations: str) -> WouldBind:
     """Simulate a share for the user 1000; it must fit."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
-    found = simulate(bench.allocator.desk, pod)
+    found = simulate(bench.allocator.ctx, pod)
     assert isinstance(found, WouldBind), found
     return found
 
@@ -164,7 +164,7 @@ def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench
     bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
     for name in ("p1", "p2"):
         bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
-    found = how_it_stands(bench.allocator.desk, RequestId("p2"))
+    found = how_it_stands(bench.allocator.ctx, RequestId("p2"))
     assert found is not None
     assert found.turn is not None
     assert (found.state, found.turn) == (RequestState.QUEUED, QueuePosition(0, before=1, waiting=3, ahead=2))
@@ -174,7 +174,7 @@ def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench
 def test_a_bound_request_is_told_with_what_it_has(bench):
     """Node, allocation and devices."""
     grant = bench.bound("p1", claim(profile="2g.10gb"))
-    found = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    found = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert found is not None
     assert (found.node, found.allocation) == ("node-a", grant.booking.allocation)
     assert [device.memory_mib for device in found.devices] == [9984]
@@ -183,7 +183,7 @@ def test_a_bound_request_is_told_with_what_it_has(bench):
 def test_a_refused_request_is_told_with_its_refusal(bench):
     """And so is one that its source could not understand."""
     bench.land_all(bench.request(asked("p1", claim(gpus=57))))
-    found = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    found = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert found is not None
     assert found.state is RequestState.REFUSED
     assert found.refusal is not None

@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.pod_specs import with_node
 from sluice.contracts.reasons import Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
-from sluice_allocator.core.explain.device_amounts import DeviceAmount, device_amount
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.explain.reason_filters import ReasonsByFilter, reasons_by_filter
 from sluice_allocator.core.gangs.reconcile import why_group_waits, why_not_begun
 from sluice_allocator.core.moves.defragment import Proposal, propose
@@ -41,7 +41,7 @@ from sluice_allocator.core.quotas.alternatives import nor_other
 from sluice_allocator.core.quotas.quota import why_waits
 from sluice_allocator.core.reservations.reservation import for_whom_it_waits, with_promises
 from sluice_allocator.core.resize.resize import about_adjusting
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
 
 ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
 """Reasons that hold only when no place was found at all."""
@@ -109,15 +109,15 @@ class AsksNothing:
 Simulated = WouldBind | WouldWait | Refusal | AsksNothing
 
 
-def _only_source(desk: Desk) -> SourceName:
+def _only_source(ctx: SchedulerContext) -> SourceName:
     """The pod's source, if there is only one; with several, its terms match no pods."""
-    found = list(islice(desk.world.sources, 2))
+    found = list(islice(ctx.facts.sources, 2))
     return found[0] if len(found) == 1 else SourceName("")
 
 
-def simulate(desk: Desk, pod: PodAsked) -> Simulated:
+def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
     """What would become of a single pod if it asked now."""
-    ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(desk.rules.max_gpus_per_node))
+    ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(ctx.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
         return ask
     if not ask.claims:
@@ -134,39 +134,39 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
         ask.gpu_policy,
         substitute,
         labels=dict(pod.labels),
-        source=_only_source(desk),
+        source=_only_source(ctx),
     )
-    refusal = refuse(desk.fleet.rules, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    refusal = refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     if refusal is not None:
         return refusal
-    limited = why_waits(desk, None, asking)
-    found = limited or find_place(desk.fleet, asking)
+    limited = why_waits(ctx, None, asking)
+    found = limited or find_place(ctx.cluster, asking)
     if not isinstance(found, Place):
         at_limit = limited is not None
         priority = ask.priority if ask.priority is not None else pod.priority
         may_evict = pod.preempts and ask.group is None
-        displacing = find_victims(desk, None, asking, priority, at_limit=at_limit) if may_evict else None
+        displacing = find_victims(ctx, None, asking, priority, at_limit=at_limit) if may_evict else None
         if displacing is None:
             return WouldWait(found.message, reasons_by_filter(found.reasons), found.more)
-        devices = _given(desk, displacing.place.devices)
-        evicts = tuple(_evicted(desk, victim) for victim in displacing.victims)
+        devices = _given(ctx, displacing.place.devices)
+        evicts = tuple(_evicted(ctx, victim) for victim in displacing.victims)
         return WouldBind(displacing.place.node, devices, (), reasons_by_filter(found.reasons), found.more, evicts)
-    elsewhere = explain(desk.fleet, asking)
+    elsewhere = explain(ctx.cluster, asking)
     others = reasons_by_filter(each for each in elsewhere.reasons if each.reason not in ABOUT_ALL)
-    left = left_over(desk.fleet, found.devices)
+    left = left_over(ctx.cluster, found.devices)
     instead_of = found.instead_of
-    return WouldBind(found.node, _given(desk, found.devices), left, others, elsewhere.more, instead_of=instead_of)
+    return WouldBind(found.node, _given(ctx, found.devices), left, others, elsewhere.more, instead_of=instead_of)
 
 
-def _evicted(desk: Desk, victim: Victim) -> WouldEvict:
-    booking = desk.fleet.booking(victim.allocation)
+def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:
+    booking = ctx.cluster.booking(victim.allocation)
     name = booking.name if booking is not None else victim.allocation
     return WouldEvict(victim.namespace, name, victim.priority, victim.memory_mib)
 
 
-def _given(desk: Desk, devices: Sequence[DeviceGrant]) -> tuple[DeviceAmount, ...]:
+def _given(ctx: SchedulerContext, devices: Sequence[DeviceGrant]) -> tuple[DeviceAmount, ...]:
     """The devices on GPUs that are shown."""
-    gpus = desk.fleet.gpus
+    gpus = ctx.cluster.gpus
     return tuple(device_amount(device, gpus[device.gpu].model) for device in devices if device.gpu in gpus)
 
 
@@ -198,9 +198,9 @@ class QueuePosition:
     ahead: int = 0
 
 
-def _turn(desk: Desk, asked: AllocationRequested, request: RequestId) -> QueuePosition:
+def _turn(ctx: SchedulerContext, asked: AllocationRequested, request: RequestId) -> QueuePosition:
     """The position of a waiting request, or of the leader that waits for its group."""
-    return QueuePosition(asked.priority, desk.queue.before(request), len(desk.queue), desk.queue.ahead(request))
+    return QueuePosition(asked.priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,15 +222,15 @@ class RequestStatus:
     """While it is queued: which pods could be moved so that it fits."""
 
 
-def how_it_stands(desk: Desk, request: RequestId) -> RequestStatus | None:
+def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | None:
     """A request's current status; None when the request is unknown."""
-    asked = desk.world.requests.get(request)
-    binding = desk.world.bindings.get(request)
-    entries = [desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ())]
+    asked = ctx.facts.requests.get(request)
+    binding = ctx.facts.bindings.get(request)
+    entries = [ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ())]
     booked = [entry for entry in entries if not isinstance(entry, Closed)]
     wanted = isinstance(asked, AllocationRequested)
-    if request in desk.committing:
-        return _committing(desk, request, desk.committing[request])
+    if request in ctx.committing:
+        return _committing(ctx, request, ctx.committing[request])
     if isinstance(binding, Refused) and (not wanted or binding.request_revision >= _revision(asked)):
         message = f"refused: {binding.refusal.sentence()}"
         return RequestStatus(RequestState.REFUSED, message, binding.request_revision, refusal=binding.refusal)
@@ -238,18 +238,18 @@ def how_it_stands(desk: Desk, request: RequestId) -> RequestStatus | None:
         message = f"its source cannot parse it: {asked.refusal.sentence()}"
         return RequestStatus(RequestState.REJECTED, message, asked.revision, refusal=asked.refusal)
     if isinstance(binding, Bound) and wanted:
-        return _bound(desk, binding)
+        return _bound(ctx, binding)
     if booked:
         entry = next((each for each in booked if isinstance(each, Grant)), booked[0])
         if isinstance(asked, AllocationRequested) and isinstance(entry, Grant):
-            waits = for_whom_it_waits(desk, entry) or why_not_begun(desk, request)
+            waits = for_whom_it_waits(ctx, entry) or why_not_begun(ctx, request)
             waits = waits or "has a place; its slice is being created"
-            standing = _standing(desk, RequestState.GRANTED, waits, entry.booking)
-            return _promised(desk, request, asked, standing) if request in desk.queue else standing
+            standing = _standing(ctx, RequestState.GRANTED, waits, entry.booking)
+            return _promised(ctx, request, asked, standing) if request in ctx.queue else standing
         why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, Revoke) else "no longer requested"
-        return _standing(desk, RequestState.ENDING, why, entry.booking)
+        return _standing(ctx, RequestState.ENDING, why, entry.booking)
     if wanted and isinstance(asked, AllocationRequested):
-        return _without_place(desk, request, asked)
+        return _without_place(ctx, request, asked)
     if isinstance(binding, Released):
         return RequestStatus(RequestState.RELEASED, f"released: {binding.cause}")
     if asked is not None or binding is not None:
@@ -264,76 +264,78 @@ def _revision(asked: object) -> int:
     return revision if isinstance(revision, int) else 0
 
 
-def _committing(desk: Desk, request: RequestId, allocation: AllocationId) -> RequestStatus:
+def _committing(ctx: SchedulerContext, request: RequestId, allocation: AllocationId) -> RequestStatus:
     message = "a place is chosen; it is being written to the ledger"
-    for unsent in desk.undecided.values():
+    for unsent in ctx.undecided.values():
         grant = unsent.message
         if isinstance(grant, Grant) and grant.booking.allocation == allocation:
-            return _standing(desk, RequestState.COMMITTING, message, grant.booking)
+            return _standing(ctx, RequestState.COMMITTING, message, grant.booking)
     return RequestStatus(
-        RequestState.COMMITTING, message, _revision(desk.world.requests.get(request)), allocation=allocation
+        RequestState.COMMITTING, message, _revision(ctx.facts.requests.get(request)), allocation=allocation
     )
 
 
-def _standing(desk: Desk, state: RequestState, message: str, booking: Booking) -> RequestStatus:
+def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: Booking) -> RequestStatus:
     return RequestStatus(
         state,
         message,
         booking.request_revision,
         node=booking.node,
         allocation=booking.allocation,
-        devices=_given(desk, booking.devices),
+        devices=_given(ctx, booking.devices),
     )
 
 
-def _promised(desk: Desk, request: RequestId, asked: AllocationRequested, standing: RequestStatus) -> RequestStatus:
+def _promised(
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, standing: RequestStatus
+) -> RequestStatus:
     """A request with a reservation keeps its turn."""
     message = f"{standing.message}; it takes any other place that is free earlier"
-    turn = _turn(desk, asked, request)
+    turn = _turn(ctx, asked, request)
     return replace(standing, message=message, turn=turn)
 
 
-def _bound(desk: Desk, binding: Bound) -> RequestStatus:
-    entry = desk.world.ledger.get(binding.allocation)
+def _bound(ctx: SchedulerContext, binding: Bound) -> RequestStatus:
+    entry = ctx.facts.ledger.get(binding.allocation)
     devices = entry.booking.devices if isinstance(entry, Grant | Revoke) else ()
-    more = about_adjusting(desk, binding.allocation) + about_moving(desk, binding.allocation)
+    more = about_adjusting(ctx, binding.allocation) + about_moving(ctx, binding.allocation)
     return RequestStatus(
         RequestState.BOUND,
         f"is bound on {binding.node}{more}",
         binding.request_revision,
         node=binding.node,
         allocation=binding.allocation,
-        devices=_given(desk, devices),
+        devices=_given(ctx, devices),
     )
 
 
-def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -> RequestStatus:
-    together = why_group_waits(desk, request)
+def _without_place(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> RequestStatus:
+    together = why_group_waits(ctx, request)
     if together is not None:
         leader, for_what = together
-        is_queued = leader is not None and leader in desk.queue
-        turn = _turn(desk, asked, leader) if leader and is_queued else None
+        is_queued = leader is not None and leader in ctx.queue
+        turn = _turn(ctx, asked, leader) if leader and is_queued else None
         message, steps = f"waits: {for_what.message}", reasons_by_filter(for_what.reasons)
         return RequestStatus(RequestState.QUEUED, message, asked.revision, turn=turn, steps=steps)
-    if request in desk.queue.outside:
-        why = desk.queue.why_outside()
+    if request in ctx.queue.outside:
+        why = ctx.queue.why_outside()
         return RequestStatus(
             RequestState.QUEUED, f"waits: {why.message}", asked.revision, steps=reasons_by_filter(why.reasons)
         )
-    if request in desk.queue:
+    if request in ctx.queue:
         asking = asking_of(asked)
-        why = why_waits(desk, request, asking) or with_cordons(desk, with_promises(desk, explain(desk.fleet, asking)))
+        why = why_waits(ctx, request, asking) or with_cordons(ctx, with_promises(ctx, explain(ctx.cluster, asking)))
         why = nor_other(asked, why)
         return RequestStatus(
             RequestState.QUEUED,
             f"waits: {why.message}",
             asked.revision,
-            turn=_turn(desk, asked, request),
+            turn=_turn(ctx, asked, request),
             steps=reasons_by_filter(why.reasons),
             more=why.more,
-            plan=propose(desk, request, asked),
+            plan=propose(ctx, request, asked),
         )
-    node = desk.node_waits.node_of.get(request)
+    node = ctx.node_waits.node_of.get(request)
     if node is not None:
         message = f"may have a slice on {node}, which is not open yet"
         return RequestStatus(RequestState.HELD, message, asked.revision, node=node)

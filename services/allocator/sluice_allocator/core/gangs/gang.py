@@ -9,9 +9,13 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.bus import subjects
+from sluice.contracts.ids import RequestId, RunId, SourceName
 from sluice.contracts.messages import Booking
+from sluice.contracts.outbox import Outbox
 from sluice.contracts.reasons import ReasonCount
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
 GroupKey = tuple[str, str]
 """Namespace and name."""
@@ -229,3 +233,53 @@ class Gangs:
         gang.held.pop(request, None)
         gang.touched[request] = None
         self.dirty[key] = None
+
+
+class GangContext(PreemptionContext):
+    """With gangs, and the trial that is under way."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """There is no gang."""
+        super().__init__(run, rules, outbox)
+        self.gangs = Gangs()
+
+    @property
+    def nothing_else_to_do(self) -> bool:
+        """Nor a gang to be looked at or tried."""
+        return not (self.gangs.dirty or self.gangs.trial) and super().nothing_else_to_do
+
+    def touch(self, request: RequestId) -> None:
+        """Its gang is looked at before any member acts."""
+        self.gangs.touch(request)
+
+    def take_back(self, guard: str) -> None:
+        """A trial's places there are searched again."""
+        super().take_back(guard)
+        for booking in list(self.gangs.trial.found.values()) if self.gangs.trial is not None else ():
+            if subjects.ledger(booking.node, booking.allocation).guard == guard:
+                self.untry(booking)
+
+    def take_back_all(self) -> None:
+        """A trial is repeated later."""
+        super().take_back_all()
+        self.put_trial_off()
+
+    def untry(self, booking: Booking) -> None:
+        """A trial's place is no longer available: that member is tried again."""
+        trial = self.gangs.trial
+        if trial is not None and trial.found.pop(booking.request, None) is not None:
+            self.unassume(booking)
+            trial.left.append(booking.request)
+
+    def drop_trial(self) -> None:
+        """End the current trial and free its places."""
+        trial, self.gangs.trial = self.gangs.trial, None
+        for booking in trial.found.values() if trial is not None else ():
+            if self.unassume(booking) and trial is not None and not trial.in_one_event:
+                self.offers.freed(booking.node, as_before=True)  # others may have been tried beside it
+
+    def put_trial_off(self) -> None:
+        """End the current trial, to repeat it later."""
+        if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
+            self.gangs.owed[self.gangs.trial.party.leader] = None
+        self.drop_trial()

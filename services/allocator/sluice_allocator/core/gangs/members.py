@@ -15,26 +15,25 @@ from sluice.contracts.messages import (
     SliceReady,
     Waived,
 )
-from sluice_allocator.core.gangs.gang import NOT_GRANTED, Member
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.gangs.gang import NOT_GRANTED, GangContext, Member
 
 NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
 """Statuses of a slice on which no group should start."""
 
 
-def member_of_group(desk: Desk, request: RequestId) -> Member | None:
+def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     """The state of one pod; None when it is over or refused, and so not counted."""
-    asked, binding = desk.world.requests.get(request), desk.world.answer_to(request)
+    asked, binding = ctx.facts.requests.get(request), ctx.facts.answer_to(request)
     if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Refused | Released):
         return None
-    sequences = desk.world.sequences
+    sequences = ctx.facts.sequences
     waived = binding.allocations if isinstance(binding, Waived) else ()
     together = isinstance(binding, Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
-    placed, ready, granted_at = request in desk.committing or request in desk.node_waits.node_of, False, NOT_GRANTED
+    placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED
     adopted = False
-    for allocation in desk.world.allocations_of.get(request, ()):
-        entry, slice_ = desk.world.ledger[allocation], desk.world.slices.get(allocation)
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        entry, slice_ = ctx.facts.ledger[allocation], ctx.facts.slices.get(allocation)
         if not isinstance(entry, Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
             continue
         placed = True
@@ -47,7 +46,7 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
         name=asked.name,
         size=asked.group.size,
         priority=asked.priority,
-        sequence=desk.world.came_at(request),
+        sequence=ctx.facts.came_at(request),
         started=isinstance(binding, Bound) or asked.held is not None,
         placed=placed,
         ready=ready,

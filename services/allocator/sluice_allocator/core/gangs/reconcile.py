@@ -22,22 +22,27 @@ from itertools import islice
 from typing import TypeVar
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
-    Grant,
     Pending,
     Refused,
     Released,
-    Waived,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice_allocator.core.gangs.gang import Gang, GangInstance, GangStatus, GroupKey, Member, PatienceTimer, Why
+from sluice_allocator.core.gangs.gang import (
+    Gang,
+    GangContext,
+    GangInstance,
+    GangStatus,
+    GroupKey,
+    Member,
+    PatienceTimer,
+    Why,
+)
 from sluice_allocator.core.gangs.members import member_of_group
-from sluice_allocator.core.request.decline import waived
 from sluice_allocator.core.state.bus_cache import RequestFact
-from sluice_allocator.core.state.context import Desk
 
 Key = TypeVar("Key", bound=Hashable)
 LARGEST = 1000
@@ -47,142 +52,139 @@ LARGEST = 1000
 # -- what others ask ----------------------------------------------------------------------------------------------
 
 
-def know_group(desk: Desk, request: RequestId, asked: RequestFact | None) -> None:
+def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) -> None:
     """Note a request's group, if it has one."""
     group = asked.group if isinstance(asked, AllocationRequested) else None
-    if group is None and request not in desk.gangs.member_of:
+    if group is None and request not in ctx.gangs.member_of:
         return
     key = (asked.namespace, group.name) if group is not None and isinstance(asked, AllocationRequested) else None
-    desk.gangs.know(request, key)
+    ctx.gangs.know(request, key)
 
 
-def is_held_back(desk: Desk, request: RequestId) -> bool:
+def is_held_back(ctx: GangContext, request: RequestId) -> bool:
     """Whether a pod may not be bound yet because its group is not ready."""
-    if request not in desk.gangs.member_of:
+    if request not in ctx.gangs.member_of:
         return False
-    return desk.gangs.stand_of(request) not in {GangStatus.STARTS, GangStatus.ALONE}
+    return ctx.gangs.stand_of(request) not in {GangStatus.STARTS, GangStatus.ALONE}
 
 
-def waits_with_group(desk: Desk, request: RequestId) -> bool:
+def waits_with_group(ctx: GangContext, request: RequestId) -> bool:
     """Whether a pod without a place does not search by itself."""
-    if request not in desk.gangs.member_of:
+    if request not in ctx.gangs.member_of:
         return False
-    return desk.gangs.stand_of(request) not in {GangStatus.JOINS, GangStatus.ALONE}
+    return ctx.gangs.stand_of(request) not in {GangStatus.JOINS, GangStatus.ALONE}
 
 
-def joins_group(desk: Desk, request: RequestId) -> bool:
+def joins_group(ctx: GangContext, request: RequestId) -> bool:
     """Whether a pod searches for the place that its group still lacks."""
-    return request in desk.gangs.member_of and desk.gangs.stand_of(request) is GangStatus.JOINS
+    return request in ctx.gangs.member_of and ctx.gangs.stand_of(request) is GangStatus.JOINS
 
 
-def turn_of(desk: Desk, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
+def turn_of(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
     """Rank and sequence by which a request waits: its own, or its group's while that comes together."""
-    key = desk.gangs.member_of.get(request)
-    party = desk.gangs.of[key].party_of.get(request) if key is not None else None
-    if party is None or desk.gangs.stand_of(request) is GangStatus.ALONE:
-        return -asked.priority, desk.world.came_at(request)
+    key = ctx.gangs.member_of.get(request)
+    party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
+    if party is None or ctx.gangs.stand_of(request) is GangStatus.ALONE:
+        return -asked.priority, ctx.facts.came_at(request)
     return party.turn
 
 
-def shape_of_group(desk: Desk, leader: RequestId) -> bytes:
+def shape_of_group(ctx: GangContext, leader: RequestId) -> bytes:
     """The queue shape of a group's leader: a group fits where no other does."""
-    namespace, name = desk.gangs.member_of[leader]
+    namespace, name = ctx.gangs.member_of[leader]
     return f"group\0{namespace}\0{name}\0{leader}".encode()
 
 
-def waiver(
-    desk: Desk, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
-) -> Waived | None:
-    """The waiver by which a member releases its places; None where it does not, or has none."""
-    if not grants or request not in desk.gangs.member_of or desk.gangs.stand_of(request) is not GangStatus.LEAVES:
+def why_leave(ctx: GangContext, request: RequestId) -> str | None:
+    """Why a member releases its places, with all of its group; None where it does not."""
+    if request not in ctx.gangs.member_of or ctx.gangs.stand_of(request) is not GangStatus.LEAVES:
         return None
-    party = desk.gangs.of[desk.gangs.member_of[request]].party_of[request]
-    name = desk.gangs.member_of[request][1]
-    cause = f"group {name} could not get all of its {party.size} pods a ready slice, and releases those it has"
-    return waived(desk, request, asked, list(grants), cause)
+    party = ctx.gangs.of[ctx.gangs.member_of[request]].party_of[request]
+    name = ctx.gangs.member_of[request][1]
+    return f"group {name} could not get all of its {party.size} pods a ready slice, and releases those it has"
 
 
-def tell_group_reason(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+def tell_group_reason(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a pod waits for its group; publishes why: at once the first time, then at a bounded rate."""
-    key = desk.gangs.member_of.get(request)
-    if key is None or isinstance(desk.world.answer_to(request), (Bound, Refused, Released)):
+    key = ctx.gangs.member_of.get(request)
+    if key is None or isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)):
         return False
-    if desk.gangs.is_unknown(request):
+    if ctx.gangs.is_unknown(request):
         return True  # it is looked at again when its group was
-    party = desk.gangs.of[key].party_of.get(request)
-    stand = desk.gangs.stand_of(request)
-    told_otherwise = stand is GangStatus.JOINS and request in desk.queue
+    party = ctx.gangs.of[key].party_of.get(request)
+    stand = ctx.gangs.stand_of(request)
+    told_otherwise = stand is GangStatus.JOINS and request in ctx.queue
     if party is None or party.why is None or stand in {GangStatus.ALONE, GangStatus.STARTS} or told_otherwise:
-        desk.gangs.waiting.pop(request, None)
+        ctx.gangs.waiting.pop(request, None)
         return False
-    desk.gangs.waiting[request] = None
-    say_why_group_waits(desk, request, asked, _why_now(desk, party, party.why))
+    ctx.gangs.waiting[request] = None
+    say_why_group_waits(ctx, request, asked, _why_now(ctx, party, party.why))
     return True
 
 
-def tell_group(desk: Desk, leader: RequestId) -> bool:
+def tell_group(ctx: GangContext, leader: RequestId) -> bool:
     """A group's leader is now outside the queue: all members get that reason. False where it leads no group."""
-    key = desk.gangs.member_of.get(leader)
-    party = desk.gangs.of[key].party_of.get(leader) if key is not None else None
+    key = ctx.gangs.member_of.get(leader)
+    party = ctx.gangs.of[key].party_of.get(leader) if key is not None else None
     if party is None or party.leader != leader:
         return False
-    desk.changed_requests |= dict.fromkeys(party.members)
+    ctx.changed_requests |= dict.fromkeys(party.members)
     return True
 
 
-def _why_now(desk: Desk, party: GangInstance, why: Why) -> Why:
+def _why_now(ctx: GangContext, party: GangInstance, why: Why) -> Why:
     """Why a party waits: nothing is searched while its leader is outside the queue."""
-    if party.leader not in desk.queue.outside:
+    if party.leader not in ctx.queue.outside:
         return why
-    outside = desk.queue.why_outside()
+    outside = ctx.queue.why_outside()
     return Why(outside.message, outside.reasons)
 
 
-def why_group_waits(desk: Desk, request: RequestId) -> tuple[RequestId | None, Why] | None:
+def why_group_waits(ctx: GangContext, request: RequestId) -> tuple[RequestId | None, Why] | None:
     """The leader in the queue for a pod, and why its group waits; None where it searches by itself."""
-    key = desk.gangs.member_of.get(request)
-    party = desk.gangs.of[key].party_of.get(request) if key is not None else None
+    key = ctx.gangs.member_of.get(request)
+    party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
     if key is None or party is None or party.why is None:
         return None
-    stand = desk.gangs.of[key].stands.get(request)
-    return (party.leader, _why_now(desk, party, party.why)) if stand in {GangStatus.WAITS, GangStatus.LEAVES} else None
+    stand = ctx.gangs.of[key].stands.get(request)
+    return (party.leader, _why_now(ctx, party, party.why)) if stand in {GangStatus.WAITS, GangStatus.LEAVES} else None
 
 
-def why_not_begun(desk: Desk, request: RequestId) -> str:
+def why_not_begun(ctx: GangContext, request: RequestId) -> str:
     """Why a pod with a place is not bound because of its group; empty otherwise."""
-    key = desk.gangs.member_of.get(request)
-    party = desk.gangs.of[key].party_of.get(request) if key is not None else None
+    key = ctx.gangs.member_of.get(request)
+    party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
     return party.why.message if party is not None and party.why is not None else ""
 
 
-def say_why_group_waits(desk: Desk, request: RequestId, asked: AllocationRequested, why: Why) -> None:
+def say_why_group_waits(ctx: GangContext, request: RequestId, asked: AllocationRequested, why: Why) -> None:
     """Publish why a member's group waits, at a bounded rate: there are many, and each changes it for all."""
     address = subjects.waiting(request)
-    said = desk.outbox.kept(address) or desk.world.waiting.get(request)
+    said = ctx.outbox.kept(address) or ctx.facts.waiting.get(request)
     first = why.reasons[0].reason
     # Another allocator may see the group otherwise: its reason is no news, or the two would answer each other forever.
-    is_news = not isinstance(said, Pending) or desk.attempts.last_said(request) is not first
-    if desk.attempts.admit_pending(request, desk.now, reason=first, is_news=is_news):
+    is_news = not isinstance(said, Pending) or ctx.backoff.last_said(request) is not first
+    if ctx.backoff.admit_pending(request, ctx.now, reason=first, is_news=is_news):
         pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
-        desk.outbox.keep(address, pending, request=request)
+        ctx.outbox.keep(address, pending, request=request)
 
 
-def time_passed_for_groups(desk: Desk) -> None:
+def time_passed_for_groups(ctx: GangContext) -> None:
     """Clocks may have run out, and large groups are due: some are looked at, in turn, within one event's budget."""
-    gangs = desk.gangs
-    for key in _some(gangs.timed, desk.rules.settle_batch // 3):
+    gangs = ctx.gangs
+    for key in _some(gangs.timed, ctx.rules.settle_batch // 3):
         gangs.dirty[key] = None
-    for key in _some(gangs.put_off, desk.rules.settle_batch // 3):
+    for key in _some(gangs.put_off, ctx.rules.settle_batch // 3):
         gangs.of[key].is_due = True
         gangs.dirty[key] = None
 
 
-def refresh_groups(desk: Desk) -> None:
+def refresh_groups(ctx: GangContext) -> None:
     """Publish a few members' group reasons again, in turn, since they may be outdated."""
-    for request in _some(desk.gangs.waiting, desk.rules.pending_refresh_batch):
-        asked = desk.world.requests.get(request)
+    for request in _some(ctx.gangs.waiting, ctx.rules.pending_refresh_batch):
+        asked = ctx.facts.requests.get(request)
         if isinstance(asked, AllocationRequested):
-            tell_group_reason(desk, request, asked)
+            tell_group_reason(ctx, request, asked)
 
 
 def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
@@ -196,20 +198,20 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
 # -- one group ----------------------------------------------------------------------------------------------------
 
 
-def reconcile_group(desk: Desk, key: GroupKey) -> None:
+def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
     """Reconcile one group: what it means for each of its pods now."""
-    gangs = desk.gangs
+    gangs = ctx.gangs
     gang = gangs.of.get(key)
     if gang is None:
         return
     if len(gang.members) > LARGEST and not gang.is_due:
-        _put_off(desk, key)
+        _put_off(ctx, key)
         return
     gang.is_due = False
     gangs.put_off.pop(key, None)
     touched, gang.touched = gang.touched, {}
     for request in touched:
-        member = member_of_group(desk, request) if request in gang.members else None
+        member = member_of_group(ctx, request) if request in gang.members else None
         if member is None:
             gang.known.pop(request, None)
         else:
@@ -217,17 +219,17 @@ def reconcile_group(desk: Desk, key: GroupKey) -> None:
     before = {party.leader for party in gang.parties if party.leader is not None}
     stands = gang.stands
     gang.stands, gang.party_of = {}, {}
-    gang.parties = tuple(_parties(desk, gang))
+    gang.parties = tuple(_parties(ctx, gang))
     gang.clocks = {each: party.clock for party in gang.parties if party.clock is not None for each in party.members}
     gang.stuck = {number: stuck for number, stuck in gang.stuck.items() if number < len(gang.parties)}
     for leader in before - {party.leader for party in gang.parties}:
         gangs.owed.pop(leader, None)
-        desk.queue.remove(leader)
-        desk.changed_requests[leader] = None
+        ctx.queue.remove(leader)
+        ctx.changed_requests[leader] = None
     changed = [request for request, stand in gang.stands.items() if stand is not stands.get(request)]
-    desk.changed_requests |= dict.fromkeys(changed) | gang.looked
+    ctx.changed_requests |= dict.fromkeys(changed) | gang.looked
     gang.looked = {}
-    _drop_stale_trial(desk, gang)
+    _drop_stale_trial(ctx, gang)
     if gang.clocks:
         gangs.timed[key] = None
     else:
@@ -236,14 +238,14 @@ def reconcile_group(desk: Desk, key: GroupKey) -> None:
         del gangs.of[key]
 
 
-def _put_off(desk: Desk, key: GroupKey) -> None:
+def _put_off(ctx: GangContext, key: GroupKey) -> None:
     """Look at a group with the next tick; a trial for it ends, since its members are unknown until then."""
-    desk.gangs.put_off[key] = None
-    if desk.gangs.trial is not None and desk.gangs.trial.key == key:
-        desk.put_trial_off()
+    ctx.gangs.put_off[key] = None
+    if ctx.gangs.trial is not None and ctx.gangs.trial.key == key:
+        ctx.put_trial_off()
 
 
-def _parties(desk: Desk, gang: Gang) -> Iterator[GangInstance]:
+def _parties(ctx: GangContext, gang: Gang) -> Iterator[GangInstance]:
     """
     The members as parties of the group's size, each with what it means for its members.
 
@@ -263,7 +265,7 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[GangInstance]:
     if not others or members[0].started:
         beside = members[size:] if _runs_whole(members, size) else []
         for at in range(0, len(members) - len(beside), size):
-            yield _party(desk, gang, number, members[at : at + size])
+            yield _party(ctx, gang, number, members[at : at + size])
             number += 1
         if beside:
             yield _all(gang, _new_party(gang, number, size, beside), GangStatus.ALONE)
@@ -271,11 +273,11 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[GangInstance]:
         members = []
     running = [member for member in others if member.started]
     if running:  # whatever the sizes say: a running member is not to lose its slice for it
-        yield _party(desk, gang, number, running)
+        yield _party(ctx, gang, number, running)
         number += 1
         others = [member for member in others if not member.started]
     if others:
-        yield _party_at_odds(desk, gang, number, (size, others[0].size), [*members, *others])
+        yield _party_at_odds(ctx, gang, number, (size, others[0].size), [*members, *others])
 
 
 def _runs_whole(members: list[Member], size: int) -> bool:
@@ -287,7 +289,7 @@ def _order(member: Member) -> tuple[bool, bool, int, RequestId]:
     return not member.started, not member.placed, member.sequence, member.request
 
 
-def _party(desk: Desk, gang: Gang, number: int, members: list[Member]) -> GangInstance:
+def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> GangInstance:
     size = members[0].size
     party = _new_party(gang, number, size, members)
     placed = [member for member in members if member.placed]
@@ -303,14 +305,14 @@ def _party(desk: Desk, gang: Gang, number: int, members: list[Member]) -> GangIn
             if number in gang.stuck and gang.stuck[number].member not in party.members:
                 del gang.stuck[number]  # of another party that had this number
             party.why = gang.stuck[number].why if number in gang.stuck else _not_tried(gang, party)
-            _let_one_wait_for_all(desk, party)
+            _let_one_wait_for_all(ctx, party)
         return party
     progress = sum(member.placed + member.ready for member in members)
     clock = _clock_of(gang, party)
     if clock is None or progress > clock.progress:
-        clock = PatienceTimer(progress, desk.now)
+        clock = PatienceTimer(progress, ctx.now)
     party.clock = clock
-    if _is_given_up(desk, gang, party, clock, members):
+    if _is_given_up(ctx, gang, party, clock, members):
         _all(gang, party, GangStatus.LEAVES)
     else:
         _all(gang, party, GangStatus.JOINS if len(members) == size else GangStatus.WAITS)
@@ -331,7 +333,9 @@ def _new_party(gang: Gang, number: int, size: int, members: list[Member]) -> Gan
     return party
 
 
-def _party_at_odds(desk: Desk, gang: Gang, number: int, sizes: tuple[int, int], members: list[Member]) -> GangInstance:
+def _party_at_odds(
+    ctx: GangContext, gang: Gang, number: int, sizes: tuple[int, int], members: list[Member]
+) -> GangInstance:
     """Members that disagree on a size: they wait until that is fixed, and hold nothing for long."""
     party = _new_party(gang, number, len(members), members)
     named = [next((each.name for each in gang.known.values() if each.size == size), "") for size in sizes]
@@ -339,8 +343,8 @@ def _party_at_odds(desk: Desk, gang: Gang, number: int, sizes: tuple[int, int], 
     message = f"the pods of group {gang.key[1]} disagree on its size: {said}; write the same group-size in all"
     party.why = Why(message, (_count(WaitReason.GROUP_INCOMPLETE, len(members), gang),))
     if any(member.placed for member in members):
-        party.clock = _clock_of(gang, party) or PatienceTimer(0, desk.now)
-        if _is_given_up(desk, gang, party, party.clock, members):
+        party.clock = _clock_of(gang, party) or PatienceTimer(0, ctx.now)
+        if _is_given_up(ctx, gang, party, party.clock, members):
             return _all(gang, party, GangStatus.LEAVES)
     return _all(gang, party, GangStatus.WAITS)
 
@@ -350,7 +354,9 @@ def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
     return party
 
 
-def _is_given_up(desk: Desk, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]) -> bool:
+def _is_given_up(
+    ctx: GangContext, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]
+) -> bool:
     """
     Whether a party with places releases them: a member has published so since, or it made no progress for long.
 
@@ -358,44 +364,44 @@ def _is_given_up(desk: Desk, gang: Gang, party: GangInstance, clock: PatienceTim
     offered to it first.
     """
     adopted_for = {member.adopted_for for member in members} - {None}
-    if any(source not in desk.world.sources for source in adopted_for):
+    if any(source not in ctx.facts.sources for source in adopted_for):
         return False  # it may run: the last message was lost with the broker, and its source publishes again
     waived_at = max(member.waived_at for member in members)
     if any(member.placed and member.granted_at < waived_at for member in members):
         return True
     later = any(
         other.turn > party.turn
-        for key in desk.gangs.timed
-        if key != gang.key and key in desk.gangs.of
-        for other in desk.gangs.of[key].parties
+        for key in ctx.gangs.timed
+        if key != gang.key and key in ctx.gangs.of
+        for other in ctx.gangs.of[key].parties
         if other.clock is not None
     )
-    return desk.now - clock.since >= desk.rules.group_patience_s * (2 if later else 1)
+    return ctx.now - clock.since >= ctx.rules.group_patience_s * (2 if later else 1)
 
 
-def _let_one_wait_for_all(desk: Desk, party: GangInstance) -> None:
+def _let_one_wait_for_all(ctx: GangContext, party: GangInstance) -> None:
     """The first of a party waits in the queue, at the party's turn, for all of them."""
     party.leader = party.members[0]
     rank, sequence = party.turn
-    if desk.queue.add(party.leader, shape_of_group(desk, party.leader), rank, sequence):
-        desk.to_try[party.leader] = None
+    if ctx.queue.add(party.leader, shape_of_group(ctx, party.leader), rank, sequence):
+        ctx.to_try[party.leader] = None
 
 
-def _drop_stale_trial(desk: Desk, gang: Gang) -> None:
+def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
     """A trial is of a party as it was: a member that comes, goes or changes its request ends it."""
-    trial = desk.gangs.trial
+    trial = ctx.gangs.trial
     if trial is None or trial.key != gang.key:
         return
     now = next((party for party in gang.parties if party.members == trial.party.members and party.leader), None)
-    asked = {request: desk.world.requests.get(request) for request in trial.revisions}
+    asked = {request: ctx.facts.requests.get(request) for request in trial.revisions}
     same = all(
         isinstance(each, AllocationRequested) and each.revision == trial.revisions[request]
         for request, each in asked.items()
     )
     if now is None or not same:
-        desk.drop_trial()
+        ctx.drop_trial()
         if now is not None and now.leader is not None:
-            desk.to_try[now.leader] = None
+            ctx.to_try[now.leader] = None
     else:
         trial.party = now
 

@@ -14,8 +14,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Booking
 from sluice.contracts.quotas.usage import total
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice_allocator.core.booking import booking_of
-from sluice_allocator.core.gangs.gang import Gang, GangInstance, StuckMember, Trial, Why
+from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial, Why
 from sluice_allocator.core.gangs.reconcile import say_why_group_waits
 from sluice_allocator.core.placement import (
     Asking,
@@ -32,161 +31,160 @@ from sluice_allocator.core.queue.pending_queue import shape_of
 from sluice_allocator.core.quotas.alternatives import find_other, nor_other
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, never_allows, no_place
 from sluice_allocator.core.quotas.unadopted_usage import least_of
-from sluice_allocator.core.state.context import Desk
 
 
-def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
+def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
     """Something was freed on a node: a trial is worth it if the member without a place would have one there."""
-    gang, party = _of(desk, leader)
+    gang, party = _of(ctx, leader)
     stuck = gang.stuck.get(party.number)
-    if stuck is not None and stuck.heard == desk.wakes.heard:
+    if stuck is not None and stuck.heard == ctx.offers.heard:
         return  # it is what its own trial had found and released
-    asked = desk.world.requests.get(stuck.member) if stuck is not None else None
+    asked = ctx.facts.requests.get(stuck.member) if stuck is not None else None
     if stuck is not None and isinstance(asked, AllocationRequested):
-        avoid = desk.attempts.avoided(stuck.member, desk.now)
+        avoid = ctx.backoff.avoided(stuck.member, ctx.now)
         askings = (asking_of(asked), *further_askings(asked))
-        if all(find_place_on(desk.fleet, asking, node, avoid) is None for asking in askings):
+        if all(find_place_on(ctx.cluster, asking, node, avoid) is None for asking in askings):
             return
-    begin_trial(desk, leader)
+    begin_trial(ctx, leader)
 
 
-def begin_trial(desk: Desk, leader: RequestId) -> None:
+def begin_trial(ctx: GangContext, leader: RequestId) -> None:
     """Search places for a whole group, now or as soon as possible."""
-    gang, party = _of(desk, leader)
+    gang, party = _of(ctx, leader)
     tried_before = party.number in gang.stuck
-    unsure = gang.key in desk.gangs.put_off or _is_busy(desk, party)
-    rests = any(desk.attempts.rests(request, desk.now) for request in party.members) or (tried_before and _rests(desk))
-    if desk.gangs.trial is not None or unsure or rests:
-        desk.gangs.owed[leader] = None
+    unsure = gang.key in ctx.gangs.put_off or _is_busy(ctx, party)
+    rests = any(ctx.backoff.rests(request, ctx.now) for request in party.members) or (tried_before and _rests(ctx))
+    if ctx.gangs.trial is not None or unsure or rests:
+        ctx.gangs.owed[leader] = None
         return
-    desk.gangs.owed.pop(leader, None)
-    desk.queue.group_of(leader).searched_at = desk.now
-    asked = {request: _asked(desk, request) for request in party.members}
-    desk.gangs.trial = Trial(
+    ctx.gangs.owed.pop(leader, None)
+    ctx.queue.group_of(leader).searched_at = ctx.now
+    asked = {request: _asked(ctx, request) for request in party.members}
+    ctx.gangs.trial = Trial(
         key=gang.key,
         party=party,
         revisions={request: each.revision for request, each in asked.items()},
-        left=deque(_in_order(desk, asked)),
-        heard=desk.wakes.heard,
+        left=deque(_in_order(ctx, asked)),
+        heard=ctx.offers.heard,
     )
-    _go_on(desk, desk.gangs.trial)
+    _go_on(ctx, ctx.gangs.trial)
 
 
-def go_on_with_trials(desk: Desk) -> None:
+def go_on_with_trials(ctx: GangContext) -> None:
     """Continue the current trial within one event's budget; else begin one that is owed."""
-    gangs = desk.gangs
+    gangs = ctx.gangs
     if gangs.trial is not None:
         gangs.trial.in_one_event = False
-        _go_on(desk, gangs.trial)
-    elif gangs.owed and not _rests(desk):
+        _go_on(ctx, gangs.trial)
+    elif gangs.owed and not _rests(ctx):
         leader, _ = gangs.owed.popitem(last=False)
-        if leader in desk.queue and gangs.leads(leader):
-            begin_trial(desk, leader)
+        if leader in ctx.queue and gangs.leads(leader):
+            begin_trial(ctx, leader)
 
 
 # -- one trial ----------------------------------------------------------------------------------------------------
 
 
-def _go_on(desk: Desk, trial: Trial) -> None:
-    for _ in range(desk.rules.group_steps):
+def _go_on(ctx: GangContext, trial: Trial) -> None:
+    for _ in range(ctx.rules.group_steps):
         if not trial.left:
             break
         request = trial.left[0]
-        asked = _asked(desk, request)
-        found = _find(desk, request, asked)
+        asked = _asked(ctx, request)
+        found = _find(ctx, request, asked)
         if not isinstance(found, Place):
-            _end_in_vain(desk, trial, request, found)
+            _end_in_vain(ctx, trial, request, found)
             return
-        booking = booking_of(desk, request, asked, found)
+        booking = ctx.booking_of(request, asked, found)
         trial.left.popleft()
         trial.found[request] = booking
-        desk.assume(booking)
-    if not trial.left and not _forget_unusable(desk, trial):
-        _grant_all(desk, trial)
+        ctx.assume(booking)
+    if not trial.left and not _forget_unusable(ctx, trial):
+        _grant_all(ctx, trial)
 
 
-def _find(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
+def _find(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
     """A place for its first claims, or else for an alternative: each member takes its own."""
-    found = _find_first(desk, request, asked)
+    found = _find_first(ctx, request, asked)
     if isinstance(found, Place) or not asked.alternatives:
         return found
-    avoid = desk.attempts.avoided(request, desk.now)
-    other = find_other(desk, request, asked, lambda asking: find_free(desk.fleet, asking, avoid))
+    avoid = ctx.backoff.avoided(request, ctx.now)
+    other = find_other(ctx, request, asked, lambda asking: find_free(ctx.cluster, asking, avoid))
     return other if other is not None else nor_other(asked, found)
 
 
-def _find_first(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
-    over = forbids_asking(desk, request, asked.namespace, asked.claims)
+def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
+    over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is not None:
         return over
-    found = find_place(desk.fleet, asking_of(asked), desk.attempts.avoided(request, desk.now))
+    found = find_place(ctx.cluster, asking_of(asked), ctx.backoff.avoided(request, ctx.now))
     if not isinstance(found, Place):
         return found
-    return no_place(forbids_place(desk, request, asked.namespace, found.devices)) or found
+    return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found
 
 
-def _forget_unusable(desk: Desk, trial: Trial) -> bool:
+def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
     """Whether places found in earlier events are no longer usable: they are searched again."""
-    lost = [booking for booking in trial.found.values() if not _is_usable(desk, booking)]
+    lost = [booking for booking in trial.found.values() if not _is_usable(ctx, booking)]
     for booking in lost:
-        desk.untry(booking)
+        ctx.untry(booking)
     return bool(lost)
 
 
-def _is_usable(desk: Desk, booking: Booking) -> bool:
-    gpus = [desk.fleet.gpus.get(device.gpu) for device in booking.devices]
-    return all(gpu is not None and desk.fleet.why_unusable(gpu) is None for gpu in gpus)
+def _is_usable(ctx: GangContext, booking: Booking) -> bool:
+    gpus = [ctx.cluster.gpus.get(device.gpu) for device in booking.devices]
+    return all(gpu is not None and ctx.cluster.why_unusable(gpu) is None for gpu in gpus)
 
 
-def _grant_all(desk: Desk, trial: Trial) -> None:
-    desk.gangs.trial = None
-    gang = desk.gangs.of[trial.key]
+def _grant_all(ctx: GangContext, trial: Trial) -> None:
+    ctx.gangs.trial = None
+    gang = ctx.gangs.of[trial.key]
     gang.stuck.pop(trial.party.number, None)
     for request, booking in trial.found.items():
-        desk.queue.remove(request)
-        desk.grant(booking)
-    desk.changed_requests |= dict.fromkeys(trial.found)
+        ctx.queue.remove(request)
+        ctx.grant(booking)
+    ctx.changed_requests |= dict.fromkeys(trial.found)
 
 
-def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -> None:
+def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPlace) -> None:
     """One member has no place: the group gets none, and all members show which one and why."""
     placed = len(trial.found)
-    desk.drop_trial()
-    gang, party = desk.gangs.of[trial.key], trial.party
-    asked = _asked(desk, request)
+    ctx.drop_trial()
+    gang, party = ctx.gangs.of[trial.key], trial.party
+    asked = _asked(ctx, request)
     message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {_nth(placed + 1)}"
     message += f" ({asked.name}): {found.message}"
     if placed and found.reasons and found.reasons[0].reason is WaitReason.QUOTA_EXCEEDED:
         message += " (including the places found for the others)"
-    never = _never(desk, [_asked(desk, member) for member in party.members])
+    never = _never(ctx, [_asked(ctx, member) for member in party.members])
     if never:
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
     party.why = Why(message, (missing, *found.reasons))
     gang.stuck[party.number] = StuckMember(request, party.why, trial.heard)
-    desk.gangs.rest_until = max(desk.gangs.rest_until, desk.now) + desk.rules.group_pause_s * placed
+    ctx.gangs.rest_until = max(ctx.gangs.rest_until, ctx.now) + ctx.rules.group_pause_s * placed
     for member in party.members:
-        desk.gangs.waiting[member] = None
+        ctx.gangs.waiting[member] = None
     if party.leader is not None:
-        say_why_group_waits(desk, party.leader, _asked(desk, party.leader), party.why)
+        say_why_group_waits(ctx, party.leader, _asked(ctx, party.leader), party.why)
 
 
-def _rests(desk: Desk) -> bool:
+def _rests(ctx: GangContext) -> bool:
     """Whether so many places were found in vain that no trial is repeated now."""
-    return desk.gangs.rest_until - desk.now > desk.rules.group_burst_s
+    return ctx.gangs.rest_until - ctx.now > ctx.rules.group_burst_s
 
 
-def _is_busy(desk: Desk, party: GangInstance) -> bool:
+def _is_busy(ctx: GangContext, party: GangInstance) -> bool:
     """Whether a write about a member is pending: its result comes first."""
-    return any(desk.outbox.busy(subjects.binding(request)) for request in party.members)
+    return any(ctx.outbox.busy(subjects.binding(request)) for request in party.members)
 
 
-def _in_order(desk: Desk, asked: dict[RequestId, AllocationRequested]) -> list[RequestId]:
+def _in_order(ctx: GangContext, asked: dict[RequestId, AllocationRequested]) -> list[RequestId]:
     """Members that fit one node only come first, then the largest: small ones fit into what is left."""
 
     def key(request: RequestId) -> tuple[bool, int, int]:
         each = asked[request]
-        least = least_of(desk, each.claims)
+        least = least_of(ctx, each.claims)
         return not _is_pinned(each), -least.compute_permille, -least.memory_mib
 
     return sorted(asked, key=key)
@@ -196,14 +194,14 @@ def _is_pinned(asked: AllocationRequested) -> bool:
     return bool(asked.host.node_name) or any(claim.only.uuids for claim in asked.claims)
 
 
-def _of(desk: Desk, leader: RequestId) -> tuple[Gang, GangInstance]:
-    gang = desk.gangs.of[desk.gangs.member_of[leader]]
+def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, GangInstance]:
+    gang = ctx.gangs.of[ctx.gangs.member_of[leader]]
     return gang, gang.party_of[leader]
 
 
-def _asked(desk: Desk, request: RequestId) -> AllocationRequested:
+def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
     """A member's request. A withdrawn one has ended the trial before (`groups`)."""
-    asked = desk.world.requests[request]
+    asked = ctx.facts.requests[request]
     assert isinstance(asked, AllocationRequested)
     return asked
 
@@ -216,20 +214,20 @@ def _nth(number: int) -> str:
 # -- what could never be ------------------------------------------------------------------------------------------
 
 
-def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
+def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:
     """Why these pods could not start together even on an empty fleet; empty where that is uncertain."""
     members = len(asked)
     asked = [each for each in asked if not each.alternatives]  # what the others will take is not known
     if not asked:
         return ""
-    over = never_allows(desk, asked[0].namespace, total(least_of(desk, each.claims) for each in asked))
+    over = never_allows(ctx, asked[0].namespace, total(least_of(ctx, each.claims) for each in asked))
     if over is not None:
         return f"they can run together only if the quota is raised: {over.sentence_of_all()}"
     alike: dict[bytes, tuple[Asking, int]] = {}
     for each in asked:
         shape = shape_of(each)
         alike[shape] = asking_of(each), alike[shape][1] + 1 if shape in alike else 1
-    few = too_few_gpus(desk.fleet, alike.values())
+    few = too_few_gpus(ctx.cluster, alike.values())
     if few is None:
         return ""
     who, whom = ("it takes", "it") if few.pods == members else (f"{few.pods} of its pods take", "them")

@@ -16,13 +16,12 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.booking import booking_of
-from sluice_allocator.core.explain.device_amounts import DeviceAmount, device_amount
 from sluice_allocator.core.moves.move import book_move, exact_place, has_stayed, may_move_one, mover_of
+from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import Asking, asking_of
 from sluice_allocator.core.placement.defragmenting import MayMove, MovePlan, plan_moves
 from sluice_allocator.core.quotas.quota import forbids_place
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
 from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
 
 PROMISES_HELPED = 2
@@ -55,108 +54,108 @@ class Proposal:
     """Whether this allocator carries it out by itself; otherwise it is only proposed."""
 
 
-def propose(desk: Desk, request: RequestId, asked: AllocationRequested) -> Proposal | None:
+def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) -> Proposal | None:
     """The pods to move so that a waiting request fits now; None where no move helps. Changes nothing."""
     if asked.group is not None or not asked.preempts:
         return None
-    plan = _plan(desk, request, asked, lambda allocation: _asking_of_mover(desk, allocation))
+    plan = _plan(ctx, request, asked, lambda allocation: _asking_of_mover(ctx, allocation))
     if plan is None:
         return None
     moved = []
     for move in plan.moves:
-        booking = desk.fleet.booking(move.allocation)
+        booking = ctx.cluster.booking(move.allocation)
         if booking is not None:
-            memory_mib = desk.fleet.usage_of(booking.devices).memory_mib
-            rested = has_stayed(desk, move.allocation)
+            memory_mib = ctx.cluster.usage_of(booking.devices).memory_mib
+            rested = has_stayed(ctx, move.allocation)
             moved.append(Moved(booking.namespace, booking.name, booking.node, move.to.node, memory_mib, rested))
-    gpus = desk.fleet.gpus
+    gpus = ctx.cluster.gpus
     devices = tuple(device_amount(device, gpus[device.gpu].model) for device in plan.place.devices)
-    is_done = desk.rules.defragment and plan.moves_mib < plan.gains_mib
+    is_done = ctx.rules.defragment and plan.moves_mib < plan.gains_mib
     return Proposal(plan.place.node, devices, tuple(moved), plan.gains_mib, plan.moves_mib, is_done)
 
 
-def defragment(desk: Desk) -> None:
+def defragment(ctx: MoveContext) -> None:
     """Time passed: help a few reservations along, and make one more if enough requests arrived to pay for it."""
-    if not desk.rules.defragment:
+    if not ctx.rules.defragment:
         return
-    for _ in range(min(PROMISES_HELPED, len(desk.moves.promises))):
-        allocation = next(iter(desk.moves.promises))
-        desk.moves.promises.move_to_end(allocation)
-        promise = desk.world.ledger.get(allocation)
-        if isinstance(promise, Grant) and is_promise(desk, promise):
-            _help(desk, promise)
-    if desk.moves.for_room and may_move_one(desk):
-        _promise_by_moving(desk)
+    for _ in range(min(PROMISES_HELPED, len(ctx.moves.promises))):
+        allocation = next(iter(ctx.moves.promises))
+        ctx.moves.promises.move_to_end(allocation)
+        promise = ctx.facts.ledger.get(allocation)
+        if isinstance(promise, Grant) and is_promise(ctx, promise):
+            _help(ctx, promise)
+    if ctx.moves.for_room and may_move_one(ctx):
+        _promise_by_moving(ctx)
 
 
-def _promise_by_moving(desk: Desk) -> None:
+def _promise_by_moving(ctx: MoveContext) -> None:
     """Try one waiting request, in turn."""
-    turn = desk.moves.looked_at = desk.queue.head_after(desk.moves.looked_at)
-    asked = desk.world.requests.get(turn[2]) if turn is not None else None
+    turn = ctx.moves.looked_at = ctx.queue.head_after(ctx.moves.looked_at)
+    asked = ctx.facts.requests.get(turn[2]) if turn is not None else None
     if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None or not asked.preempts:
         return
     request = turn[2]
-    if request in desk.committing or standing_promise(desk, request) is not None:
+    if request in ctx.committing or standing_promise(ctx, request) is not None:
         return
-    plan = _plan(desk, request, asked, lambda allocation: _asking_of_rested(desk, allocation))
-    if plan is None or plan.moves_mib >= plan.gains_mib or len(plan.moves) > desk.moves.for_room:
+    plan = _plan(ctx, request, asked, lambda allocation: _asking_of_rested(ctx, allocation))
+    if plan is None or plan.moves_mib >= plan.gains_mib or len(plan.moves) > ctx.moves.for_room:
         return
     after = tuple(move.allocation for move in plan.moves)
-    if forbids_place(desk, request, asked.namespace, plan.place.devices, after):
+    if forbids_place(ctx, request, asked.namespace, plan.place.devices, after):
         return
-    desk.queue.remove(request)
-    desk.grant(booking_of(desk, request, asked, plan.place), after)
+    ctx.queue.remove(request)
+    ctx.grant(ctx.booking_of(request, asked, plan.place), after)
 
 
-def _help(desk: Desk, promise: Grant) -> None:
+def _help(ctx: MoveContext, promise: Grant) -> None:
     """Move one pod that a reservation waits for, if all its predecessors go or may be moved, and that is worth it."""
-    asked = desk.world.requests.get(promise.booking.request)
+    asked = ctx.facts.requests.get(promise.booking.request)
     if isinstance(asked, AllocationRequested) and not asked.preempts:
         return
     movable: list[AllocationId] = []
-    for allocation in unfinished(desk, promise):
-        if isinstance(desk.world.ledger.get(allocation), Revoke) or _is_moving(desk, allocation):
+    for allocation in unfinished(ctx, promise):
+        if isinstance(ctx.facts.ledger.get(allocation), Revoke) or _is_moving(ctx, allocation):
             continue
-        if _asking_of_rested(desk, allocation) is None:
+        if _asking_of_rested(ctx, allocation) is None:
             return
         movable.append(allocation)
-    bookings = (desk.fleet.booking(allocation) for allocation in movable)
-    moved_mib = sum(desk.fleet.usage_of(booking.devices).memory_mib for booking in bookings if booking is not None)
-    if not movable or moved_mib >= desk.fleet.usage_of(promise.booking.devices).memory_mib:
+    bookings = (ctx.cluster.booking(allocation) for allocation in movable)
+    moved_mib = sum(ctx.cluster.usage_of(booking.devices).memory_mib for booking in bookings if booking is not None)
+    if not movable or moved_mib >= ctx.cluster.usage_of(promise.booking.devices).memory_mib:
         return
-    if len(movable) > desk.rules.defragment_moves_max or not desk.moves.for_room or not may_move_one(desk):
+    if len(movable) > ctx.rules.defragment_moves_max or not ctx.moves.for_room or not may_move_one(ctx):
         return
-    mover = mover_of(desk, movable[0])
-    place = exact_place(desk, mover) if mover is not None else None
-    if mover is not None and place is not None and book_move(desk, mover, place):
-        desk.moves.moved_for_room()
+    mover = mover_of(ctx, movable[0])
+    place = exact_place(ctx, mover) if mover is not None else None
+    if mover is not None and place is not None and book_move(ctx, mover, place):
+        ctx.moves.moved_for_room()
 
 
-def _is_moving(desk: Desk, allocation: AllocationId) -> bool:
+def _is_moving(ctx: MoveContext, allocation: AllocationId) -> bool:
     """Whether a place is already kept for the pod with an allocation."""
-    return any(other in desk.moves.standing for other in desk.world.promises.get(allocation, ()))
+    return any(other in ctx.moves.standing for other in ctx.facts.promises.get(allocation, ()))
 
 
-def _plan(desk: Desk, request: RequestId, asked: AllocationRequested, may_move: MayMove) -> MovePlan | None:
+def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_move: MayMove) -> MovePlan | None:
     return plan_moves(
-        desk.fleet,
+        ctx.cluster,
         replace(asking_of(asked), substitute=False),
-        desk.attempts.avoided(request, desk.now),
-        shown=desk.shown,
+        ctx.backoff.avoided(request, ctx.now),
+        shown=ctx.shown,
         may_move=may_move,
-        moves_max=desk.rules.defragment_moves_max,
+        moves_max=ctx.rules.defragment_moves_max,
     )
 
 
-def _asking_of_mover(desk: Desk, allocation: AllocationId) -> Asking | None:
+def _asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> Asking | None:
     """What to search for a pod that may be moved for others."""
-    mover = mover_of(desk, allocation)
+    mover = mover_of(ctx, allocation)
     if mover is None or not mover.asked.leeway.movable:
         return None
     return replace(asking_of(mover.asked), substitute=False)
 
 
-def _asking_of_rested(desk: Desk, allocation: AllocationId) -> Asking | None:
+def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> Asking | None:
     """The same for one that was not moved lately."""
-    asking = _asking_of_mover(desk, allocation)
-    return asking if asking is not None and has_stayed(desk, allocation) else None
+    asking = _asking_of_mover(ctx, allocation)
+    return asking if asking is not None and has_stayed(ctx, allocation) else None

@@ -34,11 +34,10 @@ from sluice.contracts.messages import (
     SliceReady,
 )
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.booking import booking_of
+from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import Place, asking_of, find_place, find_place_on
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.bus_cache import RequestFact
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import is_too_late
 from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
 
@@ -67,200 +66,200 @@ class _Phase:
 # -- what is known ------------------------------------------------------------------------------------------------
 
 
-def count_move(desk: Desk, allocation: AllocationId) -> None:
+def count_move(ctx: MoveContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it keeps a place for a moved pod, or waits for others."""
-    entry = desk.world.ledger.get(allocation)
-    lives = isinstance(entry, Grant) and not is_gone(desk, allocation)
+    entry = ctx.facts.ledger.get(allocation)
+    lives = isinstance(entry, Grant) and not is_gone(ctx, allocation)
     if lives and isinstance(entry, Grant) and is_move(entry):
         booking = entry.booking
-        desk.moves.stand(allocation, kin_of(booking.source, booking.namespace, booking.name))
-    elif desk.moves.end(allocation):  # whatever the outcome: if the pod still exists, it is left alone for a while
-        for other in desk.world.allocations_of.get(request_named(allocation), ()):
-            desk.moves.stays_anew(other, desk.now)
+        ctx.moves.stand(allocation, kin_of(booking.source, booking.namespace, booking.name))
+    elif ctx.moves.end(allocation):  # whatever the outcome: if the pod still exists, it is left alone for a while
+        for other in ctx.facts.allocations_of.get(request_named(allocation), ()):
+            ctx.moves.stays_anew(other, ctx.now)
     if lives and isinstance(entry, Grant) and not entry.evict and entry.after:
-        desk.moves.promises.setdefault(allocation, None)
+        ctx.moves.promises.setdefault(allocation, None)
     else:
-        desk.moves.promises.pop(allocation, None)
+        ctx.moves.promises.pop(allocation, None)
 
 
 def look_at_movable(
-    desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
+    ctx: MoveContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
     """A request changed: update which of its allocations is a movable pod's, and since when it stays there."""
     if not isinstance(asked, AllocationRequested) or not (asked.leeway.movable or asked.leeway.substitute == "return"):
-        for allocation in entries if desk.moves.stays_since else ():
-            desk.moves.leaves(allocation)
+        for allocation in entries if ctx.moves.stays_since else ():
+            ctx.moves.leaves(allocation)
         return
-    binding = desk.world.bindings.get(request)
+    binding = ctx.facts.bindings.get(request)
     for allocation, entry in entries.items():
         bound = isinstance(binding, Bound) and binding.allocation == allocation
-        if not bound or not isinstance(entry, Grant) or is_gone(desk, allocation):
-            desk.moves.leaves(allocation)
+        if not bound or not isinstance(entry, Grant) or is_gone(ctx, allocation):
+            ctx.moves.leaves(allocation)
             continue
         returns = asked.leeway.substitute == "return" and bool(entry.booking.instead_of)
         if returns or asked.leeway.movable:
-            desk.moves.stays(allocation, desk.now, returns=returns)
+            ctx.moves.stays(allocation, ctx.now, returns=returns)
         else:
-            desk.moves.leaves(allocation)
+            ctx.moves.leaves(allocation)
 
 
-def mover_of(desk: Desk, allocation: AllocationId) -> Mover | None:
+def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     """The pod with an allocation, if it may be moved: bound, ready, and nothing else is done with it."""
-    entry = desk.world.ledger.get(allocation)
-    if allocation not in desk.moves.stays_since or not isinstance(entry, Grant) or is_gone(desk, allocation):
+    entry = ctx.facts.ledger.get(allocation)
+    if allocation not in ctx.moves.stays_since or not isinstance(entry, Grant) or is_gone(ctx, allocation):
         return None
     request = entry.booking.request
-    asked, binding = desk.world.requests.get(request), desk.world.bindings.get(request)
+    asked, binding = ctx.facts.requests.get(request), ctx.facts.bindings.get(request)
     if not isinstance(asked, AllocationRequested) or asked.group is not None:
         return None
     if not isinstance(binding, Bound) or binding.allocation != allocation:
         return None
-    if not isinstance(desk.world.slices.get(allocation), SliceReady):
+    if not isinstance(ctx.facts.slices.get(allocation), SliceReady):
         return None
-    if request in desk.world.evictions or isinstance(desk.world.evicted.get(request), EvictionDone):
+    if request in ctx.facts.evictions or isinstance(ctx.facts.evicted.get(request), EvictionDone):
         return None
-    others = (desk.world.ledger[each] for each in desk.world.allocations_of[request] if each != allocation)
-    if request in desk.committing or not all(isinstance(each, Closed) for each in others):
+    others = (ctx.facts.ledger[each] for each in ctx.facts.allocations_of[request] if each != allocation)
+    if request in ctx.committing or not all(isinstance(each, Closed) for each in others):
         return None
     return Mover(request, asked, entry.booking)
 
 
-def has_stayed(desk: Desk, allocation: AllocationId) -> bool:
+def has_stayed(ctx: MoveContext, allocation: AllocationId) -> bool:
     """Whether a pod has stayed long enough to be moved (again)."""
-    return desk.moves.stays_since[allocation] + desk.rules.move_cooldown_s <= desk.now
+    return ctx.moves.stays_since[allocation] + ctx.rules.move_cooldown_s <= ctx.now
 
 
 # -- booking the new place ----------------------------------------------------------------------------------------
 
 
-def move_pods_back(desk: Desk) -> None:
+def move_pods_back(ctx: MoveContext) -> None:
     """Time passed: try a few pods with larger profiles, in turn. No waiting request is overtaken."""
-    for allocation in desk.moves.standing:
-        desk.changed_requests[request_named(allocation)] = None  # their clocks may have run out
-    desk.moves.fill(desk.now, desk.rules.moves_per_minute)
-    for _ in range(min(desk.rules.move_tries, len(desk.moves.returning))):
-        if not may_move_one(desk):
+    for allocation in ctx.moves.standing:
+        ctx.changed_requests[request_named(allocation)] = None  # their clocks may have run out
+    ctx.moves.fill(ctx.now, ctx.rules.moves_per_minute)
+    for _ in range(min(ctx.rules.move_tries, len(ctx.moves.returning))):
+        if not may_move_one(ctx):
             return
-        allocation = next(iter(desk.moves.returning))
-        desk.moves.returning.move_to_end(allocation)
-        _move_back(desk, allocation)
+        allocation = next(iter(ctx.moves.returning))
+        ctx.moves.returning.move_to_end(allocation)
+        _move_back(ctx, allocation)
 
 
-def may_move_one(desk: Desk) -> bool:
+def may_move_one(ctx: MoveContext) -> bool:
     """Whether one more pod may be moved now."""
-    return desk.moves.may_move >= 1 and len(desk.moves.standing) < desk.rules.moves_at_once
+    return ctx.moves.may_move >= 1 and len(ctx.moves.standing) < ctx.rules.moves_at_once
 
 
-def book_move(desk: Desk, mover: Mover, place: Place) -> bool:
+def book_move(ctx: MoveContext, mover: Mover, place: Place) -> bool:
     """Book the new place of a pod; its eviction follows when that is in the ledger. False where limits forbid it."""
     after = (mover.booking.allocation,)
-    if forbids_place(desk, None, mover.asked.namespace, place.devices, after):
+    if forbids_place(ctx, None, mover.asked.namespace, place.devices, after):
         return False
-    desk.moves.may_move -= 1
-    desk.grant(booking_of(desk, mover.request, mover.asked, place), after, evict=True)
+    ctx.moves.may_move -= 1
+    ctx.grant(ctx.booking_of(mover.request, mover.asked, place), after, evict=True)
     return True
 
 
-def exact_place(desk: Desk, mover: Mover) -> Place | None:
+def exact_place(ctx: MoveContext, mover: Mover) -> Place | None:
     """A free place of the size that a pod requested."""
     asking = replace(asking_of(mover.asked), substitute=False)
-    found = find_place(desk.fleet, asking, desk.attempts.avoided(mover.request, desk.now))
+    found = find_place(ctx.cluster, asking, ctx.backoff.avoided(mover.request, ctx.now))
     return found if isinstance(found, Place) else None
 
 
-def _move_back(desk: Desk, allocation: AllocationId) -> None:
-    mover = mover_of(desk, allocation)
-    if mover is None or not has_stayed(desk, allocation):
+def _move_back(ctx: MoveContext, allocation: AllocationId) -> None:
+    mover = mover_of(ctx, allocation)
+    if mover is None or not has_stayed(ctx, allocation):
         return
-    place = exact_place(desk, mover)
+    place = exact_place(ctx, mover)
     if place is None:
         return
-    then, now = desk.fleet.usage_of(place.devices), desk.fleet.usage_of(mover.booking.devices)
+    then, now = ctx.cluster.usage_of(place.devices), ctx.cluster.usage_of(mover.booking.devices)
     if (then.memory_mib, then.compute_permille) < (now.memory_mib, now.compute_permille):
-        book_move(desk, mover, place)
+        book_move(ctx, mover, place)
 
 
 # -- keeping it, and handing it over ------------------------------------------------------------------------------
 
 
-def why_end_move(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+def why_end_move(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> str | None:
     """Why a place is not kept for a pod that is being moved; None when it is."""
     booking = grant.booking
-    heir = _heir(desk, grant)
+    heir = _heir(ctx, grant)
     if heir is not None:
         return f"its place was handed over to {heir.namespace}/{heir.name}"
-    if is_too_late(desk, grant):
+    if is_too_late(ctx, grant):
         return "written before the broker was recreated: no agent will act on it"
-    slice_ = desk.world.slices.get(booking.allocation)
+    slice_ = ctx.facts.slices.get(booking.allocation)
     if isinstance(slice_, UNUSABLE):
         return f"the slice that it was to move to does not exist: {slice_.message}"
-    gpus = (desk.fleet.gpus.get(device.gpu) for device in booking.devices)
-    if {desk.fleet.why_unusable(gpu) for gpu in gpus if gpu is not None} & {
+    gpus = (ctx.cluster.gpus.get(device.gpu) for device in booking.devices)
+    if {ctx.cluster.why_unusable(gpu) for gpu in gpus if gpu is not None} & {
         WaitReason.NODE_CORDONED,
         WaitReason.GPU_UNHEALTHY,
     }:
         return f"its place on {booking.node} can no longer be used"
-    if any(is_earlier(desk, other, grant) for other in _moves_of(desk, booking.request)):
+    if any(is_earlier(ctx, other, grant) for other in _moves_of(ctx, booking.request)):
         return "an earlier place is reserved for it"
-    phase = _phase_of(desk, grant, asked)
+    phase = _phase_of(ctx, grant, asked)
     if phase is None:
         return None
     if not phase.limit_s:
         return phase.why_over
-    since = desk.moves.phase_since(booking.allocation, phase.name, desk.now)
-    return f"{phase.why_over} (after {phase.limit_s:.0f} s)" if desk.now - since >= phase.limit_s else None
+    since = ctx.moves.phase_since(booking.allocation, phase.name, ctx.now)
+    return f"{phase.why_over} (after {phase.limit_s:.0f} s)" if ctx.now - since >= phase.limit_s else None
 
 
-def note_phase(desk: Desk, grant: Grant, asked: RequestFact | None) -> None:
+def note_phase(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> None:
     """Remember since when a move is in its phase."""
-    phase = _phase_of(desk, grant, asked)
+    phase = _phase_of(ctx, grant, asked)
     if phase is not None:
-        desk.moves.enter(grant.booking.allocation, phase.name, desk.now)
+        ctx.moves.enter(grant.booking.allocation, phase.name, ctx.now)
 
 
-def take_over(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+def take_over(ctx: MoveContext, request: RequestId, asked: AllocationRequested) -> bool:
     """
     Give a request without a place the one that is kept for its predecessor, if one fits. True if so.
 
     A request with a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it.
     """
-    if asked.group is not None or not desk.moves.kept_for or standing_promise(desk, request) is not None:
+    if asked.group is not None or not ctx.moves.kept_for or standing_promise(ctx, request) is not None:
         return False
-    for allocation in desk.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):
-        kept = desk.world.ledger[allocation]
-        if not isinstance(kept, Grant) or kept.booking.request == request or _heir(desk, kept) is not None:
+    for allocation in ctx.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):
+        kept = ctx.facts.ledger[allocation]
+        if not isinstance(kept, Grant) or kept.booking.request == request or _heir(ctx, kept) is not None:
             continue
-        place = _place_there(desk, kept, request, asked)
-        if place is not None and not forbids_place(desk, request, asked.namespace, place.devices, (allocation,)):
-            desk.queue.remove(request)
-            desk.grant(booking_of(desk, request, asked, place), (allocation,), evict=True)
+        place = _place_there(ctx, kept, request, asked)
+        if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices, (allocation,)):
+            ctx.queue.remove(request)
+            ctx.grant(ctx.booking_of(request, asked, place), (allocation,), evict=True)
             return True
     return False
 
 
-def _place_there(desk: Desk, kept: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
+def _place_there(ctx: MoveContext, kept: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
     """The place that a request can have on a node without the kept booking, by the common search."""
     node = kept.booking.node
-    snapshot = desk.shown.get(node)
-    if snapshot is None or desk.fleet.booking(kept.booking.allocation) is None:
+    snapshot = ctx.shown.get(node)
+    if snapshot is None or ctx.cluster.booking(kept.booking.allocation) is None:
         return None
-    trial = desk.fleet.alone(snapshot)
+    trial = ctx.cluster.alone(snapshot)
     trial.unbook(kept.booking.allocation)
     asking = replace(asking_of(asked), substitute=False)
-    with desk.fleet.peers.without([kept.booking.allocation]):
-        return find_place_on(trial, asking, node, desk.attempts.avoided(request, desk.now))
+    with ctx.cluster.peers.without([kept.booking.allocation]):
+        return find_place_on(trial, asking, node, ctx.backoff.avoided(request, ctx.now))
 
 
-def _phase_of(desk: Desk, grant: Grant, asked: RequestFact | None) -> _Phase | None:
+def _phase_of(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> _Phase | None:
     """Whether the pod is going, or need not go, or has gone without a replacement; None while nothing is known."""
-    outcome = desk.world.evicted.get(grant.booking.request)
-    evicted, rules = isinstance(outcome, EvictionDone), desk.rules
+    outcome = ctx.facts.evicted.get(grant.booking.request)
+    evicted, rules = isinstance(outcome, EvictionDone), ctx.rules
     if isinstance(asked, AllocationRequested):
-        if all(is_gone(desk, each) for each in grant.after):
+        if all(is_gone(ctx, each) for each in grant.after):
             return _Phase("its slice is gone, but its pod is not")
         if evicted:
             return _Phase("its pod was evicted and has not ended", "leaving", rules.move_leaving_s)
-        if not _has_purpose(desk, grant, asked):
+        if not _has_purpose(ctx, grant, asked):
             return _Phase("the move is no longer needed")
         blocked = f": {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
         return _Phase(f"its pod could not be evicted{blocked}", "ordered", rules.move_patience_s)
@@ -271,54 +270,54 @@ def _phase_of(desk: Desk, grant: Grant, asked: RequestFact | None) -> _Phase | N
     return _Phase("no replacement of its pod came", "kept", rules.move_kept_s)
 
 
-def _has_purpose(desk: Desk, grant: Grant, asked: AllocationRequested) -> bool:
+def _has_purpose(ctx: MoveContext, grant: Grant, asked: AllocationRequested) -> bool:
     """Whether a pending move still helps: the pod itself, or a request that waits for its place."""
     for allocation in grant.after:
-        entry = desk.world.ledger.get(allocation)
+        entry = ctx.facts.ledger.get(allocation)
         served_by_larger = isinstance(entry, Grant) and entry.booking.instead_of and not grant.booking.instead_of
         if served_by_larger and asked.leeway.substitute == "return":
             return True
-        for other in desk.world.promises.get(allocation, ()):
-            promise = desk.world.ledger[other]
+        for other in ctx.facts.promises.get(allocation, ()):
+            promise = ctx.facts.ledger[other]
             if isinstance(promise, Grant) and promise.booking.request != grant.booking.request:
                 return True
     return False
 
 
-def _heir(desk: Desk, kept: Grant) -> Booking | None:
+def _heir(ctx: MoveContext, kept: Grant) -> Booking | None:
     """The booking that took over a kept place."""
-    for other in desk.world.promises.get(kept.booking.allocation, ()):
-        entry = desk.world.ledger[other]
+    for other in ctx.facts.promises.get(kept.booking.allocation, ()):
+        entry = ctx.facts.ledger[other]
         if isinstance(entry, Grant) and entry.evict and entry.after == (kept.booking.allocation,):
             return entry.booking
     return None
 
 
-def _moves_of(desk: Desk, request: RequestId) -> list[Grant]:
-    entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
+def _moves_of(ctx: MoveContext, request: RequestId) -> list[Grant]:
+    entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
     return [entry for entry in entries if isinstance(entry, Grant) and is_move(entry)]
 
 
-def about_moving(desk: Desk, allocation: AllocationId) -> str:
+def about_moving(ctx: MoveContext, allocation: AllocationId) -> str:
     """What a user should know about a bound pod with more than it requested, or being moved; else empty."""
-    entry = desk.world.ledger.get(allocation)
+    entry = ctx.facts.ledger.get(allocation)
     if not isinstance(entry, Grant):
         return ""
-    asked = desk.world.requests.get(entry.booking.request)
+    asked = ctx.facts.requests.get(entry.booking.request)
     words = ""
     if entry.booking.instead_of:
         words = f"; it has a larger profile because no {entry.booking.instead_of} was free"
         if isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
-            stayed = f"it has stayed for {desk.rules.move_cooldown_s:.0f} s"
+            stayed = f"it has stayed for {ctx.rules.move_cooldown_s:.0f} s"
             words += f"; it is moved back (evicted and started again there) once one is free and {stayed}"
-    kept = next(iter(_moves_of(desk, entry.booking.request)), None)
+    kept = next(iter(_moves_of(ctx, entry.booking.request)), None)
     if kept is None:
         return words
-    outcome = desk.world.evicted.get(entry.booking.request)
+    outcome = ctx.facts.evicted.get(entry.booking.request)
     blocked = f", but the eviction is refused: {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
     return f"{words}; a place on {kept.booking.node} is reserved for its replacement, and it is evicted{blocked}"
 
 
-def is_kept(desk: Desk, entry: Grant) -> bool:
+def is_kept(ctx: MoveContext, entry: Grant) -> bool:
     """Whether a grant is a place that its own request is to be moved to: not to be bound while it has another."""
-    return is_move(entry) and is_promise(desk, entry)
+    return is_move(entry) and is_promise(ctx, entry)

@@ -8,11 +8,12 @@ while.
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, RunId
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.sorted_keys import QueueKey
-
-KinKey = tuple[str, str, str]
-"""Source, namespace, and the common part of the names of one controller's pods."""
+from sluice_allocator.core.state.grant_facts import KinKey
 
 
 @dataclass(slots=True)
@@ -100,3 +101,12 @@ class Moves:
     def moved_for_room(self) -> None:
         """One was begun."""
         self._per_arrival = max(0.0, self._per_arrival - 1)
+
+
+class MoveContext(ReservationContext):
+    """With what moves remember."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """Nothing is moved."""
+        super().__init__(run, rules, outbox)
+        self.moves = Moves()

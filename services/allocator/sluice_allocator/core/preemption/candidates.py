@@ -24,14 +24,14 @@ from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import Usage, total
 from sluice.contracts.resize import min_sizes, same_places
 from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
+from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.quotas.quota import forbids_place, guaranteed, keeps_guarantee
-from sluice_allocator.core.reservations.reservation import look_at_those_who_wait_for
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.bus_cache import request_of
 from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, is_promise
 
 
 def find_victims(
-    desk: Desk,
+    ctx: PreemptionContext,
     request: RequestId | None,
     asking: Asking,
     priority: int,
@@ -45,22 +45,24 @@ def find_victims(
     Serves real requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only
     have the places of its own.
     """
-    if not desk.rules.preemption:
+    if not ctx.rules.preemption:
         return None
 
     leaving: dict[str, Usage] = {}
 
     def allows(devices: Sequence[DeviceGrant], victims: Sequence[Victim]) -> bool:
-        if not _keeps_guarantees(desk, asking.namespace, victims, leaving):
+        if not _keeps_guarantees(ctx, asking.namespace, victims, leaving):
             return False
         after = [victim.allocation for victim in victims]
-        return not forbids_place(desk, request, asking.namespace, devices, after)
+        return not forbids_place(ctx, request, asking.namespace, devices, after)
 
     find = find_displacing_own if at_limit else find_displacing
-    return find(desk.fleet, asking, priority, allows, avoid)
+    return find(ctx.cluster, asking, priority, allows, avoid)
 
 
-def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], leaving: dict[str, Usage]) -> bool:
+def _keeps_guarantees(
+    ctx: PreemptionContext, namespace: str, victims: Sequence[Victim], leaving: dict[str, Usage]
+) -> bool:
     """
     Whether other namespaces keep their guarantees, also when everything that is leaving has left.
 
@@ -70,32 +72,32 @@ def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], lea
     """
     for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
         if other not in leaving:
-            leaving[other] = _leaving(desk, other)
+            leaving[other] = _leaving(ctx, other)
         going = [victim.allocation for victim in victims if victim.namespace == other]
-        if not keeps_guarantee(desk, other, leaving[other] + _lost_with(desk, other, going)):
+        if not keeps_guarantee(ctx, other, leaving[other] + _lost_with(ctx, other, going)):
             return False
     return True
 
 
-def _leaving(desk: Desk, namespace: str) -> Usage:
+def _leaving(ctx: PreemptionContext, namespace: str) -> Usage:
     """What is booked of a namespace and not certain to stay."""
-    usage = desk.fleet.usage_of
-    leaving = ((desk.fleet.booking(each), keeps) for each, keeps in desk.sparing.leaving(namespace).items())
+    usage = ctx.cluster.usage_of
+    leaving = ((ctx.cluster.booking(each), keeps) for each, keeps in ctx.sparing.leaving(namespace).items())
     return total(usage(booking.devices) - usage(keeps) for booking, keeps in leaving if booking is not None)
 
 
-def _lost_with(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> Usage:
+def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[AllocationId]) -> Usage:
     """What a namespace loses besides when these of it go."""
-    leaving = desk.sparing.leaving(namespace)
-    bookings = ((desk.fleet.booking(each), leaving.get(each)) for each in allocations)
+    leaving = ctx.sparing.leaving(namespace)
+    bookings = ((ctx.cluster.booking(each), leaving.get(each)) for each in allocations)
     sure = (keeps if keeps is not None else booking.devices for booking, keeps in bookings if booking is not None)
-    return total(desk.fleet.usage_of(devices) for devices in sure)
+    return total(ctx.cluster.usage_of(devices) for devices in sure)
 
 
 # -- who may go ---------------------------------------------------------------------------------------------------
 
 
-def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> None:
+def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> None:
     """
     An allocation changed: look at it again if that can matter to an eviction.
 
@@ -104,120 +106,126 @@ def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None)
     """
     concerned = False
     if isinstance(entry, Grant):
-        asked = desk.world.requests.get(entry.booking.request)
+        asked = ctx.facts.requests.get(entry.booking.request)
         concerned = isinstance(asked, AllocationRequested) and asked.leeway.preemptible
-        concerned = concerned or bool(entry.after or entry.counts) or allocation in desk.adjustments.on_their_way
+        concerned = concerned or bool(entry.after or entry.counts) or allocation in ctx.resizing
     elif isinstance(entry, Revoke):
-        concerned = entry.booking.namespace in desk.world.quotas
+        concerned = entry.booking.namespace in ctx.facts.quotas
     if (
         concerned
-        or allocation in desk.sparing.leaving_of
-        or allocation in desk.fleet.stock.victims.known
-        or allocation in desk.world.promises
+        or allocation in ctx.sparing.leaving_of
+        or allocation in ctx.cluster.stock.victims.known
+        or allocation in ctx.facts.promises
     ):
-        desk.sparing.look[allocation] = None
+        ctx.sparing.look[allocation] = None
 
 
-def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
+def look_at_victim(ctx: PreemptionContext, allocation: AllocationId) -> None:
     """An allocation changed: update whether its pod may be evicted."""
-    entry = desk.world.ledger.get(allocation)
-    booking = desk.fleet.booking(allocation)
+    entry = ctx.facts.ledger.get(allocation)
+    booking = ctx.cluster.booking(allocation)
     if booking is None:
-        desk.sparing.settle(allocation)
+        ctx.sparing.settle(allocation)
         return
-    leaves = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(desk, entry))
-    leaves = leaves or allocation in desk.sparing.taken or _is_evicted(desk, allocation)
-    if leaves or _may_never_be_had(desk, allocation, entry):
-        desk.sparing.leaves(booking.namespace, allocation)
-    elif isinstance(entry, Grant) and (sure := _sure_of(desk, entry)) != booking.devices:
-        desk.sparing.leaves(booking.namespace, allocation, keeps=sure)
+    leaves = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(ctx, entry))
+    leaves = leaves or allocation in ctx.sparing.taken or _is_evicted(ctx, allocation)
+    if leaves or _may_never_be_had(ctx, allocation, entry):
+        ctx.sparing.leaves(booking.namespace, allocation)
+    elif isinstance(entry, Grant) and (sure := _sure_of(ctx, entry)) != booking.devices:
+        ctx.sparing.leaves(booking.namespace, allocation, keeps=sure)
     else:
-        desk.sparing.settle(allocation)
-    priority = _may_go_at(desk, allocation, entry)
+        ctx.sparing.settle(allocation)
+    priority = _may_go_at(ctx, allocation, entry)
     if priority is None:
-        desk.fleet.spare(allocation)
+        ctx.cluster.spare(allocation)
     else:
-        guarded = guaranteed(desk, booking.namespace) != NO_AMOUNTS
-        desk.fleet.offer_victim(allocation, priority, guarded=guarded)
+        guarded = guaranteed(ctx, booking.namespace) != NO_AMOUNTS
+        ctx.cluster.offer_victim(allocation, priority, guarded=guarded)
 
 
-def _may_never_be_had(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
+def _may_never_be_had(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
     """Whether this process's decision is not in the ledger yet, or others still have the reserved place."""
     if entry is None:
-        return allocation in desk.assumed
-    return isinstance(entry, Grant) and is_promise(desk, entry)
+        return allocation in ctx.assumed
+    return isinstance(entry, Grant) and is_promise(ctx, entry)
 
 
-def _sure_of(desk: Desk, grant: Grant) -> tuple[DeviceGrant, ...]:
+def _sure_of(ctx: PreemptionContext, grant: Grant) -> tuple[DeviceGrant, ...]:
     """What a pod certainly has: of shares that are being resized the smaller size."""
-    on_its_way = desk.adjustments.on_their_way.get(grant.booking.allocation)
-    devices = grant.booking.devices
-    if on_its_way is None or not same_places(devices, on_its_way.adjusted.booking.devices):
+    resizing, devices = ctx.resizing.get(grant.booking.allocation), grant.booking.devices
+    if resizing is None or not same_places(devices, resizing.booking.devices):
         return devices
-    return min_sizes(devices, on_its_way.adjusted.booking.devices)
+    return min_sizes(devices, resizing.booking.devices)
 
 
-def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> int | None:
+def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> int | None:
     """The priority of an allocation whose pod may be evicted; None when it may not."""
-    if not desk.rules.preemption or not isinstance(entry, Grant) or is_gone(desk, allocation):
+    if not ctx.rules.preemption or not isinstance(entry, Grant) or is_gone(ctx, allocation):
         return None
-    if is_being_revoked(desk, entry):
+    if is_being_revoked(ctx, entry):
         return None
     request = entry.booking.request
-    asked = desk.world.requests.get(request)
+    asked = ctx.facts.requests.get(request)
     if not isinstance(asked, AllocationRequested) or not asked.leeway.preemptible:
         return None
-    binding = desk.world.answer_to(request)
+    binding = ctx.facts.answer_to(request)
     if isinstance(binding, (Refused, Released)) or (isinstance(binding, Bound) and binding.allocation != allocation):
         return None
-    if is_promise(desk, entry) or desk.world.promises.get(allocation) or allocation in desk.sparing.taken:
+    if is_promise(ctx, entry) or ctx.facts.promises.get(allocation) or allocation in ctx.sparing.taken:
         return None
-    return None if desk.sparing.is_spared(request, desk.now) else asked.priority
+    return None if ctx.sparing.is_spared(request, ctx.now) else asked.priority
 
 
-def _is_evicted(desk: Desk, allocation: AllocationId) -> bool:
+def _is_evicted(ctx: PreemptionContext, allocation: AllocationId) -> bool:
     """Whether a valid grant evicts its pod."""
-    promises = (desk.world.ledger[promise] for promise in desk.world.promises.get(allocation, ()))
+    promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
     return any(isinstance(promise, Grant) and promise.evict for promise in promises)
 
 
-def note_revoked(desk: Desk, grant: Grant) -> None:
+def note_revoked(ctx: PreemptionContext, grant: Grant) -> None:
     """This process is about to revoke a grant: decisions until the ledger has that count without it."""
     allocation = grant.booking.allocation
     namespace = grant.booking.namespace
-    if namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
-        look_at_victim(desk, allocation)
-    note_loss(desk, namespace)
+    if namespace in ctx.facts.quotas or allocation in ctx.cluster.stock.victims.known:
+        look_at_victim(ctx, allocation)
+    note_loss(ctx, namespace)
 
 
-def note_loss(desk: Desk, namespace: str) -> None:
+def note_loss(ctx: PreemptionContext, namespace: str) -> None:
     """A namespace is about to have less: unsent orders to evict from it are decided again."""
-    if desk.sparing.taken and guaranteed(desk, namespace) != NO_AMOUNTS:
-        desk.take_back_grants(_evicting_from(desk, namespace))
+    if ctx.sparing.taken and guaranteed(ctx, namespace) != NO_AMOUNTS:
+        ctx.take_back_grants(_evicting_from(ctx, namespace))
 
 
-def _evicting_from(desk: Desk, namespace: str) -> dict[AllocationId, None]:
+def _evicting_from(ctx: PreemptionContext, namespace: str) -> dict[AllocationId, None]:
     """Grants on their way that evict from a namespace: its guarantee was met when they were decided."""
-    taken = ((desk.fleet.booking(each), promise) for each, promise in desk.sparing.taken.items())
+    taken = ((ctx.cluster.booking(each), promise) for each, promise in ctx.sparing.taken.items())
     return {promise: None for booking, promise in taken if booking is not None and booking.namespace == namespace}
 
 
-def look_at_victims_of(desk: Desk, request: RequestId) -> None:
+def look_at_victims_of(ctx: PreemptionContext, request: RequestId) -> None:
     """A request changed: look at what is booked for it."""
-    if desk.rules.preemption:
-        for allocation in desk.world.allocations_of.get(request, ()):
-            note_victim(desk, allocation, desk.world.ledger[allocation])
+    if ctx.rules.preemption:
+        for allocation in ctx.facts.allocations_of.get(request, ()):
+            note_victim(ctx, allocation, ctx.facts.ledger[allocation])
 
 
-def look_at_guarantee(desk: Desk, namespace: str) -> None:
+def look_at_guarantee(ctx: PreemptionContext, namespace: str) -> None:
     """A namespace's guarantee may have changed: look at its evictable pods and at those that are going."""
-    desk.sparing.look |= {victim.allocation: None for victim in desk.fleet.stock.victims.of(namespace)}
-    desk.sparing.look |= dict.fromkeys(desk.fleet.accounts.opened(namespace))  # what is being revoked is among these
+    ctx.sparing.look |= {victim.allocation: None for victim in ctx.cluster.stock.victims.of(namespace)}
+    ctx.sparing.look |= dict.fromkeys(ctx.cluster.accounts.opened(namespace))  # what is being revoked is among these
 
 
-def look_at_evictions(desk: Desk) -> None:
+def look_at_evictions(ctx: PreemptionContext) -> None:
     """Time passed: some evictions have taken too long, and some pods were exempt for long enough."""
-    for request in desk.sparing.due(desk.now):
-        for allocation in desk.world.allocations_of.get(request, ()):
-            desk.sparing.look[allocation] = None
-        look_at_those_who_wait_for(desk, request)
+    for request in ctx.sparing.due(ctx.now):
+        for allocation in ctx.facts.allocations_of.get(request, ()):
+            ctx.sparing.look[allocation] = None
+        look_at_those_who_wait_for(ctx, request)
+
+
+def look_at_those_who_wait_for(ctx: PreemptionContext, request: RequestId) -> None:
+    """A pod's eviction changed, or time passed: look again at the requests that wait for its places."""
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        for promise in ctx.facts.promises.get(allocation, ()):
+            ctx.changed_requests[request_of(ctx.facts.ledger[promise])] = None

@@ -13,8 +13,8 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Bound, Cordoned, Grant
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.state.bus_cache import request_of
-from sluice_allocator.core.state.context import Desk
 
 NAMED_MAX = 3
 """Most cordons named in a waiting reason."""
@@ -22,7 +22,7 @@ LOOKED_AT_MAX = 20
 """Most cordons searched for those that matter to a request, so that the cost does not grow with the fleet."""
 
 
-def why_drained(desk: Desk, grant: Grant) -> str | None:
+def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
     """
     Why the pod of a grant has to leave its node; None when it need not.
 
@@ -30,47 +30,47 @@ def why_drained(desk: Desk, grant: Grant) -> str | None:
     is still being made is bound within a bounded time, or given up.
     """
     booking = grant.booking
-    cordon = desk.world.cordons.get(booking.node)
+    cordon = ctx.facts.cordons.get(booking.node)
     if cordon is None or not cordon.drain:
         return None
     if cordon.gpus and not any(device.gpu in cordon.gpus for device in booking.devices):
         return None
-    binding = desk.world.bindings.get(booking.request)
+    binding = ctx.facts.bindings.get(booking.request)
     if not isinstance(binding, Bound) or binding.allocation != booking.allocation:
         return None
     return f"{_what(cordon)} drained{_because(cordon)}"
 
 
-def look_at_drained(desk: Desk, node: NodeName) -> None:
+def look_at_drained(ctx: PreemptionContext, node: NodeName) -> None:
     """
     A node's cordon changed: look again at the pods there.
 
     Decisions queued under the node's guard are made again: no guard covers cordons, and a grant would follow one that
     its writer knows.
     """
-    desk.take_back(subjects.ledger_filter(node))
-    known = desk.fleet.nodes.get(node)
+    ctx.take_back(subjects.ledger_filter(node))
+    known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():
-        entry = desk.world.ledger.get(allocation)
+        entry = ctx.facts.ledger.get(allocation)
         if entry is not None:
-            desk.changed_requests[request_of(entry)] = None
+            ctx.changed_requests[request_of(entry)] = None
 
 
-def with_cordons(desk: Desk, why: NoPlace) -> NoPlace:
+def with_cordons(ctx: PreemptionContext, why: NoPlace) -> NoPlace:
     """A waiting reason, with the cordons of GPUs of the models in it."""
     models = {each.of for each in why.reasons if each.reason is WaitReason.NODE_CORDONED}
     if not models:
         return why
-    cordons = islice(desk.world.cordons.values(), LOOKED_AT_MAX)
-    named = [cordon for cordon in cordons if models & _models_of(desk, cordon)][:NAMED_MAX]
+    cordons = islice(ctx.facts.cordons.values(), LOOKED_AT_MAX)
+    named = [cordon for cordon in cordons if models & _models_of(ctx, cordon)][:NAMED_MAX]
     if not named:
         return why
     words = "; ".join(f"{_what(cordon)} cordoned{_because(cordon)}" for cordon in named)
     return NoPlace(f"{why.message}; {words}", why.reasons, why.more)
 
 
-def _models_of(desk: Desk, cordon: Cordoned) -> set[str]:
-    known = desk.shown.get(cordon.node)
+def _models_of(ctx: PreemptionContext, cordon: Cordoned) -> set[str]:
+    known = ctx.shown.get(cordon.node)
     gpus = known.gpus if known is not None else ()
     return {gpu.model for gpu in gpus if not cordon.gpus or gpu.uuid in cordon.gpus}
 

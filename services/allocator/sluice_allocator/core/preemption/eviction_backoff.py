@@ -9,9 +9,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, RequestId, RunId
+from sluice.contracts.messages import Booking, DeviceGrant, Grant
+from sluice.contracts.outbox import Outbox
 from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.quotas.retry import QuotaContext
 
 
 @dataclass(slots=True)
@@ -116,3 +119,58 @@ class EvictionBackoff:
         self._since.pop(request, None)
         self._failures.pop(request, None)
         self._until.pop(request, None)
+
+
+class PreemptionContext(QuotaContext):
+    """With evictions, and with what fills no guarantee."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """No eviction is under way."""
+        super().__init__(run, rules, outbox)
+        self.sparing = EvictionBackoff(rules)
+
+    @property
+    def nothing_else_to_do(self) -> bool:
+        """Nor an allocation whose pod may be evicted from now on."""
+        return not self.sparing.look and super().nothing_else_to_do
+
+    def assume(self, booking: Booking) -> None:
+        """It fills no guarantee before the ledger has it."""
+        super().assume(booking)
+        if booking.namespace in self.facts.quotas:
+            self.sparing.leaves(booking.namespace, booking.allocation)
+
+    def unassume(self, booking: Booking) -> bool:
+        """It counts nowhere any more."""
+        self.sparing.settle(booking.allocation)
+        return super().unassume(booking)
+
+    def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
+        """Its predecessors are no victims of another grant, and do not count as staying."""
+        super().grant(booking, after, evict=evict)
+        if after:
+            self.sparing.take(booking.allocation, after)
+        for each in after:
+            self.cluster.spare(each)
+            victim = self.cluster.booking(each) if evict else None
+            if victim is not None:  # at once: what is decided in the same event must not count on it
+                self.sparing.leaves(victim.namespace, each)
+
+    def roll_back(self, message: Grant) -> None:
+        """Until it is booked again it evicts no pod."""
+        super().roll_back(message)
+        self.sparing.look[message.booking.allocation] = None
+
+    def end_assuming(self, booking: Booking) -> None:
+        """Its predecessors are judged by the ledger again."""
+        super().end_assuming(booking)
+        if self.sparing.taken:
+            self.sparing.let_go(booking.allocation)
+        if booking.allocation in self.sparing.leaving_of:
+            self.sparing.look[booking.allocation] = None
+
+    def look_again(self, address: Address) -> None:
+        """What was to be revoked is not."""
+        super().look_again(address)
+        if address.kind == "ledger" and (allocation := AllocationId(address.key[1])) in self.sparing.leaving_of:
+            self.sparing.look[allocation] = None

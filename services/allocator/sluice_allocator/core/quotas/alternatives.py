@@ -12,25 +12,25 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested
 from sluice_allocator.core.placement import Asking, NoPlace, Place, further_askings
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.quotas.retry import QuotaContext
 
 
 def find_other(
-    desk: Desk, request: RequestId, asked: AllocationRequested, find: Callable[[Asking], Place | None]
+    ctx: QuotaContext, request: RequestId, asked: AllocationRequested, find: Callable[[Asking], Place | None]
 ) -> Place | None:
     """The place of the first alternative with one that its namespace's limits allow; `find` searches."""
     for asking in further_askings(asked):
-        if forbids_asking(desk, request, asked.namespace, asking.claims) is None:
+        if forbids_asking(ctx, request, asked.namespace, asking.claims) is None:
             place = find(asking)
-            if place is not None and not forbids_place(desk, request, asked.namespace, place.devices):
+            if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices):
                 return place
     return None
 
 
-def may_have_other(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+def may_have_other(ctx: QuotaContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether its namespace's limits allow an alternative, whatever they say of its first claims."""
     return any(
-        forbids_asking(desk, request, asked.namespace, asking.claims) is None for asking in further_askings(asked)
+        forbids_asking(ctx, request, asked.namespace, asking.claims) is None for asking in further_askings(asked)
     )
 
 

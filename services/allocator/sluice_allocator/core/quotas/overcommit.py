@@ -14,53 +14,53 @@ from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
 from sluice.contracts.quotas.usage import Usage, total
 from sluice_allocator.core.quotas.quota import beyond, usage
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.quotas.retry import QuotaContext
 from sluice_allocator.core.state.facts import is_held
 from sluice_allocator.core.state.grant_facts import is_exchange, is_promise
 
 
-def look_at_binding(desk: Desk, request: RequestId) -> None:
+def look_at_binding(ctx: QuotaContext, request: RequestId) -> None:
     """A request's binding changed: look at each of its entries."""
-    for allocation in desk.world.allocations_of.get(request, ()):
-        look_at_booked(desk, allocation, desk.world.ledger[allocation])
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        look_at_booked(ctx, allocation, ctx.facts.ledger[allocation])
 
 
-def look_at_booked(desk: Desk, allocation: AllocationId, entry: LedgerEntry) -> None:
+def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEntry) -> None:
     """Track bookings for the overcommit check: unbound grants, and grants adopted after the limit was set."""
     if isinstance(entry, Closed):
         return  # nothing is booked any more
-    booking, accounts = entry.booking, desk.fleet.accounts
-    binding = desk.world.bindings.get(booking.request)
+    booking, accounts = entry.booking, ctx.cluster.accounts
+    binding = ctx.facts.bindings.get(booking.request)
     stays_open = True
     if isinstance(entry, Grant) and isinstance(binding, Bound) and binding.allocation == allocation:
-        stays_open = entry.adopted and _is_limited_since(desk, booking)
+        stays_open = entry.adopted and _is_limited_since(ctx, booking)
     if accounts.is_open(booking.namespace, allocation) == stays_open:
         return
     if not stays_open:
         accounts.settle(booking.namespace, allocation)
-    elif desk.fleet.booking(allocation) is not None:
+    elif ctx.cluster.booking(allocation) is not None:
         accounts.reopen(booking.namespace, allocation)
 
 
-def look_at_excess(desk: Desk, allocation: AllocationId) -> None:
+def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
     """
     A grant was read that may exceed a limit beside others: look again at all unbound ones of its namespace.
 
     This is only for speed: each of them is looked at once more before it is bound.
     """
-    entry = desk.world.ledger.get(allocation)
+    entry = ctx.facts.ledger.get(allocation)
     if not isinstance(entry, Grant):
         return
-    quota = desk.world.quotas.get(entry.booking.namespace)
-    if quota is None or entry.adopted or not _is_over(desk, quota) or not _is_limited_since(desk, entry.booking):
+    quota = ctx.facts.quotas.get(entry.booking.namespace)
+    if quota is None or entry.adopted or not _is_over(ctx, quota) or not _is_limited_since(ctx, entry.booking):
         return
-    for other in desk.fleet.accounts.opened(entry.booking.namespace):
-        booking = desk.fleet.booking(other)
+    for other in ctx.cluster.accounts.opened(entry.booking.namespace):
+        booking = ctx.cluster.booking(other)
         if booking is not None:
-            desk.changed_requests[booking.request] = None
+            ctx.changed_requests[booking.request] = None
 
 
-def excess(desk: Desk, grant: Grant) -> str | None:
+def excess(ctx: QuotaContext, grant: Grant) -> str | None:
     """
     Why an unbound grant is revoked; None where it stays.
 
@@ -69,40 +69,40 @@ def excess(desk: Desk, grant: Grant) -> str | None:
     not.
     """
     booking = grant.booking
-    quota = desk.world.quotas.get(booking.namespace)
+    quota = ctx.facts.quotas.get(booking.namespace)
     if quota is None:
         return None
-    binding = desk.world.bindings.get(booking.request)
-    if isinstance(binding, Bound) or desk.outbox.busy(subjects.binding(booking.request)):
+    binding = ctx.facts.bindings.get(booking.request)
+    if isinstance(binding, Bound) or ctx.outbox.busy(subjects.binding(booking.request)):
         return None
-    if not _is_judged(desk, grant):
+    if not _is_judged(ctx, grant):
         return None
-    alone = _is_too_much_for_one(desk, quota, booking)
+    alone = _is_too_much_for_one(ctx, quota, booking)
     if alone:
         return f"it has more {alone} than namespace {booking.namespace} allows one pod"
-    if not _is_over(desk, quota):
+    if not _is_over(ctx, quota):
         return None
     for promised in (False, True):
-        over = _beyond(desk, quota, grant, promised=promised)
+        over = _beyond(ctx, quota, grant, promised=promised)
         if over:
             return f"an earlier grant used up the quota of namespace {booking.namespace} for {over}"
     return None
 
 
-def _beyond(desk: Desk, quota: QuotaSet, grant: Grant, *, promised: bool) -> str:
+def _beyond(ctx: QuotaContext, quota: QuotaSet, grant: Grant, *, promised: bool) -> str:
     """What is too much with a grant beside those before it; empty where it stays. As `_standing`."""
-    kept, standing = _standing(desk, quota, promised=promised)
+    kept, standing = _standing(ctx, quota, promised=promised)
     for each in standing:
-        counts = desk.fleet.usage_of(each.booking.devices)
-        over = beyond(quota.total, kept + counts) or _is_too_much_for_one(desk, quota, each.booking)
-        if not over or not _is_judged(desk, each):
+        counts = ctx.cluster.usage_of(each.booking.devices)
+        over = beyond(quota.total, kept + counts) or _is_too_much_for_one(ctx, quota, each.booking)
+        if not over or not _is_judged(ctx, each):
             kept += counts
         elif each is grant:
             return over
     return ""
 
 
-def may_bind(desk: Desk, grant: Grant) -> bool:
+def may_bind(ctx: QuotaContext, grant: Grant) -> bool:
     """
     Whether everything written before a grant is known: otherwise it may still turn out to be too much.
 
@@ -110,49 +110,49 @@ def may_bind(desk: Desk, grant: Grant) -> bool:
     a decision to revoke a grant may land at any time: no pod is bound to it before that is settled.
     """
     booking = grant.booking
-    if desk.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
+    if ctx.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
         return False
-    return _written_at(desk, booking) <= desk.world.book_read
+    return _written_at(ctx, booking) <= ctx.facts.book_read
 
 
-def await_reading(desk: Desk, grant: Grant) -> None:
+def await_reading(ctx: QuotaContext, grant: Grant) -> None:
     """A grant that may not be bound yet is looked at again when everything written before it was read."""
-    sequence = _written_at(desk, grant.booking)
-    if sequence > desk.world.book_read:
-        desk.over_quota.await_reading(sequence, grant.booking.request)
+    sequence = _written_at(ctx, grant.booking)
+    if sequence > ctx.facts.book_read:
+        ctx.over_quota.await_reading(sequence, grant.booking.request)
 
 
-def note_read(desk: Desk) -> None:
+def note_read(ctx: QuotaContext) -> None:
     """More of BOOK is known: grants that waited for that may be bound."""
-    for request in desk.over_quota.read(desk.world.book_read):
-        desk.changed_requests[request] = None
+    for request in ctx.over_quota.read(ctx.facts.book_read):
+        ctx.changed_requests[request] = None
 
 
-def _is_over(desk: Desk, quota: QuotaSet) -> bool:
+def _is_over(ctx: QuotaContext, quota: QuotaSet) -> bool:
     """Whether a namespace is over its limits, for whatever reason."""
-    return bool(beyond(quota.total, usage(desk, quota.namespace)))
+    return bool(beyond(quota.total, usage(ctx, quota.namespace)))
 
 
-def _is_too_much_for_one(desk: Desk, quota: QuotaSet, booking: Booking) -> str:
+def _is_too_much_for_one(ctx: QuotaContext, quota: QuotaSet, booking: Booking) -> str:
     """The dimension in which a booking exceeds the limit of one pod; empty where none."""
-    return beyond(quota.request, desk.fleet.usage_of(booking.devices))
+    return beyond(quota.request, ctx.cluster.usage_of(booking.devices))
 
 
-def _is_limited_since(desk: Desk, booking: Booking) -> bool:
+def _is_limited_since(ctx: QuotaContext, booking: Booking) -> bool:
     """Whether a booking was written to the ledger after its namespace's limits."""
     limits = subjects.quota(booking.namespace).subject
-    return booking.namespace in desk.world.quotas and _written_at(desk, booking) > desk.world.sequences.get(limits, 0)
+    return booking.namespace in ctx.facts.quotas and _written_at(ctx, booking) > ctx.facts.sequences.get(limits, 0)
 
 
-def _is_judged(desk: Desk, grant: Grant) -> bool:
+def _is_judged(ctx: QuotaContext, grant: Grant) -> bool:
     """Whether a grant may be revoked: it was decided under these limits, and its pod does not have it."""
     booking = grant.booking
-    if grant.adopted or not _is_limited_since(desk, booking):
+    if grant.adopted or not _is_limited_since(ctx, booking):
         return False
-    return not is_held(desk.world.requests.get(booking.request), booking.allocation)
+    return not is_held(ctx.facts.requests.get(booking.request), booking.allocation)
 
 
-def _standing(desk: Desk, quota: QuotaSet, *, promised: bool) -> tuple[Usage, list[Grant]]:
+def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Usage, list[Grant]]:
     """
     The bound bookings of a namespace, and its other grants, in the order of the ledger.
 
@@ -160,38 +160,38 @@ def _standing(desk: Desk, quota: QuotaSet, *, promised: bool) -> tuple[Usage, li
     taken, and the predecessors are gone.
     """
     opened: dict[AllocationId, Booking] = {}
-    for allocation in desk.fleet.accounts.opened(quota.namespace):
-        booking = desk.fleet.booking(allocation)
+    for allocation in ctx.cluster.accounts.opened(quota.namespace):
+        booking = ctx.cluster.booking(allocation)
         if booking is not None:
             opened[allocation] = booking
-    grants = [entry for each in opened if isinstance(entry := desk.world.ledger.get(each), Grant)]
-    promises = [grant for grant in grants if is_promise(desk, grant)]
-    bound = usage(desk, quota.namespace) - total(desk.fleet.usage_of(each.devices) for each in opened.values())
+    grants = [entry for each in opened if isinstance(entry := ctx.facts.ledger.get(each), Grant)]
+    promises = [grant for grant in grants if is_promise(ctx, grant)]
+    bound = usage(ctx, quota.namespace) - total(ctx.cluster.usage_of(each.devices) for each in opened.values())
     if not promised:
-        return bound, _in_order(desk, grants, {each.booking.allocation: None for each in promises})
-    left_out = {each.booking.allocation: None for each in promises if _has_another(desk, each)}
+        return bound, _in_order(ctx, grants, {each.booking.allocation: None for each in promises})
+    left_out = {each.booking.allocation: None for each in promises if _has_another(ctx, each)}
     exchanges = [each for each in promises if is_exchange(each) and each.booking.allocation not in left_out]
     left_out |= {each: None for exchange in exchanges for each in exchange.after}
     kept = [promise for promise in promises if promise.booking.allocation not in left_out]
     awaited = {each: None for promise in kept for each in promise.after}  # gone when the reserved place is taken
     for allocation in awaited:
-        booking = desk.fleet.booking(allocation)
+        booking = ctx.cluster.booking(allocation)
         if booking is not None and booking.namespace == quota.namespace and allocation not in opened:
-            bound -= desk.fleet.usage_of(booking.devices)
-    return bound, _in_order(desk, grants, left_out | awaited)
+            bound -= ctx.cluster.usage_of(booking.devices)
+    return bound, _in_order(ctx, grants, left_out | awaited)
 
 
-def _in_order(desk: Desk, grants: list[Grant], but: dict[AllocationId, None]) -> list[Grant]:
+def _in_order(ctx: QuotaContext, grants: list[Grant], but: dict[AllocationId, None]) -> list[Grant]:
     """Grants in the order of the ledger."""
     standing = [grant for grant in grants if grant.booking.allocation not in but]
-    return sorted(standing, key=lambda grant: _written_at(desk, grant.booking))
+    return sorted(standing, key=lambda grant: _written_at(ctx, grant.booking))
 
 
-def _has_another(desk: Desk, promise: Grant) -> bool:
+def _has_another(ctx: QuotaContext, promise: Grant) -> bool:
     """Whether the request of a reservation has another grant: it will have one of them."""
-    entries = (desk.world.ledger[each] for each in desk.world.allocations_of.get(promise.booking.request, ()))
-    return any(isinstance(entry, Grant) and not is_promise(desk, entry) for entry in entries)
+    entries = (ctx.facts.ledger[each] for each in ctx.facts.allocations_of.get(promise.booking.request, ()))
+    return any(isinstance(entry, Grant) and not is_promise(ctx, entry) for entry in entries)
 
 
-def _written_at(desk: Desk, booking: Booking) -> int:
-    return desk.world.sequences.get(subjects.ledger(booking.node, booking.allocation).subject, 0)
+def _written_at(ctx: QuotaContext, booking: Booking) -> int:
+    return ctx.facts.sequences.get(subjects.ledger(booking.node, booking.allocation).subject, 0)

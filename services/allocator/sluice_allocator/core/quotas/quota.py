@@ -22,8 +22,8 @@ from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
 from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
+from sluice_allocator.core.quotas.retry import QuotaContext
 from sluice_allocator.core.quotas.unadopted_usage import least_of, silent_source, usage_unbooked
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import is_promise
 
 DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
@@ -96,26 +96,26 @@ def _number(dimension: str, number: int) -> str:
 # -- what others ask ----------------------------------------------------------------------------------------------
 
 
-def usage_of(desk: Desk, devices: Iterable[DeviceGrant]) -> Usage:
+def usage_of(ctx: QuotaContext, devices: Iterable[DeviceGrant]) -> Usage:
     """The usage of such devices."""
-    return desk.fleet.usage_of(devices)
+    return ctx.cluster.usage_of(devices)
 
 
-def usage(desk: Desk, namespace: str) -> Usage:
+def usage(ctx: QuotaContext, namespace: str) -> Usage:
     """The usage of a namespace: granted, reserved, or being revoked."""
-    return desk.fleet.accounts.used(namespace)
+    return ctx.cluster.accounts.used(namespace)
 
 
-def guaranteed(desk: Desk, namespace: str) -> Amounts:
+def guaranteed(ctx: QuotaContext, namespace: str) -> Amounts:
     """A namespace's guarantee. None: no guarantee in a dimension."""
-    quota = desk.world.quotas.get(namespace)
+    quota = ctx.facts.quotas.get(namespace)
     return quota.guaranteed if quota is not None else NO_AMOUNTS
 
 
-def keeps_guarantee(desk: Desk, namespace: str, lost: Usage) -> bool:
+def keeps_guarantee(ctx: QuotaContext, namespace: str, lost: Usage) -> bool:
     """Whether a namespace that loses so much still has its guarantee in the dimensions that it loses."""
-    left = usage(desk, namespace) - lost
-    sure = guaranteed(desk, namespace)
+    left = usage(ctx, namespace) - lost
+    sure = guaranteed(ctx, namespace)
     return all(
         limit is None or taken == 0 or rest >= limit
         for (_, limit, rest), (_, _, taken) in zip(_by_dimension(sure, left), _by_dimension(sure, lost), strict=True)
@@ -123,7 +123,7 @@ def keeps_guarantee(desk: Desk, namespace: str, lost: Usage) -> bool:
 
 
 def forbids(
-    desk: Desk, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
+    ctx: QuotaContext, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
 ) -> Exceeded | None:
     """
     Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
@@ -131,17 +131,17 @@ def forbids(
     `granted` is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden,
     even if a namespace is over its limits.
     """
-    quota = desk.world.quotas.get(namespace)
+    quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
-    others = usage(desk, namespace) - counts + usage_unbooked(desk, namespace, None)
+    others = usage(ctx, namespace) - counts + usage_unbooked(ctx, namespace, None)
     before = granted if granted is not None else counts
     grows = {name for (name, _, had), (_, _, has) in _pairs(before, after) if has > had}
     return next((each for each in _exceeded(quota, others, after) if each.dimension in grows), None)
 
 
 def forbids_place(
-    desk: Desk,
+    ctx: QuotaContext,
     request: RequestId | None,
     namespace: str,
     devices: Iterable[DeviceGrant],
@@ -153,49 +153,51 @@ def forbids_place(
     With `after` the devices are had when those are gone, so their usage does not count if they are of the same
     namespace. Nor does what is reserved for `request`: it has one or the other.
     """
-    quota = desk.world.quotas.get(namespace)
+    quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return ()
-    promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
-    instead = {*after, *(each for each in promised if _is_promise(desk, each))}
-    used = usage(desk, namespace) + usage_unbooked(desk, namespace, request)
-    others = used - total(_booked(desk, namespace, instead))
-    return _exceeded(quota, others, desk.fleet.usage_of(devices))
+    promised = ctx.facts.allocations_of.get(request, ()) if request is not None else ()
+    instead = {*after, *(each for each in promised if _is_promise(ctx, each))}
+    used = usage(ctx, namespace) + usage_unbooked(ctx, namespace, request)
+    others = used - total(_booked(ctx, namespace, instead))
+    return _exceeded(quota, others, ctx.cluster.usage_of(devices))
 
 
-def why_waits(desk: Desk, request: RequestId | None, asking: Asking) -> NoPlace | None:
+def why_waits(ctx: QuotaContext, request: RequestId | None, asking: Asking) -> NoPlace | None:
     """Why a namespace's limits allow no place for these claims now; None where they do not forbid it."""
-    over = forbids_asking(desk, request, asking.namespace, asking.claims)
-    if over is not None or asking.namespace not in desk.world.quotas:
+    over = forbids_asking(ctx, request, asking.namespace, asking.claims)
+    if over is not None or asking.namespace not in ctx.facts.quotas:
         return over
-    found = find_place(desk.fleet, asking)
-    return no_place(forbids_place(desk, request, asking.namespace, found.devices)) if isinstance(found, Place) else None
+    found = find_place(ctx.cluster, asking)
+    return no_place(forbids_place(ctx, request, asking.namespace, found.devices)) if isinstance(found, Place) else None
 
 
-def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims: tuple[Claim, ...]) -> NoPlace | None:
+def forbids_asking(
+    ctx: QuotaContext, request: RequestId | None, namespace: str, claims: tuple[Claim, ...]
+) -> NoPlace | None:
     """The limits that any place for these claims would certainly exceed; None where one may fit."""
-    quota = desk.world.quotas.get(namespace)
+    quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
-    unknown = why_unknown(desk, request, namespace)
+    unknown = why_unknown(ctx, request, namespace)
     if unknown is not None:
         return unknown
-    promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
-    own = total(_booked(desk, namespace, {each for each in promised if _is_promise(desk, each)}))
-    others = usage(desk, namespace) - own + usage_unbooked(desk, namespace, request)
-    return no_place(_exceeded(quota, others, least_of(desk, claims)))
+    promised = ctx.facts.allocations_of.get(request, ()) if request is not None else ()
+    own = total(_booked(ctx, namespace, {each for each in promised if _is_promise(ctx, each)}))
+    others = usage(ctx, namespace) - own + usage_unbooked(ctx, namespace, request)
+    return no_place(_exceeded(quota, others, least_of(ctx, claims)))
 
 
-def why_unknown(desk: Desk, request: RequestId | None, namespace: str) -> NoPlace | None:
+def why_unknown(ctx: QuotaContext, request: RequestId | None, namespace: str) -> NoPlace | None:
     """Why the usage of a namespace with limits is unknown; None where it is known."""
-    quota = desk.world.quotas.get(namespace)
-    silent = silent_source(desk, request) if quota is not None and quota.total != NO_AMOUNTS else None
+    quota = ctx.facts.quotas.get(namespace)
+    silent = silent_source(ctx, request) if quota is not None and quota.total != NO_AMOUNTS else None
     return _nobody_knows(namespace, silent) if silent is not None else None
 
 
-def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:
+def never_allows(ctx: QuotaContext, namespace: str, least: Usage) -> Exceeded | None:
     """The first limit that would exclude so much even if the namespace had nothing else."""
-    quota = desk.world.quotas.get(namespace)
+    quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
     rows = _by_dimension(quota.total, least)
@@ -242,17 +244,17 @@ def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, in
     return zip(_by_dimension(NO_AMOUNTS, one), _by_dimension(NO_AMOUNTS, other), strict=True)
 
 
-def _booked(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
+def _booked(ctx: QuotaContext, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
     """The usage of those allocations that are booked, and of a namespace."""
     for allocation in allocations:
-        booking = desk.fleet.booking(allocation)
+        booking = ctx.cluster.booking(allocation)
         if booking is not None and booking.namespace == namespace:
-            yield desk.fleet.usage_of(booking.devices)
+            yield ctx.cluster.usage_of(booking.devices)
 
 
-def _is_promise(desk: Desk, allocation: AllocationId) -> bool:
-    entry = desk.world.ledger.get(allocation)
-    return isinstance(entry, Grant) and is_promise(desk, entry)
+def _is_promise(ctx: QuotaContext, allocation: AllocationId) -> bool:
+    entry = ctx.facts.ledger.get(allocation)
+    return isinstance(entry, Grant) and is_promise(ctx, entry)
 
 
 def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
@@ -265,40 +267,40 @@ def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
 # -- what was changed ---------------------------------------------------------------------------------------------
 
 
-def limits_changed(desk: Desk, namespace: str) -> None:
+def limits_changed(ctx: QuotaContext, namespace: str) -> None:
     """A namespace's limits changed or are gone: its waiting requests are looked at again."""
-    _try_again(desk, lambda asked: asked.namespace == namespace)
-    desk.over_quota.wake(namespace)
+    _try_again(ctx, lambda asked: asked.namespace == namespace)
+    ctx.over_quota.wake(namespace)
 
 
-def source_has_spoken(desk: Desk, source: SourceName) -> None:
+def source_has_spoken(ctx: QuotaContext, source: SourceName) -> None:
     """A source published all of its requests: look again at those that waited for that."""
-    was_complete = desk.over_quota.complete.pop(source, False) is not False
-    if source not in desk.world.sources:
+    was_complete = ctx.over_quota.complete.pop(source, False) is not False
+    if source not in ctx.facts.sources:
         return
-    desk.over_quota.complete[source] = None
-    if was_complete or not desk.world.quotas:
+    ctx.over_quota.complete[source] = None
+    if was_complete or not ctx.facts.quotas:
         return
-    _try_again(desk, lambda asked: asked.source == source and asked.namespace in desk.world.quotas)
-    for namespace in desk.world.quotas:
-        desk.over_quota.wake(namespace)
+    _try_again(ctx, lambda asked: asked.source == source and asked.namespace in ctx.facts.quotas)
+    for namespace in ctx.facts.quotas:
+        ctx.over_quota.wake(namespace)
 
 
-def _try_again(desk: Desk, concerns: Callable[[AllocationRequested], bool]) -> None:
+def _try_again(ctx: QuotaContext, concerns: Callable[[AllocationRequested], bool]) -> None:
     """Not only requests set aside: others had a place that takes too much, and groups are tried as one."""
 
     def is_concerned(request: RequestId) -> bool:
-        asked = desk.world.requests.get(request)
+        asked = ctx.facts.requests.get(request)
         return isinstance(asked, AllocationRequested) and concerns(asked)
 
-    waiting = dict.fromkeys(desk.queue.those(is_concerned))
-    desk.changed_requests |= waiting
-    desk.to_try |= waiting
+    waiting = dict.fromkeys(ctx.queue.those(is_concerned))
+    ctx.changed_requests |= waiting
+    ctx.to_try |= waiting
 
 
-def look_at_given_back(desk: Desk) -> None:
+def look_at_given_back(ctx: QuotaContext) -> None:
     """Namespaces have less than before: their requests that wait for that are tried again."""
-    for namespace in desk.fleet.accounts.given_back:
-        if desk.queue.aside_after(namespace, None) is not None:
-            desk.over_quota.wake(namespace)
-    desk.fleet.accounts.given_back.clear()
+    for namespace in ctx.cluster.accounts.given_back:
+        if ctx.queue.aside_after(namespace, None) is not None:
+            ctx.over_quota.wake(namespace)
+    ctx.cluster.accounts.given_back.clear()

@@ -9,10 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.ids import RequestId, RunId, SourceName
 from sluice.contracts.messages import Claim
+from sluice.contracts.outbox import Outbox
 from sluice.contracts.quotas.usage import NOTHING, Usage, total
+from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.sorted_keys import QueueKey
+from sluice_allocator.core.state.context import Context
 
 LEAST_REMEMBERED = 4096
 """Most different requests whose least usage is remembered."""
@@ -126,3 +129,17 @@ class QuotaRetry:
             self._least.clear()
         self._least[claims, models] = least
         return least
+
+
+class QuotaContext(Context):
+    """With what quotas remember."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """Nothing is remembered."""
+        super().__init__(run, rules, outbox)
+        self.over_quota = QuotaRetry()
+
+    @property
+    def nothing_else_to_do(self) -> bool:
+        """Nor a namespace to be offered what it released."""
+        return not self.over_quota.woken and super().nothing_else_to_do

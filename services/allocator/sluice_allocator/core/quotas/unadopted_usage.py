@@ -10,47 +10,47 @@ from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, Claim
 from sluice.contracts.quotas.usage import NOTHING, Usage
 from sluice_allocator.core.placement import least_usage
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.quotas.retry import QuotaContext
 
 
-def look_at_held(desk: Desk, request: RequestId) -> None:
+def look_at_held(ctx: QuotaContext, request: RequestId) -> None:
     """A request or the ledger entry of its slice changed: does its source remember a slice without an entry?"""
-    asked = desk.world.requests.get(request)
-    unbooked = desk.over_quota.unbooked
+    asked = ctx.facts.requests.get(request)
+    unbooked = ctx.over_quota.unbooked
     held = asked.held if isinstance(asked, AllocationRequested) else None
-    if isinstance(asked, AllocationRequested) and held is not None and held.allocation not in desk.world.ledger:
+    if isinstance(asked, AllocationRequested) and held is not None and held.allocation not in ctx.facts.ledger:
         unbooked.put(request, asked.namespace, asked.claims)
         return
     namespace = unbooked.drop(request)
-    if namespace is not None and namespace in desk.world.quotas:
-        desk.over_quota.wake(namespace)  # what is booked may be less, or nothing
+    if namespace is not None and namespace in ctx.facts.quotas:
+        ctx.over_quota.wake(namespace)  # what is booked may be less, or nothing
 
 
-def usage_unbooked(desk: Desk, namespace: str, but: RequestId | None) -> Usage:
+def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> Usage:
     """The least usage of a namespace's requests without a booking, except `but`."""
-    claims_of = desk.over_quota.unbooked.claims_of.get(namespace)
+    claims_of = ctx.over_quota.unbooked.claims_of.get(namespace)
     if claims_of is None:
         return NOTHING
-    models = len(desk.fleet.models())
-    used = desk.over_quota.unbooked.sum_up(namespace, models, lambda claims: least_of(desk, claims))
-    return used - least_of(desk, claims_of[but]) if but in claims_of else used
+    models = len(ctx.cluster.models())
+    used = ctx.over_quota.unbooked.sum_up(namespace, models, lambda claims: least_of(ctx, claims))
+    return used - least_of(ctx, claims_of[but]) if but in claims_of else used
 
 
-def silent_source(desk: Desk, request: RequestId | None) -> SourceName | None:
+def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
     """
     The source of a request while it has not published all of its requests in this incarnation of the broker; else
     None.
     """
-    asked = desk.world.requests.get(request) if request is not None else None
-    if not isinstance(asked, AllocationRequested) or asked.source in desk.world.sources:
+    asked = ctx.facts.requests.get(request) if request is not None else None
+    if not isinstance(asked, AllocationRequested) or asked.source in ctx.facts.sources:
         return None
     return asked.source
 
 
-def least_of(desk: Desk, claims: tuple[Claim, ...]) -> Usage:
+def least_of(ctx: QuotaContext, claims: tuple[Claim, ...]) -> Usage:
     """The least usage of such claims, on any GPU of the fleet."""
-    models = len(desk.fleet.models())
-    least = desk.over_quota.known_least(claims, models)
+    models = len(ctx.cluster.models())
+    least = ctx.over_quota.known_least(claims, models)
     if least is None:
-        least = desk.over_quota.remember_least(claims, models, least_usage(desk.fleet, claims))
+        least = ctx.over_quota.remember_least(claims, models, least_usage(ctx.cluster, claims))
     return least

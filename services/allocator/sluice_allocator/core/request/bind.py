@@ -18,11 +18,11 @@ from sluice.contracts.messages import (
     Released,
     SliceReady,
 )
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
 from sluice_allocator.core.request.grant_warnings import advice
 from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
 
 
@@ -33,19 +33,19 @@ def bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[Alloc
     return {held.allocation: grants[held.allocation]}
 
 
-def _keeps_time(desk: Desk, grant: Grant) -> bool:
+def _keeps_time(ctx: SchedulerContext, grant: Grant) -> bool:
     """Whether the node enforces time quotas, by its last inventory."""
-    shown = desk.shown.get(grant.booking.node)
+    shown = ctx.shown.get(grant.booking.node)
     return shown is not None and shown.time_quota
 
 
-def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
+def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
     """The `Bound` of this slice; None while it is not ready, or may not be bound."""
-    slice_ = desk.world.slices.get(allocation)
+    slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
         return None
-    if revision == 1 and not may_bind(desk, grant):
-        await_reading(desk, grant)
+    if revision == 1 and not may_bind(ctx, grant):
+        await_reading(ctx, grant)
         return None
     return Bound(
         request=grant.booking.request,
@@ -54,18 +54,18 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
         node=grant.booking.node,
         revision=revision,
         ticket=slice_.ticket,
-        containers=tuple(_containers(desk, grant, slice_)),
-        slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
-        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
+        containers=tuple(_containers(ctx, grant, slice_)),
+        slice_sequence=ctx.facts.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
+        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(ctx, grant))),
         source=grant.booking.source,
-        incarnation=desk.world.incarnation,
-        slice_operation=desk.world.slice_operations.get(allocation, OperationId("")),
+        incarnation=ctx.facts.incarnation,
+        slice_operation=ctx.facts.slice_operations.get(allocation, OperationId("")),
     )
 
 
-def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
+def _containers(ctx: SchedulerContext, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
     """Each container's environment: devices from the agent, capabilities from the request."""
-    asked = desk.world.requests.get(grant.booking.request)
+    asked = ctx.facts.requests.get(grant.booking.request)
     sets = (*reversed(asked.alternatives), asked.claims) if isinstance(asked, AllocationRequested) else ()
     chosen = {claim.container: claim.driver_capabilities for claims in sets for claim in claims}
     for each in slice_.containers:
@@ -74,35 +74,37 @@ def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[Contai
         yield msgspec.structs.replace(each, driver_capabilities=capabilities)
 
 
-def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
+def follow_bound(
+    ctx: SchedulerContext, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]
+) -> None:
     """Update a bound request: its strings and warnings follow the slice (a reboot changes them); losing it ends it."""
     entry = entries.get(binding.allocation)
     if isinstance(entry, Grant):
-        again = bound_of(desk, binding.allocation, entry, binding.revision + 1)
+        again = bound_of(ctx, binding.allocation, entry, binding.revision + 1)
         if again is None or _told(again) == _told(binding):
-            desk.conditions.clear(Condition.BINDING_DIFFERS, request)
-        elif _is_newer(desk, again, binding) or desk.conditions.is_mature(Condition.BINDING_DIFFERS, request):
-            desk.commit(subjects.binding(request), again, request)
+            ctx.conditions.clear(Condition.BINDING_DIFFERS, request)
+        elif _is_newer(ctx, again, binding) or ctx.conditions.is_mature(Condition.BINDING_DIFFERS, request):
+            ctx.commit(subjects.binding(request), again, request)
         else:
-            desk.conditions.observe(Condition.BINDING_DIFFERS, request, due=desk.now + desk.rules.rebind_anyway_s)
-    elif request in desk.committing:
+            ctx.conditions.observe(Condition.BINDING_DIFFERS, request, due=ctx.now + ctx.rules.rebind_anyway_s)
+    elif request in ctx.committing:
         return  # decided before that status was read, and not answered yet: nothing may land for what is released
     elif isinstance(entry, Closed):
-        if await_node(desk, request, None) is None:
-            release(desk, request, f"slice lost: {entry.cause}")
-    elif binding.allocation in desk.world.lost:
+        if await_node(ctx, request, None) is None:
+            release(ctx, request, f"slice lost: {entry.cause}")
+    elif binding.allocation in ctx.facts.lost:
         held = Held(node=binding.node, allocation=binding.allocation)
-        if is_unshown(desk, binding.node):
-            desk.node_waits.hold(request, binding.node)
-        elif not doubtful_ticket(desk, held) and await_node(desk, request, held) is None:
-            release(desk, request, "slice lost: it is no longer in the ledger")
+        if is_unshown(ctx, binding.node):
+            ctx.node_waits.hold(request, binding.node)
+        elif not doubtful_ticket(ctx, held) and await_node(ctx, request, held) is None:
+            release(ctx, request, "slice lost: it is no longer in the ledger")
 
 
-def bind_again(desk: Desk, late: Bound, grant: Grant) -> None:
+def bind_again(ctx: SchedulerContext, late: Bound, grant: Grant) -> None:
     """Bind a pod to its slice once that is ready, if a Bound of an earlier incarnation of the broker is late."""
-    again = bound_of(desk, grant.booking.allocation, grant, late.revision + 1)
+    again = bound_of(ctx, grant.booking.allocation, grant, late.revision + 1)
     if again is not None:
-        desk.commit(subjects.binding(late.request), again, late.request)
+        ctx.commit(subjects.binding(late.request), again, late.request)
 
 
 def _told(bound: Bound) -> tuple[object, ...]:
@@ -110,7 +112,7 @@ def _told(bound: Bound) -> tuple[object, ...]:
     return bound.ticket, bound.containers, bound.warnings
 
 
-def _is_newer(desk: Desk, again: Bound, binding: Bound) -> bool:
+def _is_newer(ctx: SchedulerContext, again: Bound, binding: Bound) -> bool:
     """
     Whether a slice's status is newer than what its pod read.
 
@@ -123,11 +125,11 @@ def _is_newer(desk: Desk, again: Bound, binding: Bound) -> bool:
     told_by, told = operation_parts(binding.slice_operation)
     if run == told_by:
         return number > told
-    head = desk.world.heads.get(binding.node)
+    head = ctx.facts.heads.get(binding.node)
     return head is not None and head.agent_run == run
 
 
-def release(desk: Desk, request: RequestId, cause: str) -> None:
+def release(ctx: SchedulerContext, request: RequestId, cause: str) -> None:
     """Publish that nothing is left of the request's slices."""
     released = Released(request=request, cause=cause)
-    desk.commit(subjects.binding(request), released, request, ttl_s=desk.rules.closing_ttl_s)
+    ctx.commit(subjects.binding(request), released, request, ttl_s=ctx.rules.closing_ttl_s)

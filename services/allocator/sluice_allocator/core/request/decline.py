@@ -9,11 +9,11 @@ Whether a place is to be released is decided in `standing` and `groups`.
 
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke, Waived
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.context import SchedulerContext
 
 
 def waived(
-    desk: Desk,
+    ctx: SchedulerContext,
     request: RequestId,
     asked: AllocationRequested,
     allocations: list[AllocationId],
@@ -26,29 +26,29 @@ def waived(
 
     Unless `alone`, the whole group releases its places, also where that was published before and is not done yet.
     """
-    before = desk.world.bindings.get(request)
+    before = ctx.facts.bindings.get(request)
     known = before.allocations if isinstance(before, Waived) else ()
-    still = tuple(each for each in known if each not in allocations and _is_taken_back(desk, each))
+    still = tuple(each for each in known if each not in allocations and _is_taken_back(ctx, each))
     return Waived(
         request=request,
         request_revision=asked.revision,
         allocations=(*still, *sorted(allocations)),
         cause=cause,
-        incarnation=desk.world.incarnation,
+        incarnation=ctx.facts.incarnation,
         source=asked.source,
         alone=alone and not (isinstance(before, Waived) and still and not before.alone),
     )
 
 
-def _is_taken_back(desk: Desk, allocation: AllocationId) -> bool:
+def _is_taken_back(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     """Whether a waived place is still to be revoked: closed entries stay in the ledger for hours."""
-    return isinstance(desk.world.ledger.get(allocation), Grant | Revoke)
+    return isinstance(ctx.facts.ledger.get(allocation), Grant | Revoke)
 
 
 def waived_for(
-    desk: Desk, request: RequestId, asked: AllocationRequested, causes: dict[AllocationId, str]
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, causes: dict[AllocationId, str]
 ) -> Waived | None:
     """The waiver of places, each for its cause; None where there are none."""
     if not causes:
         return None
-    return waived(desk, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
+    return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)

@@ -13,12 +13,12 @@ import msgspec
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import note_phase
 from sluice_allocator.core.preemption.candidates import note_revoked
 from sluice_allocator.core.request.grant_validity import AILING, why_decline, why_revoke
 from sluice_allocator.core.reservations.reservation import give_up
 from sluice_allocator.core.state.bus_cache import RequestFact
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import is_move
 
 
@@ -32,7 +32,9 @@ class GrantVerdicts(msgspec.Struct, frozen=True):
 _NOTHING = GrantVerdicts()
 
 
-def reconcile_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None) -> GrantVerdicts:
+def reconcile_entries(
+    ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None
+) -> GrantVerdicts:
     """Write what follows for each entry."""
     if not entries:
         return _NOTHING
@@ -41,31 +43,29 @@ def reconcile_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], aske
         cause = None
         if isinstance(entry, Grant):
             if entry.after and is_move(entry):
-                note_phase(desk, entry, asked)
-            cause = why_revoke(desk, entry, asked)
-            waive = (
-                why_decline(desk, entry, asked) if cause is None and isinstance(asked, AllocationRequested) else None
-            )
+                note_phase(ctx, entry, asked)
+            cause = why_revoke(ctx, entry, asked)
+            waive = why_decline(ctx, entry, asked) if cause is None and isinstance(asked, AllocationRequested) else None
             if waive is not None:
                 judged.unfit[allocation] = waive
             elif cause is None:
                 judged.standing[allocation] = entry
-        _settle_entry(desk, allocation, entry, cause)
+        _settle_entry(ctx, allocation, entry, cause)
     return judged
 
 
-def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
+def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
     """Write what follows for one entry. `cause`: why it is not to stand, if it is a Grant that is not."""
     if isinstance(entry, Closed):
         return
-    slice_ = desk.world.slices.get(allocation)
-    if isinstance(entry, Revoke) and entry.incarnation != desk.world.incarnation:
+    slice_ = ctx.facts.slices.get(allocation)
+    if isinstance(entry, Revoke) and entry.incarnation != ctx.facts.incarnation:
         cause = entry.cause  # it landed late, of an earlier incarnation, and no agent acts on it: order it again
     if cause is None and not isinstance(slice_, SliceGone):
         return
     booking = entry.booking
     address = subjects.ledger(booking.node, allocation)
-    if desk.outbox.busy(address):
+    if ctx.outbox.busy(address):
         return
     if isinstance(slice_, SliceGone):
         closed = Closed(
@@ -75,15 +75,15 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, caus
             node=booking.node,
             cause=entry.cause if isinstance(entry, Revoke) else slice_.cause,
         )
-        desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
+        ctx.commit(address, closed, booking.request, ttl_s=ctx.rules.closing_ttl_s)
         return
     if cause is not None:
         if isinstance(slice_, AILING):
-            desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
-        revoke(desk, entry, cause)
+            ctx.backoff.failed(booking.request, (device.gpu for device in booking.devices), ctx.now)
+        revoke(ctx, entry, cause)
 
 
-def revoke(desk: Desk, entry: Grant | Revoke, cause: str) -> None:
+def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
     """
     Revoke a slice, or order that again. Later decisions count without it.
 
@@ -91,32 +91,32 @@ def revoke(desk: Desk, entry: Grant | Revoke, cause: str) -> None:
     """
     booking = entry.booking
     if isinstance(entry, Grant):
-        give_up(desk, entry)
+        give_up(ctx, entry)
     order = Revoke(
         revision=entry.revision + 1,
-        incarnation=desk.world.incarnation,
-        booking=desk.counted(entry),
+        incarnation=ctx.facts.incarnation,
+        booking=ctx.counted(entry),
         cause=cause,
         after=entry.after,
     )
-    desk.commit(subjects.ledger(booking.node, booking.allocation), order, booking.request)
+    ctx.commit(subjects.ledger(booking.node, booking.allocation), order, booking.request)
     if isinstance(entry, Grant):
-        note_revoked(desk, entry)
+        note_revoked(ctx, entry)
 
 
-def settle_stray(desk: Desk, allocation: AllocationId) -> None:
+def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """
     Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread).
 
     Its agent publishes `SliceGone` until it reads `Closed`.
     """
-    slice_ = desk.world.slices.get(allocation)
-    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in desk.world.ledger:
+    slice_ = ctx.facts.slices.get(allocation)
+    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in ctx.facts.ledger:
         return
-    node = desk.world.slice_nodes[allocation]
+    node = ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
-    if not desk.outbox.busy(address):
+    if not ctx.outbox.busy(address):
         closed = Closed(
             revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
         )
-        desk.commit(address, closed, slice_.request, ttl_s=desk.rules.closing_ttl_s)
+        ctx.commit(address, closed, slice_.request, ttl_s=ctx.rules.closing_ttl_s)

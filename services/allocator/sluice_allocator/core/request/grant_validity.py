@@ -22,11 +22,11 @@ from sluice.contracts.messages import (
     SliceQuarantined,
     Waived,
 )
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import why_end_move
 from sluice_allocator.core.quotas.overcommit import excess
 from sluice_allocator.core.reservations.reservation import why_give_up
 from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import (
     DECLINED,
     SURPLUS,
@@ -49,51 +49,51 @@ their node may show them as well until its inventory is pulled.
 """
 
 
-def why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+def why_revoke(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -> str | None:
     """
     Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
     valid.
     """
-    return why_end_move(desk, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(desk, grant, asked)
+    return why_end_move(ctx, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(ctx, grant, asked)
 
 
-def _why_revoke_place(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+def _why_revoke_place(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -> str | None:
     """Why a grant that is to be bound is invalid; None when it is valid."""
     booking = grant.booking
-    binding = desk.world.bindings.get(booking.request)
-    unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(desk, booking, binding, asked)
+    binding = ctx.facts.bindings.get(booking.request)
+    unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(ctx, booking, binding, asked)
     if unwanted is not None:
         return unwanted
-    if is_too_late(desk, grant):
+    if is_too_late(ctx, grant):
         return "written before the broker was recreated: no agent will act on it"
-    slice_ = desk.world.slices.get(booking.allocation)
+    slice_ = ctx.facts.slices.get(booking.allocation)
     if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
         return f"making the slice failed: {slice_.message}"
     return None
 
 
-def why_decline(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | None:
+def why_decline(ctx: SchedulerContext, grant: Grant, asked: AllocationRequested) -> str | None:
     """Why no pod should be bound to an otherwise valid grant; None where it may stand."""
     booking = grant.booking
-    binding = desk.world.bindings.get(booking.request)
+    binding = ctx.facts.bindings.get(booking.request)
     if is_declined(asked, booking.allocation):
         return DECLINED
     if isinstance(binding, Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
         return None
-    slice_ = desk.world.slices.get(booking.allocation)
+    slice_ = ctx.facts.slices.get(booking.allocation)
     if isinstance(slice_, SliceDegraded):
         return f"its devices vanished before it was bound: {slice_.message}"
-    inventory = desk.world.inventories.get(booking.node)
+    inventory = ctx.facts.inventories.get(booking.node)
     if slice_ is None and not grant.adopted and inventory is not None and inventory.stale:
         return f"its slice was never reported, and its node does not answer: {inventory.stale_message}"
-    kept_out = blocking_predicate(desk.world.hosts.get(booking.node), asked.host.tolerations)
+    kept_out = blocking_predicate(ctx.facts.hosts.get(booking.node), asked.host.tolerations)
     if kept_out and not grant.adopted:
         return f"its node {kept_out}, and did before the pod was bound"
-    lost = why_lost(desk, booking.request, asked.held) if asked.held is not None else None
+    lost = why_lost(ctx, booking.request, asked.held) if asked.held is not None else None
     if lost is not None:
         return f"surplus: its pod runs where its lost slice was: {lost}"
-    given_up = why_give_up(desk, grant, asked.revision) if grant.after else None
-    return given_up or excess(desk, grant)
+    given_up = why_give_up(ctx, grant, asked.revision) if grant.after else None
+    return given_up or excess(ctx, grant)
 
 
 def _by_its_source(grant: Grant, asked: RequestFact | None, binding: BindingFact | None) -> str | None:
@@ -104,11 +104,13 @@ def _by_its_source(grant: Grant, asked: RequestFact | None, binding: BindingFact
     return None
 
 
-def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> str | None:
+def _by_its_binding(
+    ctx: SchedulerContext, booking: Booking, binding: BindingFact | None, asked: RequestFact | None
+) -> str | None:
     match binding:
         case Bound():
-            return _by_its_bound(desk, booking, binding, asked)
-        case _ if _has_another(desk, asked, booking.allocation):
+            return _by_its_bound(ctx, booking, binding, asked)
+        case _ if _has_another(ctx, asked, booking.allocation):
             return "surplus: its pod has another slice"
         case Released():
             return f"released: {binding.cause}"
@@ -120,20 +122,20 @@ def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, a
             return None
 
 
-def _by_its_bound(desk: Desk, booking: Booking, bound: Bound, asked: RequestFact | None) -> str | None:
+def _by_its_bound(ctx: SchedulerContext, booking: Booking, bound: Bound, asked: RequestFact | None) -> str | None:
     """The bound grant stands, and no other; but a pod that has, or may have, another one stays where it is."""
     held = held_instead(asked, bound)
     if asked is None or (held is not None and held.allocation == booking.allocation):
         return None
     if bound.allocation != booking.allocation:
-        return None if is_found_instead(desk, booking.allocation, bound) else SURPLUS
-    lost = why_lost(desk, booking.request, held) if held is not None else None
+        return None if is_found_instead(ctx, booking.allocation, bound) else SURPLUS
+    lost = why_lost(ctx, booking.request, held) if held is not None else None
     return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
 
 
-def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:
+def _has_another(ctx: SchedulerContext, asked: RequestFact | None, allocation: AllocationId) -> bool:
     """Whether its source remembers another slice, and that is granted: the pod is there, or nowhere."""
     held = asked.held if isinstance(asked, AllocationRequested) else None
     if held is None or held.allocation == allocation:
         return False
-    return isinstance(desk.world.ledger.get(held.allocation), Grant)
+    return isinstance(ctx.facts.ledger.get(held.allocation), Grant)

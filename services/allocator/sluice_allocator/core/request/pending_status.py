@@ -16,60 +16,60 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import tell_group_reason
-from sluice_allocator.core.request.recovery import say_why
 from sluice_allocator.core.request.resting import is_told_to_rest
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import is_held
+from sluice_allocator.core.state.pending_status import say_why
 
 
 def tell_own_reason(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a request publishes a reason of its own why it is not bound."""
-    if entries and (_tell_of_loss(desk, request, asked, entries) or _tell_of_promise(desk, request, asked, entries)):
+    if entries and (_tell_of_loss(ctx, request, asked, entries) or _tell_of_promise(ctx, request, asked, entries)):
         return True
-    if is_told_to_rest(desk, request, entries):
+    if is_told_to_rest(ctx, request, entries):
         return True
-    if request not in desk.gangs.member_of:
+    if request not in ctx.gangs.member_of:
         return False
-    desk.gangs.note_hold(request, holds=request in desk.node_waits.node_of)
-    return tell_group_reason(desk, request, asked)
+    ctx.gangs.note_hold(request, holds=request in ctx.node_waits.node_of)
+    return tell_group_reason(ctx, request, asked)
 
 
 def _tell_of_loss(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a pod's slice was lost, and its binding with the broker: nothing can be bound now."""
-    if isinstance(desk.world.answer_to(request), (Bound, Refused, Released)) or request in desk.committing:
+    if isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)) or request in ctx.committing:
         return False
-    lost = _lost_slice(desk, entries)
+    lost = _lost_slice(ctx, entries)
     if lost is None or not is_held(asked, lost.allocation):
         return False
-    node = desk.world.slice_nodes[lost.allocation]
+    node = ctx.facts.slice_nodes[lost.allocation]
     reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
-    say_why(desk, request, asked, f"its slice on {node}: {lost.message}", reason)
+    say_why(ctx, request, asked, f"its slice on {node}: {lost.message}", reason)
     return True
 
 
 def _tell_of_promise(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a request has a place that is still being freed."""
-    binding = desk.world.answer_to(request)
+    binding = ctx.facts.answer_to(request)
     if not isinstance(binding, Waived | None):
         return False
     waived = binding.allocations if binding is not None else ()
     grants = [entry for entry in entries.values() if isinstance(entry, Grant) and entry.after]
     left = [grant for grant in grants if grant.booking.allocation not in waived]
-    return any(say_for_whom_it_waits(desk, request, asked, grant) for grant in left)
+    return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
 
 
-def _lost_slice(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
+def _lost_slice(ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
     """The status of a granted slice whose devices vanished."""
     for allocation, entry in entries.items():
-        slice_ = desk.world.slices.get(allocation)
+        slice_ = ctx.facts.slices.get(allocation)
         if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):
             return slice_
     return None

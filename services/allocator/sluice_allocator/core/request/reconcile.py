@@ -32,7 +32,8 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import Refusal
-from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, waiver
+from sluice_allocator.core.context import SchedulerContext
+from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
 from sluice_allocator.core.placement import asking_of, further_askings, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
@@ -46,7 +47,6 @@ from sluice_allocator.core.request.release import reconcile_ended
 from sluice_allocator.core.request.resting import tell_backoff
 from sluice_allocator.core.serve.offers import stands_alone, try_at_once, wait
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import (
     DECLINED,
     doubtful_ticket,
@@ -59,34 +59,34 @@ from sluice_allocator.core.state.facts import (
 from sluice_allocator.core.state.grant_facts import is_promise
 
 
-def reconcile_request(desk: Desk, request: RequestId) -> None:
+def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     """Reconcile one request."""
-    if desk.node_waits.node_of:
-        desk.node_waits.let_go(request)
-    asked = desk.world.requests.get(request)
-    know_group(desk, request, asked)
-    entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
-    judged = reconcile_entries(desk, entries, asked)
-    reconcile_eviction(desk, request, entries)
-    look_at_movable(desk, request, asked, entries)
+    if ctx.node_waits.node_of:
+        ctx.node_waits.let_go(request)
+    asked = ctx.facts.requests.get(request)
+    know_group(ctx, request, asked)
+    entries = {a: ctx.facts.ledger[a] for a in ctx.facts.allocations_of.get(request, ())}
+    judged = reconcile_entries(ctx, entries, asked)
+    reconcile_eviction(ctx, request, entries)
+    look_at_movable(ctx, request, asked, entries)
     if isinstance(asked, AllocationRequested):
-        _settle_asked(desk, request, asked, entries, judged)
-        has_reason = tell_own_reason(desk, request, asked, entries)
+        _settle_asked(ctx, request, asked, entries, judged)
+        has_reason = tell_own_reason(ctx, request, asked, entries)
     else:
-        desk.queue.remove(request)
-        reconcile_ended(desk, request, asked, entries)
+        ctx.queue.remove(request)
+        reconcile_ended(ctx, request, asked, entries)
         has_reason = False
     if not has_reason:
-        _end_waiting(desk, request)
-    if desk.gangs.member_of:
-        desk.gangs.note_looked_at(request)
+        _end_waiting(ctx, request)
+    if ctx.gangs.member_of:
+        ctx.gangs.note_looked_at(request)
 
 
 # -- a request that somebody wants --------------------------------------------------------------------------------
 
 
 def _settle_asked(
-    desk: Desk,
+    ctx: SchedulerContext,
     request: RequestId,
     asked: AllocationRequested,
     entries: dict[AllocationId, LedgerEntry],
@@ -94,41 +94,41 @@ def _settle_asked(
 ) -> None:
     """Write what follows for a request with these ledger `entries`."""
     address = subjects.binding(request)
-    binding = desk.world.bindings.get(request)
-    if desk.outbox.busy(address) or isinstance(binding, Released):
-        desk.queue.remove(request)
+    binding = ctx.facts.bindings.get(request)
+    if ctx.outbox.busy(address) or isinstance(binding, Released):
+        ctx.queue.remove(request)
         return
     if isinstance(binding, Bound):
-        desk.queue.remove(request)
-        _settle_bound(desk, asked, binding, entries, judged)
+        ctx.queue.remove(request)
+        _settle_bound(ctx, asked, binding, entries, judged)
         return
-    grants = {a: e for a, e in judged.standing.items() if not is_kept(desk, e)}
+    grants = {a: e for a, e in judged.standing.items() if not is_kept(ctx, e)}
     held = asked.held
-    if held is not None and held.allocation not in grants and _keep_pinned(desk, request, asked, entries, judged):
-        desk.queue.remove(request)
+    if held is not None and held.allocation not in grants and _keep_pinned(ctx, request, asked, entries, judged):
+        ctx.queue.remove(request)
         return
-    answer = _answer(desk, request, asked, grants) or waived_for(desk, request, asked, judged.unfit)
+    answer = _answer(ctx, request, asked, grants) or waived_for(ctx, request, asked, judged.unfit)
     if answer is not None:
-        desk.queue.remove(request)
-        desk.commit(address, answer, request)
+        ctx.queue.remove(request)
+        ctx.commit(address, answer, request)
         return
-    if isinstance(desk.world.answer_to(request), Refused):
-        desk.queue.remove(request)
-        _judge_again(desk, request, asked)
+    if isinstance(ctx.facts.answer_to(request), Refused):
+        ctx.queue.remove(request)
+        _judge_again(ctx, request, asked)
         return
-    if request in desk.committing or not all(_may_have_another(desk, grant) for grant in grants.values()):
-        desk.queue.remove(request)
+    if request in ctx.committing or not all(_may_have_another(ctx, grant) for grant in grants.values()):
+        ctx.queue.remove(request)
         return
-    node = await_node(desk, request, asked.held)
+    node = await_node(ctx, request, asked.held)
     if node is not None:
-        desk.queue.remove(request)
-        say_that_it_waits(desk, request, asked, node)
-    elif not tell_backoff(desk, request, asked):
-        _refuse_or_queue(desk, request, asked)
+        ctx.queue.remove(request)
+        say_that_it_waits(ctx, request, asked, node)
+    elif not tell_backoff(ctx, request, asked):
+        _refuse_or_queue(ctx, request, asked)
 
 
 def _settle_bound(
-    desk: Desk,
+    ctx: SchedulerContext,
     asked: AllocationRequested,
     binding: Bound,
     entries: dict[AllocationId, LedgerEntry],
@@ -137,46 +137,46 @@ def _settle_bound(
     """Follow a pod's binding; if that is of an earlier incarnation of the broker, bind what the pod has."""
     request, instead = binding.request, held_instead(asked, binding)
     if is_declined(asked, binding.allocation):
-        no_more = waived(desk, request, asked, [binding.allocation], DECLINED, alone=True)
-        desk.commit(subjects.binding(request), no_more, request)
+        no_more = waived(ctx, request, asked, [binding.allocation], DECLINED, alone=True)
+        ctx.commit(subjects.binding(request), no_more, request)
         return
     if instead is None:
-        found = next((each for each in judged.standing if is_found_instead(desk, each, binding)), None)
+        found = next((each for each in judged.standing if is_found_instead(ctx, each, binding)), None)
         if found is not None:
-            bind_again(desk, binding, judged.standing[found])
+            bind_again(ctx, binding, judged.standing[found])
         else:
-            follow_bound(desk, request, binding, entries)
+            follow_bound(ctx, request, binding, entries)
     elif instead.allocation in judged.standing:
-        bind_again(desk, binding, judged.standing[instead.allocation])
+        bind_again(ctx, binding, judged.standing[instead.allocation])
     else:
-        _keep_pinned(desk, request, asked, entries, judged)
+        _keep_pinned(ctx, request, asked, entries, judged)
 
 
 def _answer(
-    desk: Desk, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
 ) -> Bound | Waived | None:
     """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
-    given_back = waiver(desk, request, asked, grants)
-    if given_back is not None:
-        return given_back
+    leaves = why_leave(ctx, request)
+    if leaves is not None:
+        return waived(ctx, request, asked, list(grants), leaves)
     for allocation, grant in bindable(grants, asked.held).items():
-        if grant.booking.node in desk.world.removed:
+        if grant.booking.node in ctx.facts.removed:
             continue  # bound when its agent comes back, and given up when it does not
-        bound = bound_of(desk, allocation, grant, revision=1)
+        bound = bound_of(ctx, allocation, grant, revision=1)
         if bound is not None:
-            return bound if not is_held_back(desk, request) else None
+            return bound if not is_held_back(ctx, request) else None
     return None
 
 
-def _may_have_another(desk: Desk, grant: Grant) -> bool:
+def _may_have_another(ctx: SchedulerContext, grant: Grant) -> bool:
     """Whether a request with this grant keeps its turn: for a place that is free before its own is."""
-    return is_promise(desk, grant) and not grant.evict
+    return is_promise(ctx, grant) and not grant.evict
 
 
 def _keep_pinned(
-    desk: Desk,
+    ctx: SchedulerContext,
     request: RequestId,
     asked: AllocationRequested,
     entries: dict[AllocationId, LedgerEntry],
@@ -189,106 +189,106 @@ def _keep_pinned(
     """
     held = asked.held
     assert held is not None
-    ticket = doubtful_ticket(desk, held)
+    ticket = doubtful_ticket(ctx, held)
     if ticket:
-        say_that_it_is_in_doubt(desk, request, asked, held, ticket)
+        say_that_it_is_in_doubt(ctx, request, asked, held, ticket)
         return True
-    node = await_node(desk, request, held)
+    node = await_node(ctx, request, held)
     if node is not None:
-        say_that_it_waits(desk, request, asked, node)
+        say_that_it_waits(ctx, request, asked, node)
         return True
     entry = entries.get(held.allocation)
     if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
         return True  # it is revoked, or about to be: what follows when it is gone
-    if held.allocation not in desk.world.ledger and is_unshown(desk, held.node):
-        say_that_it_waits(desk, request, asked, held.node)
+    if held.allocation not in ctx.facts.ledger and is_unshown(ctx, held.node):
+        say_that_it_waits(ctx, request, asked, held.node)
         return True
-    lost = why_lost(desk, request, held)
-    if lost is None or request in desk.committing:
+    lost = why_lost(ctx, request, held)
+    if lost is None or request in ctx.committing:
         return False
-    unfit = waived_for(desk, request, asked, judged.unfit)
+    unfit = waived_for(ctx, request, asked, judged.unfit)
     if unfit is not None:
-        desk.commit(subjects.binding(request), unfit, request)
+        ctx.commit(subjects.binding(request), unfit, request)
     elif all(isinstance(entry, Closed) for entry in entries.values()):
-        _release_lost(desk, request, asked, f"slice lost: {lost}")
+        _release_lost(ctx, request, asked, f"slice lost: {lost}")
     return True
 
 
-def _release_lost(desk: Desk, request: RequestId, asked: AllocationRequested, cause: str) -> None:
+def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, cause: str) -> None:
     """
     Publish that a lost slice of an existing pod is gone, and never over an empty subject.
 
     Over an empty subject it could land after the next wipe of the broker, when the node of its slice is back. A
     waiver, which names its incarnation, comes first; a message over that is rejected in another incarnation.
     """
-    if request in desk.world.bindings:
-        release(desk, request, cause)
+    if request in ctx.facts.bindings:
+        release(ctx, request, cause)
     else:
-        desk.commit(subjects.binding(request), waived(desk, request, asked, [], cause), request)
+        ctx.commit(subjects.binding(request), waived(ctx, request, asked, [], cause), request)
 
 
-def _refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
+def _refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
     """Why these settings never allow the request, or one of its alternatives."""
-    refusal = refuse(desk.fleet.rules, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
+    refusal = refuse(ctx.cluster.rules, asking_of(asked), max_gpus_per_node=ctx.rules.max_gpus_per_node)
     for asking in further_askings(asked) if asked.alternatives and refusal is None else ():
-        refusal = refusal or refuse(desk.fleet.rules, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
+        refusal = refusal or refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     return refusal
 
 
-def _judge_again(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
+def _judge_again(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
     """
     A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not there.
 
     It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
-    if _refusal(desk, asked) is None and desk.throttle(Condition.REFUSAL_WAIVED, request):
-        no_more = waived(desk, request, asked, [], "the reason for its refusal no longer holds")
-        desk.commit(subjects.binding(request), no_more, request)
+    if _refusal(ctx, asked) is None and ctx.throttle(Condition.REFUSAL_WAIVED, request):
+        no_more = waived(ctx, request, asked, [], "the reason for its refusal no longer holds")
+        ctx.commit(subjects.binding(request), no_more, request)
 
 
-def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
-    refusal = _refusal(desk, asked)
+def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
+    refusal = _refusal(ctx, asked)
     if refusal is not None:
-        desk.queue.remove(request)
+        ctx.queue.remove(request)
         refused = Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
-        desk.commit(subjects.binding(request), refused, request)
+        ctx.commit(subjects.binding(request), refused, request)
         return
-    if desk.rules.defragment and desk.attempts.note_new(request, desk.now):
-        desk.moves.arrived(desk.rules.defragment_arrivals, desk.rules.defragment_moves_max)
-    if take_over(desk, request, asked):
+    if ctx.rules.defragment and ctx.backoff.note_new(request, ctx.now):
+        ctx.moves.arrived(ctx.rules.defragment_arrivals, ctx.rules.defragment_moves_max)
+    if take_over(ctx, request, asked):
         return
-    if waits_with_group(desk, request):
-        if not desk.gangs.leads(request):
-            desk.queue.remove(request)
+    if waits_with_group(ctx, request):
+        if not ctx.gangs.leads(request):
+            ctx.queue.remove(request)
         return
-    shape = shape_of(asked, limited=asked.namespace in desk.world.quotas)
-    if stands_alone(desk, request):
+    shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
+    if stands_alone(ctx, request):
         shape = singleton_shape(shape, request)
-    elif desk.nothing_else_to_do and shape not in desk.queue.shapes:
-        try_at_once(desk, request, asked, shape)
+    elif ctx.nothing_else_to_do and shape not in ctx.queue.shapes:
+        try_at_once(ctx, request, asked, shape)
         return
-    if wait(desk, request, asked, shape):
-        desk.to_try[request] = None
+    if wait(ctx, request, asked, shape):
+        ctx.to_try[request] = None
 
 
 # -- telling that it waits no more -------------------------------------------------------------------------------
 
 
-def _end_waiting(desk: Desk, request: RequestId) -> None:
+def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
     """Remove the request's waiting reason once it no longer waits."""
-    if not (desk.world.waiting or desk.outbox.keeps_anything):
+    if not (ctx.facts.waiting or ctx.outbox.keeps_anything):
         return
-    if request in desk.queue or request in desk.queue.outside or request in desk.node_waits.node_of:
+    if request in ctx.queue or request in ctx.queue.outside or request in ctx.node_waits.node_of:
         return
-    if request in desk.committing:
+    if request in ctx.committing:
         return  # that may fail: it is removed when the grant is there
     address = subjects.waiting(request)
-    mine = desk.outbox.kept(address)
-    said = mine or desk.world.waiting.get(request)
+    mine = ctx.outbox.kept(address)
+    said = mine or ctx.facts.waiting.get(request)
     if (
         said is not None
         and not isinstance(said, WaitOver)
-        and (mine is not None or desk.throttle(Condition.WAIT_ENDED, request))
+        and (mine is not None or ctx.throttle(Condition.WAIT_ENDED, request))
     ):
         over = WaitOver(request=request)
-        desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)
+        ctx.outbox.keep(address, over, request=request, ttl_s=ctx.rules.closing_ttl_s)

@@ -8,42 +8,42 @@ entries are judged before (`entries`).
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Bound, Closed, LedgerEntry, Refused, Released, RequestWithdrawn, Waived
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.recovery import await_any_node, await_node
 from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact, named_by
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.facts import answer_without_slice, may_come_yet
 
 _NOBODY_ASKS = "its request is gone"
 
 
 def reconcile_ended(
-    desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
     """Settle a request that is withdrawn, rejected, or unknown (its source is silent, or published its end)."""
-    desk.conditions.clear(Condition.BINDING_DIFFERS, request)
+    ctx.conditions.clear(Condition.BINDING_DIFFERS, request)
     address = subjects.binding(request)
-    binding = desk.world.bindings.get(request)
-    if request in desk.committing or desk.outbox.busy(address):
+    binding = ctx.facts.bindings.get(request)
+    if request in ctx.committing or ctx.outbox.busy(address):
         return
     if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
         return  # `Released` is said after SliceGone, never before
-    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(desk, binding.allocation):
+    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(ctx, binding.allocation):
         return
     if isinstance(asked, RequestWithdrawn) and not asked.closing:
-        _settle_withdrawn(desk, request, asked, binding, entries)
+        _settle_withdrawn(ctx, request, asked, binding, entries)
         return
     if isinstance(asked, RequestWithdrawn):
-        desk.attempts.forget(request)
-        desk.sparing.forget(request)
-    is_late = (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(desk, request, asked, binding)
-    if is_late and await_node(desk, request, named_by(binding)) is None:
-        release(desk, request, _NOBODY_ASKS)
+        ctx.backoff.forget(request)
+        ctx.sparing.forget(request)
+    is_late = (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(ctx, request, asked, binding)
+    if is_late and await_node(ctx, request, named_by(binding)) is None:
+        release(ctx, request, _NOBODY_ASKS)
 
 
 def _settle_withdrawn(
-    desk: Desk,
+    ctx: SchedulerContext,
     request: RequestId,
     asked: RequestWithdrawn,
     binding: BindingFact | None,
@@ -52,13 +52,15 @@ def _settle_withdrawn(
     """The source waits for the message that nothing is left."""
     if isinstance(binding, Released):
         return
-    if any(await_node(desk, request, held) is not None for held in (asked.held, named_by(binding))):
+    if any(await_node(ctx, request, held) is not None for held in (asked.held, named_by(binding))):
         return
-    if entries or not await_any_node(desk, request):
-        release(desk, request, asked.cause)
+    if entries or not await_any_node(ctx, request):
+        release(ctx, request, asked.cause)
 
 
-def _landed_late(desk: Desk, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None) -> bool:
+def _landed_late(
+    ctx: SchedulerContext, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None
+) -> bool:
     """
     Whether a binding is older than the end of its request: then neither ledger nor source knows the request.
 
@@ -67,7 +69,7 @@ def _landed_late(desk: Desk, request: RequestId, asked: RequestWithdrawn | None,
     """
     match binding:
         case Bound():
-            return asked is not None or answer_without_slice(desk, request) is None
+            return asked is not None or answer_without_slice(ctx, request) is None
         case Refused() | Waived():
             return asked is not None
         case _:

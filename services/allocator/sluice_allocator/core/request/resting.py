@@ -19,40 +19,40 @@ from sluice.contracts.messages import (
     Revoke,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request.grant_validity import AILING
-from sluice_allocator.core.request.recovery import say_why
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.pending_status import say_why
 
 
-def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
+def note_taken_back(ctx: SchedulerContext, message: AnyMessage | None) -> None:
     """Another process wrote this: note whether it ends an unbound grant of this process."""
     if not isinstance(message, Revoke):
         return
     booking = message.booking
-    if not booking.allocation.startswith(f"{booking.request}_{desk.run}_"):
+    if not booking.allocation.startswith(f"{booking.request}_{ctx.run}_"):
         return
-    if booking.request not in desk.world.requests or isinstance(desk.world.bindings.get(booking.request), Bound):
+    if booking.request not in ctx.facts.requests or isinstance(ctx.facts.bindings.get(booking.request), Bound):
         return
-    if isinstance(desk.world.slices.get(booking.allocation), AILING):
+    if isinstance(ctx.facts.slices.get(booking.allocation), AILING):
         return  # this process knows why, and avoids the GPU
-    desk.attempts.taken_back(booking.request, desk.now)
+    ctx.backoff.taken_back(booking.request, ctx.now)
 
 
-def tell_backoff(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a request is in backoff now; publishes that."""
-    if not desk.attempts.rests(request, desk.now):
+    if not ctx.backoff.rests(request, ctx.now):
         return False
-    if not desk.gangs.leads(request):  # a member keeps the turn of its group, which is not tried meanwhile (`trials`)
-        desk.queue.remove(request)
+    if not ctx.gangs.leads(request):  # a member keeps the turn of its group, which is not tried meanwhile (`trials`)
+        ctx.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
-    message = f"another allocator revoked its last place; it is retried within {desk.rules.taken_back_max_s:g} s"
-    say_why(desk, request, asked, message, reason)
+    message = f"another allocator revoked its last place; it is retried within {ctx.rules.taken_back_max_s:g} s"
+    say_why(ctx, request, asked, message, reason)
     return True
 
 
-def is_told_to_rest(desk: Desk, request: RequestId, entries: Mapping[AllocationId, LedgerEntry]) -> bool:
+def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Mapping[AllocationId, LedgerEntry]) -> bool:
     """Whether a request's backoff reason still holds: no grant or binding followed."""
-    if not desk.attempts.rests(request, desk.now) or any(isinstance(entry, Grant) for entry in entries.values()):
+    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, Grant) for entry in entries.values()):
         return False
-    return not isinstance(desk.world.answer_to(request), Bound | Refused | Released)
+    return not isinstance(ctx.facts.answer_to(request), Bound | Refused | Released)

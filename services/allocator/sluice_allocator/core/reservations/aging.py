@@ -9,7 +9,11 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, RunId
+from sluice.contracts.messages import Booking, Grant
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.sorted_keys import QueueKey, SortedKeys
 
 NEVER = 1e18
@@ -104,3 +108,25 @@ class ReservedGpus:
             self.of_model[model] -= 1
             if not self.of_model[model]:
                 del self.of_model[model]
+
+
+class ReservationContext(PreemptionContext):
+    """With the times and the count of reservations."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """No request has waited, and nothing is reserved."""
+        super().__init__(run, rules, outbox)
+        self.aging = Aging()
+        self.promised = ReservedGpus()
+
+    def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
+        """A place that waits for others to end is reserved."""
+        super().grant(booking, after, evict=evict)
+        if after and not evict:
+            self.promised.count(booking.allocation, self.cluster.models_of(booking))
+
+    def roll_back(self, message: Grant) -> None:
+        """It is reserved no more, unless the ledger says otherwise."""
+        super().roll_back(message)
+        if message.booking.allocation not in self.facts.ledger:
+            self.promised.forget(message.booking.allocation)

@@ -20,9 +20,8 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement import Avoid, NoPlace
-from sluice_allocator.core.request.recovery import say_why
+from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.state.bus_cache import request_of
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import (
     comes_after_its_own,
     has_place_now,
@@ -36,60 +35,61 @@ from sluice_allocator.core.state.grant_facts import (
     named,
     unfinished,
 )
+from sluice_allocator.core.state.pending_status import say_why
 
 NAMED_MAX = 3
 """Most of the awaited pods that are named."""
 
 
-def not_from_others(desk: Desk, request: RequestId) -> Avoid:
+def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
     """
     GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there.
 
     Its revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have
     been evicted for nothing, and the reservation be given up and made again, without end.
     """
-    avoid = desk.attempts.avoided(request, desk.now)
-    for allocation in desk.world.allocations_of.get(request, ()):
-        entry = desk.world.ledger[allocation]
-        if isinstance(entry, Closed) or (isinstance(entry, Grant) and not is_being_revoked(desk, entry)):
+    avoid = ctx.backoff.avoided(request, ctx.now)
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        entry = ctx.facts.ledger[allocation]
+        if isinstance(entry, Closed) or (isinstance(entry, Grant) and not is_being_revoked(ctx, entry)):
             continue
-        if not is_gone(desk, allocation):
-            node = desk.fleet.nodes.get(entry.booking.node)
+        if not is_gone(ctx, allocation):
+            node = ctx.cluster.nodes.get(entry.booking.node)
             avoid |= frozenset(gpu.report.uuid for gpu in node.all_gpus) if node is not None else frozenset()
     return avoid
 
 
-def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
+def why_give_up(ctx: ReservationContext, promised: Grant, revision: int) -> str | None:
     """
     Why a grant that still waits for others is invalid; None when it is valid.
 
     `revision` is the request's current one, 0 while it is unknown.
     """
-    if not is_promise(desk, promised) or _was_made(desk, promised):
+    if not is_promise(ctx, promised) or _was_made(ctx, promised):
         return None
     booking = promised.booking
-    if has_place_now(desk, promised):
+    if has_place_now(ctx, promised):
         return "another place was free earlier"
     if revision > booking.request_revision:
         return "the request was edited after its place was reserved"
-    if desk.fleet.has_room_beside(booking) and not _takes_over(desk, promised):
+    if ctx.cluster.has_room_beside(booking) and not _takes_over(ctx, promised):
         return "the pods it waited for were resized: its place is free beside them"
-    gpus = (desk.fleet.gpus.get(device.gpu) for device in booking.devices)
-    lost = {desk.fleet.why_unusable(gpu) for gpu in gpus if gpu is not None}
+    gpus = (ctx.cluster.gpus.get(device.gpu) for device in booking.devices)
+    lost = {ctx.cluster.why_unusable(gpu) for gpu in gpus if gpu is not None}
     if lost & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY}:
         return f"its reserved place on {booking.node} can no longer be used"
-    stuck = _stuck(desk, promised)
+    stuck = _stuck(ctx, promised)
     if stuck:
-        return f"its place on {booking.node} could not be freed: {', '.join(_name_of(desk, each) for each in stuck)}"
-    others = (each for each in _promises_of(desk, booking.request) if each.booking.allocation not in promised.after)
-    if any(is_earlier(desk, other, promised) for other in others):
+        return f"its place on {booking.node} could not be freed: {', '.join(_name_of(ctx, each) for each in stuck)}"
+    others = (each for each in _promises_of(ctx, booking.request) if each.booking.allocation not in promised.after)
+    if any(is_earlier(ctx, other, promised) for other in others):
         return "an earlier place is reserved for it"
     return None
 
 
-def _takes_over(desk: Desk, promised: Grant) -> bool:
+def _takes_over(ctx: ReservationContext, promised: Grant) -> bool:
     """Whether it comes after a place that was kept for it and is ending now: its own, whatever is free beside it."""
-    before = (desk.world.ledger.get(each) for each in unfinished(desk, promised))
+    before = (ctx.facts.ledger.get(each) for each in unfinished(ctx, promised))
     return promised.evict and all(_was_kept(each) for each in before)
 
 
@@ -98,7 +98,7 @@ def _was_kept(entry: LedgerEntry | None) -> bool:
     return is_move(entry) if isinstance(entry, Grant) else isinstance(entry, Revoke) and comes_after_its_own(entry)
 
 
-def _was_made(desk: Desk, promised: Grant) -> bool:
+def _was_made(ctx: ReservationContext, promised: Grant) -> bool:
     """
     Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
 
@@ -106,114 +106,109 @@ def _was_made(desk: Desk, promised: Grant) -> bool:
     proves the same.
     """
     booking = promised.booking
-    binding = desk.world.bindings.get(booking.request)
+    binding = ctx.facts.bindings.get(booking.request)
     if isinstance(binding, Bound) and binding.allocation == booking.allocation:
         return True
-    return isinstance(desk.world.slices.get(promised.booking.allocation), SliceReady | SliceDegraded)
+    return isinstance(ctx.facts.slices.get(promised.booking.allocation), SliceReady | SliceDegraded)
 
 
-def _stuck(desk: Desk, promised: Grant) -> tuple[AllocationId, ...]:
+def _stuck(ctx: ReservationContext, promised: Grant) -> tuple[AllocationId, ...]:
     """Predecessors whose pods should have been evicted by now; or that may not be waited for."""
-    left = unfinished(desk, promised)
+    left = unfinished(ctx, promised)
     if not promised.evict:
-        return tuple(each for each in left if is_in_quarantine(desk, each))
-    return tuple(each for each in left if _is_overdue(desk, desk.world.ledger[each]))
+        return tuple(each for each in left if is_in_quarantine(ctx, each))
+    return tuple(each for each in left if _is_overdue(ctx, ctx.facts.ledger[each]))
 
 
-def _is_overdue(desk: Desk, entry: LedgerEntry) -> bool:
+def _is_overdue(ctx: ReservationContext, entry: LedgerEntry) -> bool:
     request = request_of(entry)
-    done = isinstance(entry, Revoke) or isinstance(desk.world.evicted.get(request), EvictionDone)
-    return desk.sparing.is_overdue(request, desk.now, done=done)
+    done = isinstance(entry, Revoke) or isinstance(ctx.facts.evicted.get(request), EvictionDone)
+    return ctx.sparing.is_overdue(request, ctx.now, done=done)
 
 
-def give_up(desk: Desk, promised: Grant) -> None:
+def give_up(ctx: ReservationContext, promised: Grant) -> None:
     """A reservation is revoked: pods that could not be evicted for it are exempt for a while."""
-    for each in _stuck(desk, promised) if promised.evict else ():
-        desk.sparing.failed(request_of(desk.world.ledger[each]), desk.now)
-        desk.sparing.look[each] = None
+    for each in _stuck(ctx, promised) if promised.evict else ():
+        ctx.sparing.failed(request_of(ctx.facts.ledger[each]), ctx.now)
+        ctx.sparing.look[each] = None
 
 
-def _promises_of(desk: Desk, request: RequestId) -> list[Grant]:
+def _promises_of(ctx: ReservationContext, request: RequestId) -> list[Grant]:
     """The valid reservations of a request, as far as is known: none that was waived, or is being revoked."""
-    binding = desk.world.bindings.get(request)
+    binding = ctx.facts.bindings.get(request)
     waived = binding.allocations if isinstance(binding, Waived) else ()
-    left = (each for each in desk.world.allocations_of.get(request, ()) if each not in waived)
-    entries = (desk.world.ledger[allocation] for allocation in left)
-    grants = (entry for entry in entries if isinstance(entry, Grant) and is_promise(desk, entry))
-    return [grant for grant in grants if not is_being_revoked(desk, grant)]
+    left = (each for each in ctx.facts.allocations_of.get(request, ()) if each not in waived)
+    entries = (ctx.facts.ledger[allocation] for allocation in left)
+    grants = (entry for entry in entries if isinstance(entry, Grant) and is_promise(ctx, entry))
+    return [grant for grant in grants if not is_being_revoked(ctx, grant)]
 
 
-def look_at_promises_on(desk: Desk, node: NodeName) -> None:
+def look_at_promises_on(ctx: ReservationContext, node: NodeName) -> None:
     """A node's use changed: look again at the requests with reservations there."""
-    known = desk.fleet.nodes.get(node)
+    known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():
-        entry = desk.world.ledger.get(allocation)
+        entry = ctx.facts.ledger.get(allocation)
         if isinstance(entry, Grant) and entry.after:
-            desk.changed_requests[entry.booking.request] = None
-            _count(desk, allocation)
+            ctx.changed_requests[entry.booking.request] = None
+            _count(ctx, allocation)
 
 
-def is_about_promises(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
+def is_about_promises(ctx: ReservationContext, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
     """Whether an entry waits for others, did so until now, or is waited for. Most never do."""
-    world = desk.world
+    world = ctx.facts
     waits = isinstance(entry, Grant) and bool(entry.after)
-    counted = allocation in desk.promised  # its Grant may have been overwritten before its own write was answered
+    counted = allocation in ctx.promised  # its Grant may have been overwritten before its own write was answered
     return waits or counted or allocation in world.promises or allocation in world.unpromised
 
 
-def count_promises(desk: Desk, allocation: AllocationId) -> None:
+def count_promises(ctx: ReservationContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it is a counted reservation, and those that wait for it."""
-    entry = desk.world.ledger.get(allocation)
-    if allocation in desk.promised or (isinstance(entry, Grant) and entry.after):
-        _count(desk, allocation)
-    for promise in desk.world.promises.get(allocation, ()):
-        _count(desk, promise)
+    entry = ctx.facts.ledger.get(allocation)
+    if allocation in ctx.promised or (isinstance(entry, Grant) and entry.after):
+        _count(ctx, allocation)
+    for promise in ctx.facts.promises.get(allocation, ()):
+        _count(ctx, promise)
 
 
-def _count(desk: Desk, allocation: AllocationId) -> None:
-    entry = desk.world.ledger.get(allocation)
-    if allocation in desk.assumed:
+def _count(ctx: ReservationContext, allocation: AllocationId) -> None:
+    entry = ctx.facts.ledger.get(allocation)
+    if allocation in ctx.assumed:
         return  # counted when it was decided
-    if isinstance(entry, Grant) and not entry.evict and is_promise(desk, entry) and not is_gone(desk, allocation):
-        desk.promised.count(allocation, desk.fleet.models_of(entry.booking))
+    if isinstance(entry, Grant) and not entry.evict and is_promise(ctx, entry) and not is_gone(ctx, allocation):
+        ctx.promised.count(allocation, ctx.cluster.models_of(entry.booking))
     else:
-        desk.promised.forget(allocation)
+        ctx.promised.forget(allocation)
 
 
-def look_at_promises(desk: Desk, allocation: AllocationId) -> None:
+def look_at_promises(ctx: ReservationContext, allocation: AllocationId) -> None:
     """An entry changed: look again at its predecessors and successors."""
-    for promise in desk.world.promises.get(allocation, ()):
-        desk.changed_requests[request_of(desk.world.ledger[promise])] = None
-        desk.sparing.look[promise] = None
-    entry = desk.world.ledger.get(allocation)
-    before = dict.fromkeys(desk.world.unpromised.pop(allocation, ()))
+    for promise in ctx.facts.promises.get(allocation, ()):
+        ctx.changed_requests[request_of(ctx.facts.ledger[promise])] = None
+        ctx.sparing.look[promise] = None
+    entry = ctx.facts.ledger.get(allocation)
+    before = dict.fromkeys(ctx.facts.unpromised.pop(allocation, ()))
     for other in {**before, **dict.fromkeys(entry.after if isinstance(entry, Grant) else ())}:
-        desk.sparing.look[other] = None
-        if other in desk.world.ledger:
-            desk.changed_requests[request_of(desk.world.ledger[other])] = None
+        ctx.sparing.look[other] = None
+        if other in ctx.facts.ledger:
+            ctx.changed_requests[request_of(ctx.facts.ledger[other])] = None
 
 
-def look_at_those_who_wait_for(desk: Desk, request: RequestId) -> None:
-    """A pod's eviction changed, or time passed: look again at the requests that wait for its places."""
-    for allocation in desk.world.allocations_of.get(request, ()):
-        for promise in desk.world.promises.get(allocation, ()):
-            desk.changed_requests[request_of(desk.world.ledger[promise])] = None
-
-
-def say_for_whom_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, grant: Grant) -> bool:
+def say_for_whom_it_waits(
+    ctx: ReservationContext, request: RequestId, asked: AllocationRequested, grant: Grant
+) -> bool:
     """Publish why a request with a reserved place is not bound yet. False when its place is free."""
-    message = for_whom_it_waits(desk, grant)
+    message = for_whom_it_waits(ctx, grant)
     if message is None:
         return False
-    reason = ReasonCount(reason=WaitReason.PLACE_BEING_FREED, count=len(unfinished(desk, grant)), of="slices")
-    say_why(desk, request, asked, message, reason)
+    reason = ReasonCount(reason=WaitReason.PLACE_BEING_FREED, count=len(unfinished(ctx, grant)), of="slices")
+    say_why(ctx, request, asked, message, reason)
     return True
 
 
-def with_promises(desk: Desk, why: NoPlace) -> NoPlace:
+def with_promises(ctx: ReservationContext, why: NoPlace) -> NoPlace:
     """A waiting reason, with how much on these GPUs is reserved for requests that waited longer."""
     named = {each.of for each in why.reasons}
-    kept = {model: count for model, count in sorted(desk.promised.of_model.items()) if model in named}
+    kept = {model: count for model, count in sorted(ctx.promised.of_model.items()) if model in named}
     if not kept:
         return why
     words = "; ".join(f"{count} x {model}: reserved for pods ahead in the queue" for model, count in kept.items())
@@ -221,14 +216,14 @@ def with_promises(desk: Desk, why: NoPlace) -> NoPlace:
     return NoPlace(f"{why.message}; {words}", (*why.reasons, *more), why.more)
 
 
-def for_whom_it_waits(desk: Desk, grant: Grant) -> str | None:
+def for_whom_it_waits(ctx: ReservationContext, grant: Grant) -> str | None:
     """The pods that a grant's place waits for, in a sentence; None when there are none."""
-    waited_for = unfinished(desk, grant)
+    waited_for = unfinished(ctx, grant)
     if not waited_for:
         return None
     if is_exchange(grant):
         return f"its place on {grant.booking.node} is free, once its earlier reservation there is released"
-    names = [_name_of(desk, each) for each in waited_for[:NAMED_MAX]]
+    names = [_name_of(ctx, each) for each in waited_for[:NAMED_MAX]]
     if grant.evict and names == [f"{grant.booking.namespace}/{grant.booking.name}"]:
         return f"its place on {grant.booking.node} was kept for it when it was evicted, and is being handed over"
     more = f" and {len(waited_for) - NAMED_MAX} more" if len(waited_for) > NAMED_MAX else ""
@@ -236,10 +231,10 @@ def for_whom_it_waits(desk: Desk, grant: Grant) -> str | None:
     return f"its place on {grant.booking.node} is reserved and waits for {', '.join(names)}{more} {how}"
 
 
-def _name_of(desk: Desk, allocation: AllocationId) -> str:
-    entry = desk.world.ledger.get(allocation)
+def _name_of(ctx: ReservationContext, allocation: AllocationId) -> str:
+    entry = ctx.facts.ledger.get(allocation)
     if entry is None or isinstance(entry, Closed):
         return allocation
-    blocked = desk.world.evicted.get(entry.booking.request)
+    blocked = ctx.facts.evicted.get(entry.booking.request)
     but = f" (cannot be evicted: {blocked.why})" if isinstance(blocked, EvictionBlocked) else ""
     return f"{named(entry)}{but}"

@@ -10,131 +10,132 @@ and its bound. `placement.promising` chooses the place; nothing is evicted for i
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.placement import Place, asking_of, find_promise
 from sluice_allocator.core.queue.pending_queue import PendingShape
 from sluice_allocator.core.quotas.quota import forbids_place
+from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.reservations.reservation import not_from_others
 from sluice_allocator.core.sorted_keys import QueueKey
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import is_gone, is_in_quarantine, is_promise, standing_promise
 
 
-def promise_places(desk: Desk) -> None:
+def promise_places(ctx: ReservationContext) -> None:
     """Time passed: reserve places for the first of those that waited long enough, in the order of turns."""
-    if desk.rules.promises_percent == 0:
+    if ctx.rules.promises_percent == 0:
         return
-    _wake_those_kept_out(desk)
-    _see_who_is_due(desk)
-    for _ in range(desk.rules.promise_tries):
-        group = _next_group(desk)
+    _wake_those_kept_out(ctx)
+    _see_who_is_due(ctx)
+    for _ in range(ctx.rules.promise_tries):
+        group = _next_group(ctx)
         if group is None:
             return
-        if _try_to_promise(desk, group):
-            _look_at(desk, group.shape)  # the next of its shape may have waited long enough, too
+        if _try_to_promise(ctx, group):
+            _look_at(ctx, group.shape)  # the next of its shape may have waited long enough, too
         else:
-            pause_s = desk.rules.promise_retry_s * 2.0 ** min(group.promise_failures, 30)
-            desk.aging.look_at(group.shape, desk.now + min(pause_s, desk.rules.promise_retry_max_s))
+            pause_s = ctx.rules.promise_retry_s * 2.0 ** min(group.promise_failures, 30)
+            ctx.aging.look_at(group.shape, ctx.now + min(pause_s, ctx.rules.promise_retry_max_s))
             group.promise_failures += 1
 
 
-def _wake_those_kept_out(desk: Desk) -> None:
+def _wake_those_kept_out(ctx: ReservationContext) -> None:
     """Reservations ended: of each model the first that they kept out has the next one."""
-    for model in desk.promised.freed:
-        claim = _first_claim(desk, model)
+    for model in ctx.promised.freed:
+        claim = _first_claim(ctx, model)
         if claim is not None:
-            desk.aging.look_at(claim[1], desk.now)
-    desk.promised.freed.clear()
+            ctx.aging.look_at(claim[1], ctx.now)
+    ctx.promised.freed.clear()
 
 
-def _first_claim(desk: Desk, model: str) -> tuple[QueueKey, bytes] | None:
+def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] | None:
     """The earliest turn among those that still wait at that turn."""
-    while (claim := desk.aging.first_claim(model)) is not None:
+    while (claim := ctx.aging.first_claim(model)) is not None:
         turn, shape = claim
-        group = desk.queue.shapes.get(shape)
+        group = ctx.queue.shapes.get(shape)
         if group is not None and group.members.first() == turn:
             return claim
-        desk.aging.no_claim(shape)
+        ctx.aging.no_claim(shape)
     return None
 
 
-def _see_who_is_due(desk: Desk) -> None:
+def _see_who_is_due(ctx: ReservationContext) -> None:
     """A bounded number of shapes whose time has come."""
-    for _ in range(desk.rules.settle_batch):
-        shape = desk.aging.next_to_look_at(desk.now)
+    for _ in range(ctx.rules.settle_batch):
+        shape = ctx.aging.next_to_look_at(ctx.now)
         if shape is None:
             return
-        _look_at(desk, shape)
+        _look_at(ctx, shape)
 
 
-def _look_at(desk: Desk, shape: bytes) -> None:
+def _look_at(ctx: ReservationContext, shape: bytes) -> None:
     """A shape is due if its first has waited long enough; otherwise it is looked at when it will have."""
-    group = desk.queue.shapes.get(shape)
+    group = ctx.queue.shapes.get(shape)
     if group is None:
         return
     turn = group.members.first()
-    due_at = desk.attempts.since_when(turn[2], desk.now) + desk.rules.promise_after_s
-    if due_at <= desk.now:
-        desk.aging.mark_due(shape, turn)
+    due_at = ctx.backoff.since_when(turn[2], ctx.now) + ctx.rules.promise_after_s
+    if due_at <= ctx.now:
+        ctx.aging.mark_due(shape, turn)
     else:
-        desk.aging.look_at(shape, due_at)
+        ctx.aging.look_at(shape, due_at)
 
 
-def _next_group(desk: Desk) -> PendingShape | None:
+def _next_group(ctx: ReservationContext) -> PendingShape | None:
     """The group whose turn it is; groups with another first by now are looked at again."""
-    for _ in range(desk.rules.settle_batch):
-        due = desk.aging.next_due()
+    for _ in range(ctx.rules.settle_batch):
+        due = ctx.aging.next_due()
         if due is None:
             return None
         turn, shape = due
-        group = desk.queue.shapes.get(shape)
+        group = ctx.queue.shapes.get(shape)
         if group is not None and group.members.first() == turn:
             return group
-        _look_at(desk, shape)
+        _look_at(ctx, shape)
     return None
 
 
-def _try_to_promise(desk: Desk, group: PendingShape) -> bool:
+def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
     """Reserve a place for the first of a group. False when it has none to wait for, or has one already."""
     turn = group.members.first()
     request = turn[2]
-    asked = desk.world.requests.get(request)
+    asked = ctx.facts.requests.get(request)
     if not isinstance(asked, AllocationRequested) or group.aside is not None or asked.group is not None:
-        desk.aging.no_claim(group.shape)
+        ctx.aging.no_claim(group.shape)
         return False  # it waits for its namespace's limits, or for its group: no place would help it
-    if standing_promise(desk, request) is not None:
-        desk.aging.no_claim(group.shape)  # another allocator's, or one by which movable pods make room for it
+    if standing_promise(ctx, request) is not None:
+        ctx.aging.no_claim(group.shape)  # another allocator's, or one by which movable pods make room for it
         return False
-    limits = _Limits(desk, turn)
+    limits = _Limits(ctx, turn)
     promise = find_promise(
-        desk.fleet,
+        ctx.cluster,
         asking_of(asked),
-        not_from_others(desk, request),
-        shown=desk.shown,
+        not_from_others(ctx, request),
+        shown=ctx.shown,
         wait_for=limits.wait_for,
         open_to=limits.open_to,
     )
     if promise is None and limits.kept_out:
-        desk.aging.claim(group.shape, turn, frozenset(limits.kept_out))
+        ctx.aging.claim(group.shape, turn, frozenset(limits.kept_out))
     else:
-        desk.aging.no_claim(group.shape)
-    if promise is None or not _within_limits(desk, asked, promise.place, promise.after):
+        ctx.aging.no_claim(group.shape)
+    if promise is None or not _within_limits(ctx, asked, promise.place, promise.after):
         return False
-    desk.queue.remove(request)
-    desk.grant(booking_of(desk, request, asked, promise.place), promise.after)
+    ctx.queue.remove(request)
+    ctx.grant(ctx.booking_of(request, asked, promise.place), promise.after)
     return True
 
 
-def _within_limits(desk: Desk, asked: AllocationRequested, place: Place, after: tuple[AllocationId, ...]) -> bool:
+def _within_limits(
+    ctx: ReservationContext, asked: AllocationRequested, place: Place, after: tuple[AllocationId, ...]
+) -> bool:
     """Whether its namespace's limits allow such a place."""
-    return not forbids_place(desk, None, asked.namespace, place.devices, after)
+    return not forbids_place(ctx, None, asked.namespace, place.devices, after)
 
 
 class _Limits:
     """Which tenants one try may wait for, and which models it may reserve; remembers temporary obstacles."""
 
-    def __init__(self, desk: Desk, turn: QueueKey) -> None:
-        self._desk = desk
+    def __init__(self, ctx: ReservationContext, turn: QueueKey) -> None:
+        self._ctx = ctx
         self._turn = turn
         self._open: dict[str, bool] = {}
         self.kept_out: dict[str, None] = {}
@@ -147,24 +148,24 @@ class _Limits:
         Not for one that is not in the ledger yet, nor for one that waits for others itself: reservations would chain,
         and the wait have no bound. Both will pass. Nor for one in quarantine, which may not pass.
         """
-        desk = self._desk
-        entry = desk.world.ledger.get(allocation)
-        if is_in_quarantine(desk, allocation):
+        ctx = self._ctx
+        entry = ctx.facts.ledger.get(allocation)
+        if is_in_quarantine(ctx, allocation):
             return None
         if isinstance(entry, Revoke):
             return 0
-        if isinstance(entry, Grant) and not is_promise(desk, entry) and not is_gone(desk, allocation):
+        if isinstance(entry, Grant) and not is_promise(ctx, entry) and not is_gone(ctx, allocation):
             return 1
-        booking = desk.fleet.booking(allocation)
+        booking = ctx.cluster.booking(allocation)
         if booking is not None:
-            self.kept_out |= dict.fromkeys(desk.fleet.models_of(booking))
+            self.kept_out |= dict.fromkeys(ctx.cluster.models_of(booking))
         return None
 
     def open_to(self, model: str) -> bool:
         """Whether a GPU of a model may be reserved now: the limit allows one more, and no other claim is earlier."""
         known = self._open.get(model)
         if known is None:
-            claim = _first_claim(self._desk, model)
+            claim = _first_claim(self._ctx, model)
             is_later = claim is not None and claim[0] < self._turn
             known = self._open[model] = self._has_room(model) and not is_later
         if not known:
@@ -173,6 +174,6 @@ class _Limits:
 
     def _has_room(self, model: str) -> bool:
         """One is always allowed, however few there are."""
-        desk = self._desk
-        most = max(1, desk.fleet.gpus_of(model) * desk.rules.promises_percent // 100)
-        return desk.promised.of_model[model] < most
+        ctx = self._ctx
+        most = max(1, ctx.cluster.gpus_of(model) * ctx.rules.promises_percent // 100)
+        return ctx.promised.of_model[model] < most

@@ -13,52 +13,53 @@ it, to be had when the reservation is gone (a Grant with `after`), and that it g
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant
-from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.placement import Place, anywhere, asking_of, find_place_on
 from sluice_allocator.core.quotas.quota import forbids_place
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.state.grant_facts import is_being_revoked, is_exchange, is_gone, standing_promise
 
 
 def exchange_promise(
-    desk: Desk, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
+    ctx: ReservationContext, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
 ) -> bool:
     """
     Book the place that a request can have now instead of its reservation; False where there is none.
 
     `freed_on`: only if the reservation is on this node, since nothing changed elsewhere.
     """
-    promise = standing_promise(desk, request)
-    if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(desk, promise):
+    promise = standing_promise(ctx, request)
+    if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(ctx, promise):
         return False
-    place = _place_there(desk, promise, request, asked)
+    place = _place_there(ctx, promise, request, asked)
     after = (promise.booking.allocation,)
-    if place is None or forbids_place(desk, request, asked.namespace, place.devices, after):
+    if place is None or forbids_place(ctx, request, asked.namespace, place.devices, after):
         return False
-    desk.queue.remove(request)
-    desk.grant(booking_of(desk, request, asked, place), after)
+    ctx.queue.remove(request)
+    ctx.grant(ctx.booking_of(request, asked, place), after)
     return True
 
 
-def _is_all_it_has(desk: Desk, promise: Grant) -> bool:
+def _is_all_it_has(ctx: ReservationContext, promise: Grant) -> bool:
     """Whether a reservation is valid, as far as is known, and its request has no other grant."""
-    if is_exchange(promise) or is_being_revoked(desk, promise):
+    if is_exchange(promise) or is_being_revoked(ctx, promise):
         return False
-    own, of_request = promise.booking.allocation, desk.world.allocations_of[promise.booking.request]
-    return not any(each != own and _may_come_to_be(desk, each) for each in of_request)
+    own, of_request = promise.booking.allocation, ctx.facts.allocations_of[promise.booking.request]
+    return not any(each != own and _may_come_to_be(ctx, each) for each in of_request)
 
 
-def _may_come_to_be(desk: Desk, allocation: AllocationId) -> bool:
-    return isinstance(desk.world.ledger[allocation], Grant) and not is_gone(desk, allocation)
+def _may_come_to_be(ctx: ReservationContext, allocation: AllocationId) -> bool:
+    return isinstance(ctx.facts.ledger[allocation], Grant) and not is_gone(ctx, allocation)
 
 
-def _place_there(desk: Desk, promise: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
+def _place_there(
+    ctx: ReservationContext, promise: Grant, request: RequestId, asked: AllocationRequested
+) -> Place | None:
     """The place that a request can have on the reservation's node without the reservation."""
     allocation, node = promise.booking.allocation, promise.booking.node
-    snapshot = desk.shown.get(node)
-    if snapshot is None or desk.fleet.booking(allocation) is None:
+    snapshot = ctx.shown.get(node)
+    if snapshot is None or ctx.cluster.booking(allocation) is None:
         return None
-    trial = desk.fleet.alone(snapshot)
+    trial = ctx.cluster.alone(snapshot)
     trial.unbook(allocation)
-    with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
-        return find_place_on(trial, anywhere(asking_of(asked)), node, desk.attempts.avoided(request, desk.now))
+    with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
+        return find_place_on(trial, anywhere(asking_of(asked)), node, ctx.backoff.avoided(request, ctx.now))

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import Booking
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.messages import Booking, Grant
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
 ASKED_MAX = 64
 """Most resizes without an answer; further callers have to retry."""
@@ -116,14 +119,27 @@ class Adjustments:
     """To be decided again: another write was first."""
     answers: list[tuple[int, Outcome]] = field(default_factory=list)
 
-    def undo(self, allocation: AllocationId) -> bool:
-        """A pending resize did not get into the ledger. False when there was none."""
+    def undo(self, allocation: AllocationId) -> None:
+        """A pending resize did not get into the ledger."""
         undone = self.on_their_way.pop(allocation, None)
         if undone is not None:
             self.again.append(undone.asked)
-        return undone is not None
 
     def take_answers(self) -> list[tuple[int, Outcome]]:
         """The answers that are due."""
         answers, self.answers = self.answers, []
         return answers
+
+
+class ResizeContext(PreemptionContext):
+    """With resizes that are not answered."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """None was asked for."""
+        super().__init__(run, rules, outbox)
+        self.adjustments = Adjustments()
+
+    def roll_back(self, message: Grant) -> None:
+        """A resize that did not get into the ledger is decided again."""
+        super().roll_back(message)
+        self.adjustments.undo(message.booking.allocation)

@@ -34,8 +34,9 @@ from sluice_allocator.core.resize.pending import (
     FieldChange,
     OnItsWay,
     Outcome,
+    ResizeContext,
 )
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.context import Resizing
 from sluice_allocator.core.state.facts import is_open
 
 WORDS: dict[Field, str] = {
@@ -64,12 +65,12 @@ _MEANS = {
 }
 
 
-def adjust(desk: Desk, change: Change) -> Outcome:
+def adjust(ctx: ResizeContext, change: Change) -> Outcome:
     """The outcome of a change now. Nothing is booked."""
     wrong = _why_wrong(change)
     if wrong is not None:
         return wrong
-    grant = _grant_of(desk, change)
+    grant = _grant_of(ctx, change)
     if isinstance(grant, AdjustRefused):
         return grant
     container = _container_of(grant.booking, change)
@@ -80,53 +81,53 @@ def adjust(desk: Desk, change: Change) -> Outcome:
         return becomes
     fields = tuple(_field_change(each, grant.booking.devices, becomes, container) for each in FIELDS)
     if becomes == grant.booking.devices:
-        under_way = not is_resize_done(grant, desk.world.slices.get(grant.booking.allocation))
+        under_way = not is_resize_done(grant, ctx.facts.slices.get(grant.booking.allocation))
         message = f"container {container!r} already has exactly that"
         return AdjustRefused(AdjustReason.UNCHANGED, message, under_way=under_way)
-    now = desk.counted(grant).devices
-    refused = _why_not(desk, grant.booking, now, becomes)
+    now = ctx.counted(grant).devices
+    refused = _why_not(ctx, grant.booking, now, becomes)
     if refused is not None and refused.reason is AdjustReason.NOT_NOW:
         return refused
     if refused is not None:
-        return _with_most(refused, tuple(_most(desk, grant.booking, now, becomes, container)))
+        return _with_most(refused, tuple(_most(ctx, grant.booking, now, becomes, container)))
     booking = replace(grant.booking, devices=becomes)
     counted = replace(booking, devices=max_sizes(now, becomes))
     return Adjusted(booking, counted, container, grant.revision + 1, fields)
 
 
-def ask(desk: Desk, number: int, change: Change) -> None:
+def ask(ctx: ResizeContext, number: int, change: Change) -> None:
     """Change the shares, or refuse; the answer comes in `Adjustments.answers`, when the ledger has it."""
-    state = desk.adjustments
+    state = ctx.adjustments
     if len(state.on_their_way) + len(state.again) >= ASKED_MAX:
         message = f"{ASKED_MAX} adjustments are being booked already; retry"
         state.answers.append((number, AdjustRefused(AdjustReason.NOT_NOW, message)))
         return
-    _decide(desk, Asked(number, change))
+    _decide(ctx, Asked(number, change))
 
 
-def ask_again(desk: Desk) -> None:
+def ask_again(ctx: ResizeContext) -> None:
     """Decide again, on current facts, where another write was first; or give up."""
-    again, desk.adjustments.again = desk.adjustments.again, []
+    again, ctx.adjustments.again = ctx.adjustments.again, []
     for asked in again:
         if asked.tries >= TRIES_MAX:
             message = f"the ledger of its node changed meanwhile, {asked.tries} times; retry"
-            desk.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+            ctx.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
         else:
-            _decide(desk, asked)
+            _decide(ctx, asked)
 
 
-def landed(desk: Desk, grant: Grant) -> None:
+def landed(ctx: ResizeContext, grant: Grant) -> None:
     """A Grant is in the ledger: if it is a resize, answer its caller."""
-    on_its_way = desk.adjustments.on_their_way.get(grant.booking.allocation)
+    on_its_way = ctx.adjustments.on_their_way.get(grant.booking.allocation)
     if on_its_way is not None and on_its_way.adjusted.revision == grant.revision:
-        del desk.adjustments.on_their_way[grant.booking.allocation]
-        desk.adjustments.answers.append((on_its_way.asked.number, on_its_way.adjusted))
+        del ctx.adjustments.on_their_way[grant.booking.allocation], ctx.resizing[grant.booking.allocation]
+        ctx.adjustments.answers.append((on_its_way.asked.number, on_its_way.adjusted))
 
 
-def about_adjusting(desk: Desk, allocation: AllocationId) -> str:
+def about_adjusting(ctx: ResizeContext, allocation: AllocationId) -> str:
     """What a user should know about a bound pod whose shares are being resized; empty otherwise."""
-    grant = desk.world.ledger.get(allocation)
-    slice_ = desk.world.slices.get(allocation)
+    grant = ctx.facts.ledger.get(allocation)
+    slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(grant, Grant) or grant.revision == 1 or is_resize_done(grant, slice_):
         return ""
     if grant.counts:
@@ -147,9 +148,9 @@ def _why_wrong(change: Change) -> AdjustRefused | None:
     return None
 
 
-def _grant_of(desk: Desk, change: Change) -> Grant | AdjustRefused:
+def _grant_of(ctx: ResizeContext, change: Change) -> Grant | AdjustRefused:
     """The valid grant that a request is bound to."""
-    world, request = desk.world, change.request
+    world, request = ctx.facts, change.request
     asked, binding = world.requests.get(request), world.bindings.get(request)
     if asked is None and binding is None and request not in world.allocations_of:
         return AdjustRefused(AdjustReason.NOT_FOUND, f"there is no request {shorten(request)!r}")
@@ -159,9 +160,9 @@ def _grant_of(desk: Desk, change: Change) -> Grant | AdjustRefused:
     if not isinstance(grant, Grant):
         return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being revoked, or was lost")
     node = grant.booking.node
-    if desk.outbox.busy(subjects.ledger(node, binding.allocation)):
+    if ctx.outbox.busy(subjects.ledger(node, binding.allocation)):
         return AdjustRefused(AdjustReason.NOT_NOW, f"another order for its slice on {node} is being written; retry")
-    if not is_open(desk, node) or grant.incarnation != world.incarnation:
+    if not is_open(ctx, node) or grant.incarnation != world.incarnation:
         removed = world.removed.get(node)
         message = f"{node} is not open yet, so its slices are not all known; retry"
         if removed is not None:
@@ -242,27 +243,27 @@ def _values_of(name: Field, devices: tuple[DeviceGrant, ...], container: str) ->
 
 
 def _why_not(
-    desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
+    ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
     """Why shares that count `now` may not become others; None when they may. Shrinking always may."""
     after = max_sizes(now, becomes)
-    short = _short_of(desk, booking, becomes, after)
+    short = _short_of(ctx, booking, becomes, after)
     if short is not None:
         return short
-    counts, will_count = usage_of(desk, now), usage_of(desk, after)
-    granted, will_be_granted = usage_of(desk, booking.devices), usage_of(desk, becomes)
-    grows = will_count != counts or usage_of(desk, max_sizes(booking.devices, becomes)) != granted
-    unknown = why_unknown(desk, booking.request, booking.namespace) if grows else None
+    counts, will_count = usage_of(ctx, now), usage_of(ctx, after)
+    granted, will_be_granted = usage_of(ctx, booking.devices), usage_of(ctx, becomes)
+    grows = will_count != counts or usage_of(ctx, max_sizes(booking.devices, becomes)) != granted
+    unknown = why_unknown(ctx, booking.request, booking.namespace) if grows else None
     if unknown is not None:
         return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; retry")
-    exceeded = forbids(desk, booking.namespace, counts, will_count)
+    exceeded = forbids(ctx, booking.namespace, counts, will_count)
     if exceeded is None:  # it may count more than it was last granted, and a limit be below all of that by now
-        exceeded = forbids(desk, booking.namespace, counts, will_be_granted, granted=granted)
+        exceeded = forbids(ctx, booking.namespace, counts, will_be_granted, granted=granted)
     return AdjustRefused(AdjustReason.QUOTA_EXCEEDED, exceeded.sentence()) if exceeded is not None else None
 
 
 def _short_of(
-    desk: Desk, booking: Booking, becomes: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
+    ctx: ResizeContext, booking: Booking, becomes: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
     """
     What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together.
@@ -275,7 +276,7 @@ def _short_of(
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
         if booked.share is None or counted.share is None or max_sizes((booked,), (wanted,)) == (booked,):
             continue
-        gpu = desk.fleet.gpus.get(booked.gpu)
+        gpu = ctx.cluster.gpus.get(booked.gpu)
         place = (booked.profile, booked.start, booked.size)
         at_home = gpu.homes.get(place) if gpu is not None else None
         if at_home is None or not at_home.gpu.knows(booked.profile):
@@ -297,7 +298,11 @@ def _short_of(
 
 
 def _most(
-    desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
+    ctx: ResizeContext,
+    booking: Booking,
+    now: tuple[DeviceGrant, ...],
+    becomes: tuple[DeviceGrant, ...],
+    container: str,
 ) -> Iterator[tuple[Field, int]]:
     """
     Per field that grows, the most that it could be now, with the others as booked.
@@ -313,7 +318,7 @@ def _most(
         while too_much - fits > 1:
             middle = (fits + too_much) // 2
             tried = _with_values(booking.devices, container, {name: middle})
-            if isinstance(tried, AdjustRefused) or _why_not(desk, booking, now, tried) is not None:
+            if isinstance(tried, AdjustRefused) or _why_not(ctx, booking, now, tried) is not None:
                 too_much = middle
             else:
                 fits = middle
@@ -330,31 +335,32 @@ def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> A
 # -- booking it ---------------------------------------------------------------------------------------------------
 
 
-def _decide(desk: Desk, asked: Asked) -> None:
-    if desk.outbox.paused or not desk.world.settled:
+def _decide(ctx: ResizeContext, asked: Asked) -> None:
+    if ctx.outbox.paused or not ctx.facts.settled:
         message = "this allocator is on standby or still loading; retry"
-        desk.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+        ctx.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
         return
-    outcome = adjust(desk, asked.change)
+    outcome = adjust(ctx, asked.change)
     if isinstance(outcome, AdjustRefused):
-        desk.adjustments.answers.append((asked.number, outcome))
+        ctx.adjustments.answers.append((asked.number, outcome))
         return
     asked.tries += 1
     allocation = outcome.booking.allocation
-    before = desk.world.ledger[allocation]
+    before = ctx.facts.ledger[allocation]
     assert isinstance(before, Grant), "only a standing grant is adjusted"
     counts = outcome.counted.devices if outcome.counted.devices != outcome.booking.devices else ()
     grant = Grant(
         revision=outcome.revision,
-        incarnation=desk.world.incarnation,
+        incarnation=ctx.facts.incarnation,
         booking=outcome.booking,
         after=before.after,  # the former tenant may be gone, and not reported yet
         evict=before.evict,
         counts=counts,
     )
-    desk.adjustments.on_their_way[allocation] = OnItsWay(asked, outcome)
-    desk.fleet.book(outcome.counted)
-    desk.sparing.look[allocation] = None
-    desk.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)
+    ctx.adjustments.on_their_way[allocation] = OnItsWay(asked, outcome)
+    ctx.resizing[allocation] = Resizing(outcome.booking, outcome.counted)
+    ctx.cluster.book(outcome.counted)
+    ctx.sparing.look[allocation] = None
+    ctx.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)
     if min_sizes(before.booking.devices, grant.booking.devices) != before.booking.devices:
-        note_loss(desk, grant.booking.namespace)
+        note_loss(ctx, grant.booking.namespace)

@@ -1,44 +1,32 @@
 """
-The state that all parts of the core share: the facts, the fleet, the queue, and the pending writes.
+The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
 
-`changed_*` collect what has to be looked at before `handle` returns.
+Each feature extends it by its own state and its part in a grant (`QuotaContext`, `GangContext` ...); `core.context`
+puts them together. `changed_*` collect what has to be looked at before `handle` returns.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, allocation_id
-from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot, Revoke
+from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Grant, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.gangs.gang import Gangs
-from sluice_allocator.core.moves.state import Moves
-from sluice_allocator.core.placement import Fleet
-from sluice_allocator.core.preemption.eviction_backoff import EvictionBackoff
+from sluice_allocator.core.placement import Fleet, Place
 from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
-from sluice_allocator.core.quotas.retry import QuotaRetry
-from sluice_allocator.core.reservations.aging import Aging, ReservedGpus
-from sluice_allocator.core.resize.pending import Adjustments
 from sluice_allocator.core.state.bus_cache import BusCache, request_of
 from sluice_allocator.core.state.conditions import Condition, Conditions
 from sluice_allocator.core.state.node_waits import NodeWaits
 
-
-class Unsent(msgspec.Struct):
-    """A commit that may still be taken back, with what it was decided on."""
-
-    address: Address
-    operation: OperationId
-    message: AnyMessage
-
-
+OPPOSITE_S = 2.0
+"""A message is published over another allocator's opposite one at most this often."""
 Life = tuple[Incarnation, str, RunId]
 """What a head adopts its node for: the incarnation, the boot, and the run of its agent."""
 
@@ -52,91 +40,78 @@ class HeadWritten:
     before: int
 
 
-OPPOSITE_S = 2.0
-"""A message is published over another allocator's opposite one at most this often."""
+@dataclass(frozen=True, slots=True)
+class Resizing:
+    """A resize that is being written: the new booking, and what counts until the ledger has answered."""
+
+    booking: Booking
+    counted: Booking
 
 
-@dataclass(slots=True)
-class Desk:
+class Unsent(msgspec.Struct):
+    """A commit that may still be taken back, with what it was decided on."""
+
+    address: Address
+    operation: OperationId
+    message: AnyMessage
+
+
+class Context:
     """One process's facts and pending decisions."""
 
-    run: RunId
-    rules: SchedulerConfig
-    outbox: Outbox
-    attempts: RequestBackoff
-    world: BusCache = field(default_factory=BusCache)
-    fleet: Fleet = field(init=False)
-    queue: PendingQueue = field(init=False)
-    committing: dict[RequestId, AllocationId] = field(default_factory=dict)
-    """Grants that are decided and not settled: place and request both count as taken."""
-    assumed: dict[AllocationId, None] = field(default_factory=dict)
-    """The allocations of `committing`."""
-    undecided: dict[OperationId, Unsent] = field(default_factory=dict)
-    """Commits without a settled result."""
-    undecided_under: dict[str, dict[OperationId, None]] = field(default_factory=dict)
-    """The same by their guard."""
-    changed_requests: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
-    changed_nodes: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
-    conditions: Conditions = field(default_factory=Conditions)
-    """What is looked at again as time passes."""
-    node_waits: NodeWaits = field(default_factory=NodeWaits)
-    """Requests that wait for a node because they may have a slice there."""
-    heads_written: dict[NodeName, HeadWritten] = field(default_factory=dict)
-    """The last head that this process wrote for each node."""
-    consumers_wanted: list[NodeName] = field(default_factory=list)
-    """Nodes whose agents' durable consumers the shell shall create."""
-    ensured: dict[NodeName, Incarnation] = field(default_factory=dict)
-    """Those that exist, with the incarnation of the broker in which they were created."""
-    strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Slices that are reported and not in the ledger: to be looked at."""
-    to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
-    """Requests that joined the queue and were not tried yet."""
-    to_tell: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
-    """
-    Requests that a pass over the whole fleet tries through the first of their shape: they get its reasons afterwards.
-    """
-    unopened: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes with an inventory that are not open for it: changes of their ledgers are looked at."""
-    shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)
-    """The snapshot that the fleet shows, per node."""
-    wakes: CapacityOffers = field(default_factory=CapacityOffers)
-    """Where something was freed or became usable: offered to waiting requests."""
-    over_quota: QuotaRetry = field(default_factory=QuotaRetry)
-    """Requests to try again because their namespaces released something."""
-    aging: Aging = field(default_factory=Aging)
-    """When waiting requests are old enough for a reservation."""
-    promised: ReservedGpus = field(default_factory=ReservedGpus)
-    """How many GPUs are reserved."""
-    sparing: EvictionBackoff = field(init=False)
-    """Evictions under way, and pods exempt for a while."""
-    gangs: Gangs = field(default_factory=Gangs)
-    """Groups whose pods are granted together."""
-    moves: Moves = field(default_factory=Moves)
-    """Movable pods, and moves under way."""
-    adjustments: Adjustments = field(default_factory=Adjustments)
-    """Resizes of shares that are pending."""
-    numbered: int = 0
-    now: float = 0.0
-    """The time of the event being handled."""
-
-    def __post_init__(self) -> None:
-        """An empty fleet and an empty queue under the rules of this process."""
-        self.queue = PendingQueue(self.rules.waiting_max)
-        self.fleet = Fleet(self.rules.placing)
-        self.sparing = EvictionBackoff(self.rules)
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        """No facts, an empty cluster and an empty queue."""
+        self.run, self.rules, self.outbox = run, rules, outbox
+        self.now = 0.0
+        """The time of the event being handled."""
+        self.facts = BusCache()
+        self.cluster = Fleet(rules.placing)
+        self.queue = PendingQueue(rules.waiting_max)
+        self.backoff = RequestBackoff(rules)
+        self.offers = CapacityOffers()
+        """Where something was freed or became usable: offered to waiting requests."""
+        self.conditions = Conditions()
+        """What is looked at again as time passes."""
+        self.node_waits = NodeWaits()
+        """Requests that wait for a node because they may have a slice there."""
+        self.committing: dict[RequestId, AllocationId] = {}
+        """Grants that are decided and not settled: place and request both count as taken."""
+        self.assumed: dict[AllocationId, None] = {}
+        """The allocations of `committing`."""
+        self.resizing: dict[AllocationId, Resizing] = {}
+        self.undecided: dict[OperationId, Unsent] = {}
+        """Commits without a settled result."""
+        self.undecided_under: dict[str, dict[OperationId, None]] = {}
+        """The same by their guard."""
+        self.changed_requests: OrderedDict[RequestId, None] = OrderedDict()
+        self.changed_nodes: OrderedDict[NodeName, None] = OrderedDict()
+        self.strays: OrderedDict[AllocationId, None] = OrderedDict()
+        """Slices that are reported and not in the ledger: to be looked at."""
+        self.to_try: OrderedDict[RequestId, None] = OrderedDict()
+        """Requests that joined the queue and were not tried yet."""
+        self.to_tell: OrderedDict[RequestId, None] = OrderedDict()
+        """Requests that get the reasons of the first of their shape after a pass over the whole fleet."""
+        self.unopened: dict[NodeName, None] = {}
+        """Nodes with an inventory that are not adopted for it: changes of their ledgers are looked at."""
+        self.shown: dict[NodeName, NodeSnapshot] = {}
+        """The snapshot that the cluster shows, per node."""
+        self.heads_written: dict[NodeName, HeadWritten] = {}
+        self.consumers_wanted: list[NodeName] = []
+        """Nodes whose agents' durable consumers the shell shall create."""
+        self.ensured: dict[NodeName, Incarnation] = {}
+        """Those that exist, with the incarnation of the broker in which they were created."""
+        self._numbered = 0
 
     @property
     def nothing_else_to_do(self) -> bool:
         """Whether nothing is left to look at, to offer or to try."""
-        left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.to_tell or self.wakes
-        together = self.gangs.dirty or self.gangs.trial
-        left = left or self.sparing.look
-        woken = self.over_quota.woken or self.fleet.peers.woken
-        return not (left or together or woken or self.queue.has_news)
+        left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.to_tell or self.offers
+        return not (left or self.cluster.peers.woken or self.queue.has_news)
 
-    def throttle(self, condition: Condition, request: RequestId) -> bool:
-        """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
-        return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
+    def touch(self, request: RequestId) -> None:
+        """What is known or decided of a request changed."""
+
+    # -- writing --------------------------------------------------------------------------------------------------
 
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision under a guard that covers the known facts."""
@@ -153,17 +128,39 @@ class Desk:
             if not under:
                 del self.undecided_under[unsent.address.guard]
 
-    def new_allocation(self, request: RequestId) -> AllocationId:
-        """A new allocation id."""
-        self.numbered += 1
-        return allocation_id(request, self.run, self.numbered)
+    def throttle(self, condition: Condition, request: RequestId) -> bool:
+        """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
+        return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
+
+    # -- a place, from the decision until the ledger has it -------------------------------------------------------
+
+    def booking_of(self, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
+        """The booking of a place for a request, under a new allocation id."""
+        self._numbered += 1
+        return Booking(
+            allocation=allocation_id(request, self.run, self._numbered),
+            request=request,
+            request_revision=asked.revision,
+            source=asked.source,
+            owner=asked.owner,
+            namespace=asked.namespace,
+            name=asked.name,
+            node=place.node,
+            devices=place.devices,
+            room=asked.host.room,
+            instead_of=place.instead_of,
+            resource_claims=asked.resource_claims,
+        )
 
     def assume(self, booking: Booking) -> None:
-        """Count a place as taken, and as filling no guarantee: the ledger lacks it, so it may never be had."""
-        self.fleet.book(booking)
+        """Count a place as taken that the ledger lacks: it may never be had."""
+        self.cluster.book(booking)
         self.assumed[booking.allocation] = None
-        if booking.namespace in self.world.quotas:
-            self.sparing.leaves(booking.namespace, booking.allocation)
+
+    def unassume(self, booking: Booking) -> bool:
+        """A place is given up before it was ordered. True when that freed something."""
+        self.assumed.pop(booking.allocation, None)
+        return self.cluster.unbook(booking.allocation)
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
         """
@@ -173,80 +170,41 @@ class Desk:
         """
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
-        self.gangs.touch(booking.request)
-        if after:
-            self.sparing.take(booking.allocation, after)
-            for each in after:
-                self.fleet.spare(each)
-                victim = self.fleet.booking(each) if evict else None
-                if victim is not None:  # at once: what is decided in the same event must not count on it
-                    self.sparing.leaves(victim.namespace, each)
-            if not evict:
-                self.promised.count(booking.allocation, self.fleet.models_of(booking))
-        grant = Grant(revision=1, incarnation=self.world.incarnation, booking=booking, after=after, evict=evict)
+        self.touch(booking.request)
+        grant = Grant(revision=1, incarnation=self.facts.incarnation, booking=booking, after=after, evict=evict)
         self.commit(subjects.ledger(booking.node, booking.allocation), grant, booking.request)
 
     def counted(self, entry: Grant | Revoke) -> Booking:
         """What an entry counts: its booking, or the largest of the sizes while its shares are resized."""
-        booked = counted_booking(entry, self.world.slices.get(entry.booking.allocation))
-        on_its_way = self.adjustments.on_their_way.get(booked.allocation) if self.adjustments.on_their_way else None
-        if on_its_way is None or not same_places(booked.devices, on_its_way.adjusted.counted.devices):
+        booked = counted_booking(entry, self.facts.slices.get(entry.booking.allocation))
+        resizing = self.resizing.get(booked.allocation) if self.resizing else None
+        if resizing is None or not same_places(booked.devices, resizing.counted.devices):
             return booked
         # another allocator may have enlarged it meanwhile: its write is read, and ours not answered yet
-        return msgspec.structs.replace(booked, devices=max_sizes(booked.devices, on_its_way.adjusted.counted.devices))
+        return msgspec.structs.replace(booked, devices=max_sizes(booked.devices, resizing.counted.devices))
 
     def roll_back(self, message: Grant) -> None:
         """A grant did not get into the ledger: its place is free, unless the ledger says otherwise."""
         booking = message.booking
-        entry = self.world.ledger.get(booking.allocation)
-        was_booked = self.fleet.booking(booking.allocation) is not None
-        if self.adjustments.undo(booking.allocation) and isinstance(entry, Grant | Revoke) and was_booked:
-            self.fleet.book(self.counted(entry))
-            self.sparing.look[booking.allocation] = None  # until it is booked again it evicts no pod
-            self.wakes.freed(booking.node)
-        if booking.allocation not in self.world.ledger:
-            self.promised.forget(booking.allocation)
-            if self.fleet.unbook(booking.allocation):
-                self.wakes.freed(booking.node)
+        entry = self.facts.ledger.get(booking.allocation)
+        was_booked = self.cluster.booking(booking.allocation) is not None
+        if self.resizing.pop(booking.allocation, None) and isinstance(entry, Grant | Revoke) and was_booked:
+            self.cluster.book(self.counted(entry))
+            self.offers.freed(booking.node)
+        if booking.allocation not in self.facts.ledger and self.cluster.unbook(booking.allocation):
+            self.offers.freed(booking.node)
         self.end_assuming(booking)
         self.changed_nodes[booking.node] = None
 
     def end_assuming(self, booking: Booking) -> None:
         """A grant is settled: the ledger decides from now on."""
         self.assumed.pop(booking.allocation, None)
-        if self.sparing.taken:
-            self.sparing.let_go(booking.allocation)
-        if booking.allocation in self.sparing.leaving_of:
-            self.sparing.look[booking.allocation] = None
         if self.committing.get(booking.request) == booking.allocation:
             del self.committing[booking.request]
         self.changed_requests[booking.request] = None
-        self.gangs.touch(booking.request)
+        self.touch(booking.request)
 
-    def untry(self, booking: Booking) -> None:
-        """A trial's place is no longer available: that member is tried again."""
-        trial = self.gangs.trial
-        if trial is None or trial.found.pop(booking.request, None) is None:
-            return
-        self.assumed.pop(booking.allocation, None)
-        self.sparing.settle(booking.allocation)
-        self.fleet.unbook(booking.allocation)
-        trial.left.append(booking.request)
-
-    def drop_trial(self) -> None:
-        """End the current trial and free its places."""
-        trial, self.gangs.trial = self.gangs.trial, None
-        for booking in trial.found.values() if trial is not None else ():
-            self.assumed.pop(booking.allocation, None)
-            self.sparing.settle(booking.allocation)
-            if self.fleet.unbook(booking.allocation) and trial is not None and not trial.in_one_event:
-                self.wakes.freed(booking.node, as_before=True)  # others may have been tried beside it
-
-    def put_trial_off(self) -> None:
-        """End the current trial, to repeat it later."""
-        if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
-            self.gangs.owed[self.gangs.trial.party.leader] = None
-        self.drop_trial()
+    # -- decisions that were not sent -----------------------------------------------------------------------------
 
     def take_back(self, guard: str) -> None:
         """
@@ -256,10 +214,6 @@ class Desk:
         """
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])
-        if self.gangs.trial is not None:
-            for booking in list(self.gangs.trial.found.values()):
-                if subjects.ledger(booking.node, booking.allocation).guard == guard:
-                    self.untry(booking)
 
     def take_back_grants(self, allocations: dict[AllocationId, None]) -> None:
         """The facts behind these grants changed: those not sent yet are decided again."""
@@ -268,10 +222,19 @@ class Desk:
                 self._take_back(unsent)
 
     def take_back_all(self) -> None:
-        """This process becomes standby: drop all decisions that are not sent."""
+        """This process becomes standby, or guards start over: drop all decisions that are not sent."""
         for unsent in list(self.undecided.values()):
             self._take_back(unsent)
-        self.put_trial_off()
+
+    def look_again(self, address: Address) -> None:
+        """A message that was to be written here is not: what it follows from is looked at again."""
+        if address.kind == "binding":
+            self.changed_requests[RequestId(address.key[0])] = None
+            return
+        self.changed_nodes[NodeName(address.key[0])] = None
+        entry = self.facts.ledger.get(AllocationId(address.key[1]))
+        if entry is not None:
+            self.changed_requests[request_of(entry)] = None
 
     def _take_back(self, unsent: Unsent) -> None:
         if not self.outbox.cancel(unsent.address, unsent.operation):
@@ -281,16 +244,4 @@ class Desk:
             case Grant(adopted=False) as grant:
                 self.roll_back(grant)
             case _:
-                self._look_again(unsent.address)
-
-    def _look_again(self, address: Address) -> None:
-        if address.kind == "binding":
-            self.changed_requests[RequestId(address.key[0])] = None
-        else:
-            self.changed_nodes[NodeName(address.key[0])] = None
-            allocation = AllocationId(address.key[1])
-            entry = self.world.ledger.get(allocation)
-            if entry is not None:
-                self.changed_requests[request_of(entry)] = None
-            if allocation in self.sparing.leaving_of:
-                self.sparing.look[allocation] = None  # it was to be revoked
+                self.look_again(unsent.address)

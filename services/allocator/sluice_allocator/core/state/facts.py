@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.conditions import Condition
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.context import Context
 
 BEING_UNMADE = "being unmade"
 """Why a slice is revoked that was revoked in an earlier incarnation of the broker, with its cause lost."""
@@ -42,49 +42,49 @@ DECLINED = "declined: its node kept its pod out when it was bound"
 """Why a bound slice is waived: its pod was never admitted with it."""
 
 
-def was_opened(desk: Desk, node: NodeName) -> bool:
+def was_opened(ctx: Context, node: NodeName) -> bool:
     """Whether a node was opened in this incarnation of the broker."""
-    head = desk.world.heads.get(node)
-    return head is not None and head.incarnation == desk.world.incarnation
+    head = ctx.facts.heads.get(node)
+    return head is not None and head.incarnation == ctx.facts.incarnation
 
 
-def is_open(desk: Desk, node: NodeName) -> bool:
+def is_open(ctx: Context, node: NodeName) -> bool:
     """Whether orders may be written for a node as it is known now, also for existing slices (PROTOCOL §6)."""
-    inventory = desk.world.inventories.get(node)
-    return inventory is not None and _is_adopted(desk, node, inventory) and not desk.world.unreadable.get(node)
+    inventory = ctx.facts.inventories.get(node)
+    return inventory is not None and _is_adopted(ctx, node, inventory) and not ctx.facts.unreadable.get(node)
 
 
-def _is_adopted(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
+def _is_adopted(ctx: Context, node: NodeName, inventory: NodeInventory) -> bool:
     """Whether the head names this incarnation, this boot and this run of the agent; and no closing of it is pending."""
-    head = desk.world.heads.get(node)
+    head = ctx.facts.heads.get(node)
     snapshot = inventory.snapshot
     return (
         head is not None
-        and not desk.outbox.busy(subjects.head(node))
-        and head.incarnation == desk.world.incarnation
+        and not ctx.outbox.busy(subjects.head(node))
+        and head.incarnation == ctx.facts.incarnation
         and (head.boot_id, head.agent_run) == (snapshot.boot_id, snapshot.agent_run)
-        and is_its_agent(desk, node, inventory)
-        and not desk.conditions.is_mature(Condition.SLICE_WITHOUT_ENTRY, node)
+        and is_its_agent(ctx, node, inventory)
+        and not ctx.conditions.is_mature(Condition.SLICE_WITHOUT_ENTRY, node)
     )
 
 
-def is_its_agent(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
+def is_its_agent(ctx: Context, node: NodeName, inventory: NodeInventory) -> bool:
     """Whether the pulled snapshot is of the node's current agent: an older one may lack slices."""
-    news = desk.world.news.get(node)
+    news = ctx.facts.news.get(node)
     snapshot = inventory.snapshot
     return news is not None and (news.boot_id, news.agent_run) == (snapshot.boot_id, snapshot.agent_run)
 
 
-def is_unshown(desk: Desk, node: NodeName) -> bool:
+def is_unshown(ctx: Context, node: NodeName) -> bool:
     """
     Whether an adopted node's inventory is missing: STATE was lost since.
 
     Until it arrives nothing shows what the agent has or doubts, and nothing without a ledger entry is lost for good.
     """
-    return was_opened(desk, node) and node not in desk.world.inventories and node not in desk.world.removed
+    return was_opened(ctx, node) and node not in ctx.facts.inventories and node not in ctx.facts.removed
 
 
-def unbooked_slice(desk: Desk, request: RequestId, held: Held | None) -> Held | None:
+def unbooked_slice(ctx: Context, request: RequestId, held: Held | None) -> Held | None:
     """
     A slice of `request` that may exist without a ledger entry (yet); None when there is none.
 
@@ -92,58 +92,58 @@ def unbooked_slice(desk: Desk, request: RequestId, held: Held | None) -> Held | 
     is read later than the head that followed it (and names it). A source may remember one: that counts until the node
     is adopted.
     """
-    world = desk.world
+    world = ctx.facts
     for allocation in world.slices_of.get(request, ()):
-        if _is_unbooked(desk, allocation, world.slice_nodes[allocation]):
+        if _is_unbooked(ctx, allocation, world.slice_nodes[allocation]):
             return Held(node=world.slice_nodes[allocation], allocation=allocation)
     for allocation, node in world.reported_of.get(request, {}).items():
-        if _is_unbooked(desk, allocation, node):
+        if _is_unbooked(ctx, allocation, node):
             return Held(node=node, allocation=allocation)
     for allocation, node in world.on_their_way.items():
-        if allocation.startswith(f"{request}_") and _is_unbooked(desk, allocation, node):
+        if allocation.startswith(f"{request}_") and _is_unbooked(ctx, allocation, node):
             return Held(node=node, allocation=allocation)
-    if held is not None and not was_opened(desk, held.node) and _is_unbooked(desk, held.allocation, held.node):
+    if held is not None and not was_opened(ctx, held.node) and _is_unbooked(ctx, held.allocation, held.node):
         return held
     return None
 
 
-def _is_unbooked(desk: Desk, allocation: AllocationId, node: NodeName) -> bool:
+def _is_unbooked(ctx: Context, allocation: AllocationId, node: NodeName) -> bool:
     """Whether a slice may exist without a ledger entry; then its request waits for its node."""
-    if isinstance(desk.world.slices.get(allocation), SliceGone):
+    if isinstance(ctx.facts.slices.get(allocation), SliceGone):
         return False
-    return allocation not in desk.world.ledger or _may_be_entered_again(desk, node, allocation)
+    return allocation not in ctx.facts.ledger or _may_be_entered_again(ctx, node, allocation)
 
 
-def _may_be_entered_again(desk: Desk, node: NodeName, allocation: AllocationId) -> bool:
+def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId) -> bool:
     """
     Whether a slice was closed with its node, whose agent publishes again, and the node is not open yet.
 
     The Closed may have landed long after it was decided; opening the node shows what exists.
     """
-    entry = desk.world.ledger.get(allocation)
+    entry = ctx.facts.ledger.get(allocation)
     went = isinstance(entry, Closed) and entry.removed
-    return went and node in desk.world.news and not was_opened(desk, node)
+    return went and node in ctx.facts.news and not was_opened(ctx, node)
 
 
-def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
+def why_lost(ctx: Context, request: RequestId, held: Held) -> str | None:
     """
     Why a slice that a source remembers is gone; None while it exists, or may.
 
     Its pod is bound to the node, so no other slice can serve it.
     """
-    entry = desk.world.ledger.get(held.allocation)
+    entry = ctx.facts.ledger.get(held.allocation)
     if isinstance(entry, Closed):
-        return entry.cause if not _may_be_entered_again(desk, held.node, held.allocation) else None
-    if entry is not None or unbooked_slice(desk, request, held) is not None or doubtful_ticket(desk, held):
+        return entry.cause if not _may_be_entered_again(ctx, held.node, held.allocation) else None
+    if entry is not None or unbooked_slice(ctx, request, held) is not None or doubtful_ticket(ctx, held):
         return None
-    removed = desk.world.removed.get(held.node)
+    removed = ctx.facts.removed.get(held.node)
     if removed is not None:
         return f"{held.node} was removed: {removed.cause}"
-    is_known = was_opened(desk, held.node) and held.node in desk.world.inventories
+    is_known = was_opened(ctx, held.node) and held.node in ctx.facts.inventories
     return f"{held.node} no longer has it" if is_known else None
 
 
-def why_taken_back(desk: Desk, request: RequestId) -> str | None:
+def why_taken_back(ctx: Context, request: RequestId) -> str | None:
     """
     Why a pod has to go whose source remembers a slice that is being revoked; None when it need not.
 
@@ -153,33 +153,33 @@ def why_taken_back(desk: Desk, request: RequestId) -> str | None:
 
     Or it was surplus: a patch of a former pod-watcher landed when its pod was bound elsewhere.
     """
-    asked = desk.world.requests.get(request)
+    asked = ctx.facts.requests.get(request)
     held = asked.held if isinstance(asked, AllocationRequested) else None
-    if held is None or isinstance(desk.world.bindings.get(request), Released):
+    if held is None or isinstance(ctx.facts.bindings.get(request), Released):
         return None
-    entry = desk.world.ledger.get(held.allocation)
+    entry = ctx.facts.ledger.get(held.allocation)
     causes = (BEING_UNMADE, SURPLUS)
     is_unheard = isinstance(entry, Revoke) and entry.cause in causes
-    if not is_unheard or isinstance(desk.world.slices.get(held.allocation), SliceGone):
+    if not is_unheard or isinstance(ctx.facts.slices.get(held.allocation), SliceGone):
         return None
     return f"its slice on {held.node} is being revoked"
 
 
-def doubtful_ticket(desk: Desk, held: Held) -> str:
+def doubtful_ticket(ctx: Context, held: Held) -> str:
     """The ticket of a remembered slice that its agent cannot verify; empty if there is none."""
-    inventory = desk.world.inventories.get(held.node)
-    if inventory is None or held.allocation in desk.world.ledger or held.node in desk.world.removed:
+    inventory = ctx.facts.inventories.get(held.node)
+    if inventory is None or held.allocation in ctx.facts.ledger or held.node in ctx.facts.removed:
         return ""
     return next((each for each in inventory.snapshot.doubtful_tickets if is_ticket_of(each, held.allocation)), "")
 
 
-def is_too_late(desk: Desk, grant: Grant) -> bool:
+def is_too_late(ctx: Context, grant: Grant) -> bool:
     """
     Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it.
 
     Opening its node shows what exists of such grants, and orders it again (`nodes`).
     """
-    return grant.incarnation != desk.world.incarnation and was_opened(desk, grant.booking.node)
+    return grant.incarnation != ctx.facts.incarnation and was_opened(ctx, grant.booking.node)
 
 
 def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
@@ -188,19 +188,19 @@ def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
     return held if not binding.is_for(held) else None
 
 
-def is_found_instead(desk: Desk, allocation: AllocationId, binding: Bound) -> bool:
+def is_found_instead(ctx: Context, allocation: AllocationId, binding: Bound) -> bool:
     """
     Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will.
 
     That binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never
     carried out.
     """
-    entry = desk.world.ledger.get(allocation)
+    entry = ctx.facts.ledger.get(allocation)
     if not (
-        isinstance(entry, Grant) and entry.adopted and isinstance(desk.world.ledger.get(binding.allocation), Closed)
+        isinstance(entry, Grant) and entry.adopted and isinstance(ctx.facts.ledger.get(binding.allocation), Closed)
     ):
         return False
-    return not isinstance(desk.world.slices.get(allocation), SliceDegraded)
+    return not isinstance(ctx.facts.slices.get(allocation), SliceDegraded)
 
 
 def is_declined(asked: AllocationRequested, allocation: AllocationId) -> bool:
@@ -225,27 +225,27 @@ def is_rejected(asked: RequestFact | None, booking: Booking) -> bool:
     return isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision
 
 
-def may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
+def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
     """
     Whether the entry of a bound allocation is still on its way to us.
 
     False for a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
     """
-    is_known = allocation in desk.world.ledger or allocation in desk.world.lost
-    return not is_known and not isinstance(desk.world.slices.get(allocation), SliceGone)
+    is_known = allocation in ctx.facts.ledger or allocation in ctx.facts.lost
+    return not is_known and not isinstance(ctx.facts.slices.get(allocation), SliceGone)
 
 
-def answer_without_slice(desk: Desk, request: RequestId) -> Bound | Refused | Waived | None:
+def answer_without_slice(ctx: Context, request: RequestId) -> Bound | Refused | Waived | None:
     """
     The last binding of a request that gets no slice (any more), as far as the ledger tells.
 
     A closed slice does not come either; but its pod may have another one, which only its source knows. None, too, if
     it does not name the source: then no source can confirm that the request is gone.
     """
-    match desk.world.bindings.get(request):
+    match ctx.facts.bindings.get(request):
         case Refused() | Waived() as answer if answer.source:
             return answer
-        case Bound() as bound if bound.source and isinstance(desk.world.ledger.get(bound.allocation), Closed | None):
+        case Bound() as bound if bound.source and isinstance(ctx.facts.ledger.get(bound.allocation), Closed | None):
             return bound
         case _:
             return None

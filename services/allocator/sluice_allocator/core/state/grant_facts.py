@@ -9,39 +9,41 @@ reader of the ledger knows, without another message or memory.
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, request_named
 from sluice.contracts.messages import Closed, DeviceGrant, Grant, Revoke, SliceGone, SliceQuarantined, SliceReady
-from sluice_allocator.core.moves.state import KinKey
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.state.context import Context
+
+KinKey = tuple[str, str, str]
+"""Source, namespace, and the common part of the names of one controller's pods."""
 
 
-def is_gone(desk: Desk, allocation: AllocationId) -> bool:
+def is_gone(ctx: Context, allocation: AllocationId) -> bool:
     """Whether nothing of an allocation is left: closed, reported gone by its agent, or never reported."""
-    entry = desk.world.ledger.get(allocation)
-    return entry is None or isinstance(entry, Closed) or isinstance(desk.world.slices.get(allocation), SliceGone)
+    entry = ctx.facts.ledger.get(allocation)
+    return entry is None or isinstance(entry, Closed) or isinstance(ctx.facts.slices.get(allocation), SliceGone)
 
 
-def unfinished(desk: Desk, grant: Grant) -> tuple[AllocationId, ...]:
+def unfinished(ctx: Context, grant: Grant) -> tuple[AllocationId, ...]:
     """The predecessors of a grant that are not gone yet."""
-    return tuple(each for each in grant.after if not is_gone(desk, each))
+    return tuple(each for each in grant.after if not is_gone(ctx, each))
 
 
-def is_promise(desk: Desk, grant: Grant) -> bool:
+def is_promise(ctx: Context, grant: Grant) -> bool:
     """Whether a grant's place still has predecessors."""
-    return bool(grant.after) and bool(unfinished(desk, grant))
+    return bool(grant.after) and bool(unfinished(ctx, grant))
 
 
-def is_being_revoked(desk: Desk, grant: Grant) -> bool:
+def is_being_revoked(ctx: Context, grant: Grant) -> bool:
     """Whether a Revoke of a valid grant is pending: other writes over one resize its shares."""
     allocation = grant.booking.allocation
-    if allocation in desk.adjustments.on_their_way:
+    if allocation in ctx.resizing:
         return False
-    return desk.outbox.busy(subjects.ledger(grant.booking.node, allocation))
+    return ctx.outbox.busy(subjects.ledger(grant.booking.node, allocation))
 
 
-def standing_promise(desk: Desk, request: RequestId) -> Grant | None:
+def standing_promise(ctx: Context, request: RequestId) -> Grant | None:
     """A request's reservation that waits for others to end (not to be evicted); None when it has none."""
-    for allocation in desk.world.allocations_of.get(request, ()):
-        entry = desk.world.ledger[allocation]
-        if isinstance(entry, Grant) and not entry.evict and is_promise(desk, entry):
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        entry = ctx.facts.ledger[allocation]
+        if isinstance(entry, Grant) and not entry.evict and is_promise(ctx, entry):
             return entry
     return None
 
@@ -51,7 +53,7 @@ def is_exchange(grant: Grant) -> bool:
     return not grant.evict and comes_after_its_own(grant)
 
 
-def has_place_now(desk: Desk, promised: Grant) -> bool:
+def has_place_now(ctx: Context, promised: Grant) -> bool:
     """
     Whether the request of a reservation has another grant that waits for nothing, or for this one only.
 
@@ -59,32 +61,32 @@ def has_place_now(desk: Desk, promised: Grant) -> bool:
     exchange cannot be made before it is gone.
     """
     own = promised.booking.allocation
-    for allocation in desk.world.allocations_of.get(promised.booking.request, ()):
-        other = desk.world.ledger[allocation]
-        if allocation == own or not isinstance(other, Grant) or is_being_revoked(desk, other):
+    for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):
+        other = ctx.facts.ledger[allocation]
+        if allocation == own or not isinstance(other, Grant) or is_being_revoked(ctx, other):
             continue
-        before = unfinished(desk, other)
+        before = unfinished(ctx, other)
         if before == (own,) and is_exchange(other):
             return True
-        if not before and (promised.evict or isinstance(desk.world.slices.get(allocation), SliceReady)):
+        if not before and (promised.evict or isinstance(ctx.facts.slices.get(allocation), SliceReady)):
             return True
     return False
 
 
-def is_in_quarantine(desk: Desk, allocation: AllocationId) -> bool:
+def is_in_quarantine(ctx: Context, allocation: AllocationId) -> bool:
     """Whether a slice could not be destroyed in several attempts: it may stay until an operator acts."""
-    return isinstance(desk.world.slices.get(allocation), SliceQuarantined)
+    return isinstance(ctx.facts.slices.get(allocation), SliceQuarantined)
 
 
-def is_earlier(desk: Desk, one: Grant, other: Grant) -> bool:
+def is_earlier(ctx: Context, one: Grant, other: Grant) -> bool:
     """Two allocators may reserve at once: the grant that was written first stands, for every reader."""
-    return _written(desk, one) < _written(desk, other)
+    return _written(ctx, one) < _written(ctx, other)
 
 
-def _written(desk: Desk, grant: Grant) -> tuple[int, AllocationId]:
+def _written(ctx: Context, grant: Grant) -> tuple[int, AllocationId]:
     booking = grant.booking
     subject = subjects.ledger(booking.node, booking.allocation).subject
-    return desk.world.sequences.get(subject, 0), booking.allocation
+    return ctx.facts.sequences.get(subject, 0), booking.allocation
 
 
 def named(entry: Grant | Revoke) -> str:
