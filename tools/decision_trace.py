@@ -21,7 +21,7 @@ from factories.scheduling.allocator import claim  # noqa: E402  # found by the l
 from perf.decisions.system import System  # noqa: E402
 
 CORE = "sluice_allocator.core."
-BEGIN, END = "settle_request", "commit"
+BEGIN, END = "reconcile_request", "commit"
 """The functions between which steps count: a request is reconciled, and its Grant goes to the outbox."""
 
 

@@ -14,7 +14,7 @@ from pairs.worlds import draw_plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Claim, Grant
-from sluice_allocator.core import allocator
+from sluice_allocator.core import changes
 from sluice_allocator.core.gangs import trial
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.request import reconcile
@@ -111,7 +111,7 @@ BUGS = (
             name="promises counted for ever",
             loses="every promise: the limit of its model is used up by one that is over",
             caught_by=("promises counted",),
-            patches=((allocator, "is_about_promises", _ended_before_it_was_answered),),
+            patches=((changes, "is_about_promises", _ended_before_it_was_answered),),
         ),
     ),
     (

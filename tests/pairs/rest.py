@@ -19,7 +19,7 @@ from sluice.contracts.messages import (
     Revoke,
 )
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.state.grant_facts import is_promise
 
 WORDS_MAX = 12
@@ -39,7 +39,7 @@ class Rest:
         """`fresh` has read everything, and decided nothing."""
         self.judge = judge
         self.source = source
-        self.ctx: Desk = fresh.ctx
+        self.ctx: SchedulerContext = fresh.ctx
         self.world = fresh.ctx.facts
 
     # -- no process goes on --------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ from sluice.contracts.messages import (
     Uncordoned,
 )
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.changes import rebook
 from sluice_allocator.core.events import AdjustAsked
 from sluice_allocator.core.node.reconcile import reconcile_node
 from sluice_allocator.core.resize.pending import Change
@@ -208,7 +209,7 @@ class World:
         for node in list(core.ctx.changed_nodes):
             reconcile_node(core.ctx, node)
         for allocation in list(core.ctx.facts.ledger):
-            core._rebook(allocation)
+            rebook(core.ctx, allocation)
         return core
 
     # -- what happens ----------------------------------------------------------------------------------------------

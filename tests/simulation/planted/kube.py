@@ -13,7 +13,7 @@ from simulation.planted.rare import left_with_what_is_taken_back
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
 from sluice.contracts.messages import Bound
-from sluice_allocator.core import allocator, recheck
+from sluice_allocator.core import changes, recheck
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 from sluice_pod_watcher.core.cluster import api_handler
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
@@ -315,7 +315,7 @@ KUBE_BUGS = (
         "an unrequested answer stays",
         "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
         ("I3",),
-        tuple((module, "watch_answer", _an_answer_to_nobody_stays) for module in (allocator, recheck)),
+        tuple((module, "watch_answer", _an_answer_to_nobody_stays) for module in (changes, recheck)),
         _forgotten_as_they_go,
     ),
     *CLAIM_BUGS_OF_CLUSTERS,

@@ -37,8 +37,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
 from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import allocator, recheck
-from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core import changes, recheck
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.request import bind, grant_validity, reconcile
 from sluice_allocator.core.state.conditions import Condition
@@ -128,11 +127,11 @@ def _guard_of_the_subject(original: Any) -> Any:
 
 
 def _free_at_revoke(original: Any) -> Any:
-    def rebook(self: Any, allocation: Any) -> bool:
+    def rebook(ctx: Any, allocation: Any) -> bool:
         """LAW 3 broken: a place is free as soon as its Revoke is written."""
-        freed: bool = original(self, allocation)
-        if isinstance(self.ctx.facts.ledger.get(allocation), Revoke):
-            freed |= self.ctx.cluster.unbook(allocation)
+        freed: bool = original(ctx, allocation)
+        if isinstance(ctx.facts.ledger.get(allocation), Revoke):
+            freed |= ctx.cluster.unbook(allocation)
         return freed
 
     return rebook
@@ -331,7 +330,7 @@ BUGS = (
         ((subjects, "guarded", _guard_of_the_subject),),
         _two_allocators,
     ),
-    PlantedBug("free at revoke", "a slice still in use", ("I1",), ((Allocator, "_rebook", _free_at_revoke),)),
+    PlantedBug("free at revoke", "a slice still in use", ("I1",), ((changes, "rebook", _free_at_revoke),)),
     PlantedBug(
         "used before adoption", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
     ),
@@ -340,7 +339,7 @@ BUGS = (
         "orphans at once",
         "living training",
         ("undisturbed",),
-        tuple((module, "watch_grant", _orphans_at_once) for module in (allocator, recheck)),
+        tuple((module, "watch_grant", _orphans_at_once) for module in (changes, recheck)),
     ),
     PlantedBug(
         "surplus kept", "capacity", ("I4",), ((grant_validity, "_why_revoke_place", _surplus_kept),), _two_allocators

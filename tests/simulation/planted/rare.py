@@ -9,11 +9,11 @@ from simulation.planted.stale_beliefs import BELIEVED_BUGS
 
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.outbox.guard_queue import GuardQueue
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node import reconcile
 from sluice_allocator.core.quotas import overcommit
 from sluice_allocator.core.request import eviction_orders
 from sluice_allocator.core.serve import offers
-from sluice_allocator.core.state.context import Desk
 from sluice_node_agent.core import agent
 from sluice_node_agent.core.journal_records import NodeRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.recovery import ticket_proofs
@@ -192,7 +192,7 @@ RARE_BUGS = (
         "other allocators' resizes ignored",
         "memory that it was granted: another allocator has made its neighbour larger meanwhile",
         ("I2",),
-        ((Desk, "counted", _only_the_own_change_counts),),
+        ((SchedulerContext, "counted", _only_the_own_change_counts),),
     ),
     PlantedBug(
         "single read counts as newest",

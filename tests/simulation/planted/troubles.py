@@ -9,7 +9,7 @@ from simulation.plans.plan import Fault, FaultKind, Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested
-from sluice_allocator.core import allocator
+from sluice_allocator.core import changes
 from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
@@ -142,7 +142,7 @@ TROUBLE_BUGS = (
         "statuses without entry stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
-        ((allocator, "watch_status", _nobodys_words_stay),),
+        ((changes, "watch_status", _nobodys_words_stay),),
         disks_wiped_behind_the_bus,
     ),
 )

@@ -8,7 +8,7 @@ from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Bound, Grant
-from sluice_allocator.core import allocator
+from sluice_allocator.core import changes
 from sluice_allocator.core.placement import Fleet
 from sluice_allocator.core.preemption import drain
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
@@ -104,7 +104,7 @@ SENT_AS_DECIDED = PlantedBug(
     "queued decision sent unchanged",
     "a pod that comes to a node which is just being emptied",
     ("cordoned",),
-    ((allocator, "look_at_drained", _sent_as_decided),),
+    ((changes, "look_at_drained", _sent_as_decided),),
 )
 """Caught by a schedule of its own: a write has to be unanswered while the word comes."""
 PROMISED_FOR_EVER = PlantedBug(
@@ -140,7 +140,7 @@ CORDON_BUGS = (
         "drain overlooks bound pods",
         "an operator's evening: the node never gets empty",
         ("I4",),
-        ((allocator, "look_at_drained", _only_who_comes),),
+        ((changes, "look_at_drained", _only_who_comes),),
         _all_cordoning,
     ),
     PlantedBug(

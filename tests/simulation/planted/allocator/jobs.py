@@ -6,9 +6,9 @@ from simulation.judges.jobs import with_jobs
 from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs import reconcile as groups
 from sluice_allocator.core.request import reconcile
-from sluice_allocator.core.state.context import Desk
 
 
 def _bound_one_by_one(_original: Any) -> Any:
@@ -59,7 +59,7 @@ JOB_BUGS = (
         "trial left booked",
         "capacity, for as long as the allocator lives",
         ("I4",),
-        ((Desk, "drop_trial", _trial_left),),
+        ((SchedulerContext, "drop_trial", _trial_left),),
         _all_jobs,
     ),
 )

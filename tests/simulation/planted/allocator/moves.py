@@ -8,10 +8,10 @@ from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested, Grant
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves import defragment, move
 from sluice_allocator.core.placement.substitutes import Floor
 from sluice_allocator.core.request import eviction_orders
-from sluice_allocator.core.state.context import Desk
 from sluice_allocator.core.state.grant_facts import is_move
 
 
@@ -97,7 +97,7 @@ MOVE_BUGS = (
         "kept place given twice",
         "a place that is handed over, to two",
         ("I1", "place first"),
-        ((Desk, "grant", _two_in_one_place),),
+        ((SchedulerContext, "grant", _two_in_one_place),),
         _no_jobs_no_limits,
     ),
     PlantedBug(

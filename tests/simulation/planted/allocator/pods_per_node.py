@@ -7,7 +7,7 @@ from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Revoke
-from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core import changes
 from sluice_allocator.core.placement.hosts import Node
 
 
@@ -22,12 +22,12 @@ def _only_where_room_is_told(original: Any) -> Any:
 
 
 def _free_at_revoke(original: Any) -> Any:
-    def rebook(self: Any, allocation: Any) -> bool:
+    def rebook(ctx: Any, allocation: Any) -> bool:
         """A slice being revoked does not count, though its processes may run for minutes."""
-        before = self.ctx.facts.ledger.get(allocation)
-        freed: bool = original(self, allocation)
-        if isinstance(before, Revoke) and self.ctx.cluster.booking(allocation) is not None:
-            self.ctx.cluster.nodes[before.booking.node].pods += 1
+        before = ctx.facts.ledger.get(allocation)
+        freed: bool = original(ctx, allocation)
+        if isinstance(before, Revoke) and ctx.cluster.booking(allocation) is not None:
+            ctx.cluster.nodes[before.booking.node].pods += 1
         return freed
 
     return rebook
@@ -49,7 +49,7 @@ CROWDING_BUGS = (
         "pod count free at revoke",
         "likewise, for as long as pods take to end",
         ("pods per node",),
-        ((Allocator, "_rebook", _free_at_revoke),),
+        ((changes, "rebook", _free_at_revoke),),
         _limited,
     ),
 )

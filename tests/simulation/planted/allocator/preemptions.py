@@ -9,12 +9,12 @@ from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Grant
-from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core import changes
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption import candidates
 from sluice_allocator.core.request import eviction_orders
 from sluice_allocator.core.reservations import reservation
 from sluice_allocator.core.serve import offers
-from sluice_allocator.core.state.context import Desk
 
 
 def _equals_go(original: Any) -> Any:
@@ -73,12 +73,12 @@ def _evicted_first(original: Any) -> Any:
 
 
 def _place_given_away(original: Any) -> Any:
-    def rebook(self: Any, allocation: Any) -> bool:
+    def rebook(ctx: Any, allocation: Any) -> bool:
         """A promised place is free for everybody until its victims have gone."""
-        freed: bool = original(self, allocation)
-        entry = self.ctx.facts.ledger.get(allocation)
-        if isinstance(entry, Grant) and entry.evict and reservation.is_promise(self.ctx, entry):
-            self.ctx.cluster.unbook(allocation)
+        freed: bool = original(ctx, allocation)
+        entry = ctx.facts.ledger.get(allocation)
+        if isinstance(entry, Grant) and entry.evict and reservation.is_promise(ctx, entry):
+            ctx.cluster.unbook(allocation)
         return freed
 
     return rebook
@@ -146,7 +146,7 @@ PREEMPTION_BUGS = (
         "after omitted",
         "a place, to two",
         ("I1", "place first"),
-        ((Desk, "grant", _waits_for_nobody),),
+        ((SchedulerContext, "grant", _waits_for_nobody),),
         _all_preempting,
     ),
     PlantedBug(
@@ -160,7 +160,7 @@ PREEMPTION_BUGS = (
         "preempted place given away",
         "a place that others were evicted for",
         ("I1", "I2"),
-        ((Allocator, "_rebook", _place_given_away),),
+        ((changes, "rebook", _place_given_away),),
         _all_preempting,
     ),
     PlantedBug(
@@ -175,7 +175,7 @@ COUNTED_ON_TWICE = PlantedBug(
     "leaving pod counted for two preemptors",
     "what a namespace is guaranteed, when one word serves two at once",
     ("guaranteed",),
-    ((Desk, "grant", _counted_on_twice),),
+    ((SchedulerContext, "grant", _counted_on_twice),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_preemption`."""
 PROMISED_IS_HAD = PlantedBug(

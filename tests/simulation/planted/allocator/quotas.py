@@ -9,29 +9,29 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Revoke
 from sluice.contracts.quotas.usage import NOTHING
-from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core import allocator, changes
 from sluice_allocator.core.quotas import quota
 from sluice_allocator.core.request import bind, grant_validity
 
 
 def _not_counted_at_start(original: Any) -> Any:
-    def caught_up(self: Any, event: Any) -> None:
+    def caught_up(ctx: Any, event: Any) -> None:
         """What was there when this process read everything is not counted: only what it grants itself."""
-        original(self, event)
-        self.ctx.cluster.accounts._used.clear()
+        original(ctx, event)
+        ctx.cluster.accounts._used.clear()
 
     return caught_up
 
 
 def _free_at_revoke(original: Any) -> Any:
-    def rebook(self: Any, allocation: Any) -> bool:
+    def rebook(ctx: Any, allocation: Any) -> bool:
         """A namespace may have more as soon as something is being taken away from it."""
-        before = self.ctx.facts.ledger.get(allocation)
-        booking = self.ctx.cluster.booking(allocation)
-        freed: bool = original(self, allocation)
-        if isinstance(before, Revoke) and booking is not None and self.ctx.cluster.booking(allocation) is not None:
-            counts = self.ctx.cluster.usage_of(booking.devices)
-            self.ctx.cluster.accounts.measured_anew(booking.namespace, counts, NOTHING)
+        before = ctx.facts.ledger.get(allocation)
+        booking = ctx.cluster.booking(allocation)
+        freed: bool = original(ctx, allocation)
+        if isinstance(before, Revoke) and booking is not None and ctx.cluster.booking(allocation) is not None:
+            counts = ctx.cluster.usage_of(booking.devices)
+            ctx.cluster.accounts.measured_anew(booking.namespace, counts, NOTHING)
         return freed
 
     return rebook
@@ -111,14 +111,14 @@ QUOTA_BUGS = (
         "usage not counted at start",
         "what others of the cluster were promised, to a namespace over its limit",
         ("quota",),
-        ((Allocator, "_caught_up", _not_counted_at_start),),
+        ((allocator, "caught_up", _not_counted_at_start),),
         _read_anew,
     ),
     PlantedBug(
         "quota free at revoke",
         "likewise, for as long as a pod takes to end",
         ("quota",),
-        ((Allocator, "_rebook", _free_at_revoke),),
+        ((changes, "rebook", _free_at_revoke),),
         _limited,
     ),
     PlantedBug(

@@ -6,12 +6,12 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import AllocationRequested
 from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request import reconcile
-from sluice_allocator.core.state.context import Desk
 
 
 def _by_what_is_there(original: Any) -> Any:
-    def refusal(ctx: Desk, asked: AllocationRequested) -> Refusal | None:
+    def refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
         """A request that no known model can serve is refused, and never tried again."""
         names = {profile.name for model in ctx.cluster.models() for profile in model.profiles}
         for claim in asked.claims:

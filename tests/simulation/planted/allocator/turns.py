@@ -10,13 +10,13 @@ from simulation.planted.bug import PlantedBug
 from simulation.schedules.starvation import PROMISE_AFTER_S
 
 from sluice.contracts.messages import Grant
-from sluice_allocator.core import allocator
+from sluice_allocator.core import cycle
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.request import grant_validity
 from sluice_allocator.core.request import reconcile as requests
 from sluice_allocator.core.reservations import reservation
-from sluice_allocator.core.state.context import Desk
 from sluice_node_agent.core.orders import reconcile
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
 from sluice_node_agent.core.slices import destroy
@@ -156,7 +156,7 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
 
 
 STARVING_BUGS = (
-    PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
+    PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((cycle, "promise_places", _nobody_ages),)),
     PlantedBug(
         "reservation given up early",
         "a large pod's turn, each time that a half of its place is free",
@@ -189,7 +189,10 @@ BOTH_KEPT = PlantedBug(
 TURN_BUGS = (
     PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
     PlantedBug(
-        "reservation ignores its tenants", "a slice still in use", ("I1", "I2"), ((Desk, "grant", _waits_for_nobody),)
+        "reservation ignores its tenants",
+        "a slice still in use",
+        ("I1", "I2"),
+        ((SchedulerContext, "grant", _waits_for_nobody),),
     ),
     PlantedBug(
         "reserved requests leave the queue",

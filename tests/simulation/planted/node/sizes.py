@@ -6,7 +6,7 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts import resize as sizes
 from sluice.contracts.messages import SliceReady
-from sluice_allocator.core.state.context import Desk
+from sluice_allocator.core.context import SchedulerContext
 from sluice_node_agent.core.journal_records import ResizeRecord
 from sluice_node_agent.core.orders import reconcile
 from sluice_node_agent.core.slices import resize
@@ -66,7 +66,7 @@ SIZE_BUGS = (
         "new size counts at once",
         "memory that is still used is promised to a neighbour",
         ("I2",),
-        ((Desk, "counted", _new_size_at_once),),
+        ((SchedulerContext, "counted", _new_size_at_once),),
     ),
     PlantedBug(
         "failed resize counts as before",

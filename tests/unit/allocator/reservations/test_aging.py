@@ -476,9 +476,9 @@ def test_each_shape_is_looked_at_once_and_early_looks_win():
 def test_those_who_are_due_come_in_the_order_of_turns():
     """Whose turn it is does not depend on who was found to be due first."""
     aging = Aging()
-    aging.is_due(b"b", (0, 7, RequestId("r7")))
-    aging.is_due(b"a", (-5, 9, RequestId("r9")))
-    aging.is_due(b"c", (0, 3, RequestId("r3")))
+    aging.mark_due(b"b", (0, 7, RequestId("r7")))
+    aging.mark_due(b"a", (-5, 9, RequestId("r9")))
+    aging.mark_due(b"c", (0, 3, RequestId("r3")))
     assert [aging.next_due()[1] for _ in range(3)] == [b"a", b"c", b"b"]
     assert aging.next_due() is None
 

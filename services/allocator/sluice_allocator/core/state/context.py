@@ -100,7 +100,7 @@ class Context:
         """Nodes whose agents' durable consumers the shell shall create."""
         self.ensured: dict[NodeName, Incarnation] = {}
         """Those that exist, with the incarnation of the broker in which they were created."""
-        self._numbered = 0
+        self.numbered = 0
 
     @property
     def nothing_else_to_do(self) -> bool:
@@ -136,9 +136,9 @@ class Context:
 
     def booking_of(self, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
         """The booking of a place for a request, under a new allocation id."""
-        self._numbered += 1
+        self.numbered += 1
         return Booking(
-            allocation=allocation_id(request, self.run, self._numbered),
+            allocation=allocation_id(request, self.run, self.numbered),
             request=request,
             request_revision=asked.revision,
             source=asked.source,

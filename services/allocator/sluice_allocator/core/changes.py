@@ -1,0 +1,177 @@
+"""
+What a changed fact concerns: it marks what has to be reconciled, and keeps the bookings of the cluster up to date.
+
+Nothing is decided here. The cycle (`core.cycle`) follows, unless a stream is being reread.
+"""
+
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.events import ReadingCaughtUp, Stream
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, request_named
+from sluice.contracts.messages import AllocationRequested, Closed, SliceGone
+from sluice_allocator.core.context import SchedulerContext
+from sluice_allocator.core.moves.move import count_move
+from sluice_allocator.core.placement.peers import peer_of
+from sluice_allocator.core.preemption.candidates import (
+    look_at_guarantee,
+    look_at_those_who_wait_for,
+    look_at_victims_of,
+    note_victim,
+)
+from sluice_allocator.core.preemption.drain import look_at_drained
+from sluice_allocator.core.quotas.overcommit import look_at_binding, look_at_booked, look_at_excess
+from sluice_allocator.core.quotas.quota import limits_changed, source_has_spoken
+from sluice_allocator.core.quotas.unadopted_usage import look_at_held
+from sluice_allocator.core.recheck import (
+    watch_answer,
+    watch_binding,
+    watch_consumer,
+    watch_entry,
+    watch_grant,
+    watch_head,
+    watch_request,
+    watch_status,
+)
+from sluice_allocator.core.request.reconcile import reconcile_request
+from sluice_allocator.core.reservations.reservation import count_promises, is_about_promises, look_at_promises
+from sluice_allocator.core.state.bus_cache import request_of
+from sluice_allocator.core.state.conditions import Condition
+
+
+def value_changed(ctx: SchedulerContext, address: Address) -> None:
+    """The value at this address changed or is gone: mark what has to be looked at again."""
+    match address.kind:
+        case "request" | "waiting" | "eviction" | "evicted":
+            _request_changed(ctx, RequestId(address.key[0]))
+            if address.kind == "evicted":
+                look_at_those_who_wait_for(ctx, RequestId(address.key[0]))
+        case "binding":
+            _request_changed(ctx, RequestId(address.key[0]))
+            look_at_binding(ctx, RequestId(address.key[0]))
+            watch_binding(ctx, RequestId(address.key[0]))
+        case "ledger" | "slice":
+            _entry_changed(ctx, NodeName(address.key[0]), AllocationId(address.key[1]))
+        case "node" | "inventory" | "host" | "cordon":
+            node = NodeName(address.key[0])
+            ctx.changed_nodes[node] = None
+            if address.kind == "cordon":
+                look_at_drained(ctx, node)
+            if address.kind == "node":
+                _node_spoke(ctx, node)
+        case "source":
+            source_has_spoken(ctx, SourceName(address.key[0]))
+        case "quota":
+            limits_changed(ctx, address.key[0])
+            look_at_guarantee(ctx, address.key[0])
+        case _:
+            pass
+
+
+def _node_spoke(ctx: SchedulerContext, node: NodeName) -> None:
+    """A node appeared, or is gone: its agent published, or was reported removed."""
+    watch_consumer(ctx, node)
+    if node in ctx.facts.removed:
+        ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
+    elif ctx.conditions.clear(Condition.NODE_REMOVED, node):
+        ctx.take_back(subjects.ledger_filter(node))  # it lives: what was to be closed with it is not sent any more
+        there = (request_of(ctx.facts.ledger[a]) for a in ctx.facts.allocations_on.get(node, ()))
+        ctx.changed_requests |= dict.fromkeys(there)
+
+
+def _request_changed(ctx: SchedulerContext, request: RequestId) -> None:
+    ctx.changed_requests[request] = None
+    asked = ctx.facts.requests.get(request)
+    if asked is None:
+        ctx.cluster.lose_sight(request)
+    else:
+        ctx.cluster.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
+    look_at_held(ctx, request)
+    if ctx.gangs.member_of:
+        ctx.gangs.touch(request)
+    watch_request(ctx, request)
+    look_at_victims_of(ctx, request)
+
+
+def _entry_changed(ctx: SchedulerContext, node: NodeName, allocation: AllocationId) -> None:
+    """An entry of a node's ledger changed, or its slice's status; the head of the ledger counts as an entry."""
+    is_head = allocation == "head"
+    if is_head:
+        watch_head(ctx, node)
+    if ctx.gangs.member_of:
+        ctx.gangs.touch(request_named(allocation))
+    if is_head or node in ctx.unopened or node in ctx.facts.removed or ctx.facts.unreadable:
+        ctx.changed_nodes[node] = None
+    if not is_head and (ctx.over_quota.unbooked.claims_of or allocation not in ctx.facts.ledger):
+        look_at_held(ctx, request_named(allocation))
+    if not is_head and rebook(ctx, allocation) and ctx.queue:
+        ctx.offers.freed(node)
+
+
+def rebook(ctx: SchedulerContext, allocation: AllocationId) -> bool:
+    """An allocation is booked until its agent reports it gone (LAW 3), as the ledger says. True when freed."""
+    freed = False
+    entry = ctx.facts.ledger.get(allocation)
+    gone = isinstance(ctx.facts.slices.get(allocation), SliceGone)
+    watch_status(ctx, allocation)
+    if entry is None:
+        if allocation not in ctx.assumed:
+            freed = ctx.cluster.unbook(allocation)
+        if gone:
+            ctx.strays[allocation] = None
+        if allocation in ctx.facts.slices:
+            ctx.changed_requests[ctx.facts.slices[allocation].request] = None
+        watch_answer(ctx, request_named(allocation))
+    elif isinstance(entry, Closed) or gone:
+        freed = ctx.cluster.unbook(allocation)
+        watch_answer(ctx, request_of(entry))
+    else:
+        booking = ctx.counted(entry)
+        freed = ctx.cluster.book(booking)
+        if freed:  # what waits for its turn was decided beside another size, or says one
+            ctx.take_back(subjects.ledger_filter(booking.node))
+        look_at_booked(ctx, allocation, entry)
+        if ctx.facts.quotas:
+            look_at_excess(ctx, allocation)
+    watch_grant(ctx, allocation)
+    if entry is not None:
+        ctx.changed_requests[request_of(entry)] = None
+    note_victim(ctx, allocation, entry)
+    if is_about_promises(ctx, allocation, entry):
+        look_at_promises(ctx, allocation)
+        count_promises(ctx, allocation)
+        count_move(ctx, allocation)
+    return freed
+
+
+def caught_up(ctx: SchedulerContext, event: ReadingCaughtUp) -> None:
+    """A stream was read completely: look at everything once, since a missing value is a fact too."""
+    if event.stream is Stream.STATE:
+        ctx.conditions.end_older(Condition.REMOVAL_UNREAD, Stream.STATE)
+    kept = {subject: None for subject in ctx.facts.sequences if ctx.outbox.knows(subject)}
+    for address in ctx.facts.catch_up(event.stream, kept):
+        value_changed(ctx, address)
+    if event.stream is Stream.BOOK:
+        for request in ctx.facts.bindings:  # a server that lags tells nothing of the newest
+            watch_entry(ctx, request)
+        for node in ctx.facts.news:
+            watch_consumer(ctx, node)
+    if ctx.facts.settled:
+        for allocation in dict.fromkeys((*ctx.facts.ledger, *ctx.cluster.booked(), *ctx.facts.slices)):
+            rebook(ctx, allocation)
+        everything = (*ctx.facts.requests, *ctx.facts.bindings, *ctx.facts.allocations_of, *ctx.facts.waiting)
+        ctx.changed_requests |= dict.fromkeys(everything)
+        nodes = (*ctx.facts.inventories, *ctx.facts.news, *ctx.facts.removed, *ctx.facts.hosts)
+        ctx.changed_nodes |= dict.fromkeys(nodes)
+        ctx.conditions.clear_all(Condition.NODE_REMOVED)
+        ctx.offers.everything()
+        if ctx.outbox.paused:
+            _forget_who_has_gone(ctx)
+
+
+def _forget_who_has_gone(ctx: SchedulerContext) -> None:
+    """A standby never reconciles, so drop requests without any message; otherwise the set leaks."""
+    for allocation in [each for each in ctx.strays if each not in ctx.facts.slices]:
+        del ctx.strays[allocation]
+    for request in [each for each in ctx.changed_requests if not ctx.facts.tells_of(each)]:
+        del ctx.changed_requests[request]
+        reconcile_request(ctx, request)
