@@ -73,6 +73,11 @@ def test_every_import_contract_is_kept():
         ("pure", "services/inventory/sluice_inventory/core/planted.py", "def now():\n    import time"),
         ("pure", "libs/sluice/contracts/planted.py", "from os import environ"),
         ("pure", "services/pod-watcher/sluice_pod_watcher/core/planted.py", "from sluice.runtime import logs"),
+        (
+            "scheduler",
+            "services/allocator/sluice_allocator/core/state/planted.py",
+            "import sluice_allocator.core.gangs",
+        ),
         ("nats", "services/console/sluice_console/shell/planted.py", "from nats.aio.client import Client"),
         ("nvml", "services/node-agent/sluice_node_agent/shell/planted.py", "import pynvml"),
         ("simulated", "services/node-agent/sluice_node_agent/device/planted.py", "import sluice_node_agent.simulated"),

@@ -10,8 +10,7 @@ from simulation.planted.bug import PlantedBug
 from simulation.schedules.starvation import PROMISE_AFTER_S
 
 from sluice.contracts.messages import Grant
-from sluice_allocator.core import cycle
-from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core import changes, cycle
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.request import grant_validity
@@ -32,12 +31,12 @@ def _nobody_ages(_original: Any) -> Any:
 
 
 def _not_booked(original: Any) -> Any:
-    def rebook(self: Any, allocation: Any) -> bool:
+    def rebook(ctx: Any, allocation: Any) -> bool:
         """A promise is in the ledger, and its place is given to others until its tenants are gone."""
-        freed: bool = original(self, allocation)
-        entry = self.ctx.facts.ledger.get(allocation)
-        if isinstance(entry, Grant) and reservation.is_promise(self.ctx, entry):
-            freed |= self.ctx.cluster.unbook(allocation)
+        freed: bool = original(ctx, allocation)
+        entry = ctx.facts.ledger.get(allocation)
+        if isinstance(entry, Grant) and reservation.is_promise(ctx, entry):
+            freed |= ctx.cluster.unbook(allocation)
         return freed
 
     return rebook
@@ -167,7 +166,7 @@ STARVING_BUGS = (
         "reserved and not booked",
         "a place that was promised",
         ("turn", "I1"),
-        ((Allocator, "_rebook", _not_booked),),
+        ((changes, "rebook", _not_booked),),
     ),
 )
 """Found by the schedule in which a large pod would starve."""
@@ -187,7 +186,7 @@ BOTH_KEPT = PlantedBug(
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
 TURN_BUGS = (
-    PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((Allocator, "_rebook", _not_booked),)),
+    PlantedBug("reservation not booked", "a promised place", ("turn", "I1"), ((changes, "rebook", _not_booked),)),
     PlantedBug(
         "reservation ignores its tenants",
         "a slice still in use",
