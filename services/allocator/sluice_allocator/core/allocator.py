@@ -35,7 +35,7 @@ from sluice_allocator.core.recheck import (
     consumer_made,
     source_synced,
 )
-from sluice_allocator.core.request.resting import note_taken_back
+from sluice_allocator.core.request.pending_status import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 

@@ -11,7 +11,20 @@ from enum import Enum
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import Booking
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Booking,
+    Bound,
+    Grant,
+    Refused,
+    Released,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+    Waived,
+)
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.reasons import ReasonCount
 from sluice_allocator.core.config import SchedulerConfig
@@ -283,3 +296,42 @@ class GangContext(PreemptionContext):
         if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
             self.gangs.owed[self.gangs.trial.party.leader] = None
         self.drop_trial()
+
+
+NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
+"""Statuses of a slice on which no group should start."""
+
+
+def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
+    """The state of one pod; None when it is over or refused, and so not counted."""
+    asked, binding = ctx.facts.requests.get(request), ctx.facts.answer_to(request)
+    if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Refused | Released):
+        return None
+    sequences = ctx.facts.sequences
+    waived = binding.allocations if isinstance(binding, Waived) else ()
+    together = isinstance(binding, Waived) and bool(waived) and not binding.alone
+    waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
+    placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED
+    adopted = False
+    for allocation in ctx.facts.allocations_of.get(request, ()):
+        entry, slice_ = ctx.facts.ledger[allocation], ctx.facts.slices.get(allocation)
+        if not isinstance(entry, Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
+            continue
+        placed = True
+        adopted |= entry.adopted
+        ready |= isinstance(slice_, SliceReady) and slice_.revision == entry.revision
+        address = subjects.ledger(entry.booking.node, allocation)
+        granted_at = min(granted_at, sequences.get(address.subject, granted_at))
+    return Member(
+        request=request,
+        name=asked.name,
+        size=asked.group.size,
+        priority=asked.priority,
+        sequence=ctx.facts.came_at(request),
+        started=isinstance(binding, Bound) or asked.held is not None,
+        placed=placed,
+        ready=ready,
+        adopted_for=asked.source if adopted else None,
+        granted_at=granted_at,
+        waived_at=waived_at,
+    )

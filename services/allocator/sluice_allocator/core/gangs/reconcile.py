@@ -40,8 +40,8 @@ from sluice_allocator.core.gangs.gang import (
     Member,
     PatienceTimer,
     Why,
+    member_of_group,
 )
-from sluice_allocator.core.gangs.members import member_of_group
 from sluice_allocator.core.state.bus_cache import RequestFact
 
 Key = TypeVar("Key", bound=Hashable)

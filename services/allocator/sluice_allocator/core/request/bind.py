@@ -16,7 +16,9 @@ from sluice.contracts.messages import (
     Held,
     LedgerEntry,
     Released,
+    Revoke,
     SliceReady,
+    Waived,
 )
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
@@ -133,3 +135,45 @@ def release(ctx: SchedulerContext, request: RequestId, cause: str) -> None:
     """Publish that nothing is left of the request's slices."""
     released = Released(request=request, cause=cause)
     ctx.commit(subjects.binding(request), released, request, ttl_s=ctx.rules.closing_ttl_s)
+
+
+def waived(
+    ctx: SchedulerContext,
+    request: RequestId,
+    asked: AllocationRequested,
+    allocations: list[AllocationId],
+    cause: str,
+    *,
+    alone: bool = False,
+) -> Waived:
+    """
+    The waiver of these places, and of those waived before that are not revoked yet.
+
+    Unless `alone`, the whole group releases its places, also where that was published before and is not done yet.
+    """
+    before = ctx.facts.bindings.get(request)
+    known = before.allocations if isinstance(before, Waived) else ()
+    still = tuple(each for each in known if each not in allocations and _is_taken_back(ctx, each))
+    return Waived(
+        request=request,
+        request_revision=asked.revision,
+        allocations=(*still, *sorted(allocations)),
+        cause=cause,
+        incarnation=ctx.facts.incarnation,
+        source=asked.source,
+        alone=alone and not (isinstance(before, Waived) and still and not before.alone),
+    )
+
+
+def _is_taken_back(ctx: SchedulerContext, allocation: AllocationId) -> bool:
+    """Whether a waived place is still to be revoked: closed entries stay in the ledger for hours."""
+    return isinstance(ctx.facts.ledger.get(allocation), Grant | Revoke)
+
+
+def waived_for(
+    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, causes: dict[AllocationId, str]
+) -> Waived | None:
+    """The waiver of places, each for its cause; None where there are none."""
+    if not causes:
+        return None
+    return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
