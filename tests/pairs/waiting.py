@@ -24,7 +24,6 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.placement import Place, asking_of, find_free, find_promise
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place
@@ -158,7 +157,7 @@ class Waiting:
             )
             if not fits or place is None:
                 break
-            booking = booking_of(self.ctx, pod.uid, asked, place)
+            booking = self.ctx.booking_of(pod.uid, asked, place)
             self.ctx.cluster.book(booking)
             booked.append(booking.allocation)
         for allocation in booked:

@@ -132,12 +132,12 @@ def _never_taken_back(original: Any) -> Any:
 
 
 def _read_is_settled(original: Any) -> Any:
-    def note_read(self: Any, record: Any) -> None:
+    def was_read(self: Any, record: Any) -> None:
         """What a pod looks like now is what became of every patch that was sent."""
         original(self, record)
         record.confirm_by = ""
 
-    return note_read
+    return was_read
 
 
 # -- where it matters -------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ READ_IS_SETTLED = PlantedBug(
     "a read settles a patch",
     "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
     ("bound once",),
-    ((PodReconciler, "note_read", _read_is_settled),),
+    ((PodReconciler, "was_read", _read_is_settled),),
 )
 """Likewise: a call must be late, its answer missing, the API server busy and the bus wiped, in this order."""
 KUBE_BUGS = (

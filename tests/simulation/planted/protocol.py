@@ -40,6 +40,7 @@ from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import changes, recheck
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.request import bind, grant_validity, reconcile
+from sluice_allocator.core.state import facts
 from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.orders.ledger_view import LedgerView
@@ -332,7 +333,10 @@ BUGS = (
     ),
     PlantedBug("free at revoke", "a slice still in use", ("I1",), ((changes, "rebook", _free_at_revoke),)),
     PlantedBug(
-        "used before adoption", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
+        "used before adoption",
+        "a living pod's GPU",
+        ("opened before use",),
+        ((facts, "_is_adopted", _used_before_open),),
     ),
     PlantedBug("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
     PlantedBug(

@@ -10,6 +10,7 @@ from simulation.plans.pods import Ask, Device
 from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.placement import looking
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.serve import offers
@@ -76,7 +77,7 @@ CLAIM_BUGS = (
         "claims not booked",
         "a pod: the kubelet is refused its devices",
         ("claims",),
-        ((offers, "booking_of", _without_claims),),
+        ((SchedulerContext, "booking_of", _without_claims),),
         _claiming,
     ),
     PlantedBug(

@@ -11,7 +11,7 @@ from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves import defragment, move
 from sluice_allocator.core.placement.substitutes import Floor
-from sluice_allocator.core.request import eviction_orders
+from sluice_allocator.core.request import eviction_orders, grant_validity
 from sluice_allocator.core.state.grant_facts import is_move
 
 
@@ -47,18 +47,20 @@ def _no_cooldown(_original: Any) -> Any:
 def _two_in_one_place(original: Any) -> Any:
     def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
         """Who comes in the stead of a pod that is moved gets its place at once, while it is still kept there."""
-        kept = self.world.ledger.get(after[0]) if after else None
+        kept = self.facts.ledger.get(after[0]) if after else None
         heir = isinstance(kept, Grant) and is_move(kept) and kept.booking.request != booking.request
         original(self, booking, () if heir else after, evict=evict)
 
     return grant
 
 
-def _kept_for_ever(_original: Any) -> Any:
-    def over(_ctx: Any, _grant: Any, _phase: str, _limit_s: float, _why: str) -> None:
+def _kept_for_ever(original: Any) -> Any:
+    def why_end_move(ctx: Any, grant: Any, asked: Any) -> str | None:
         """A place is kept until a replacement comes, which may never happen."""
+        why: str | None = original(ctx, grant, asked)
+        return None if why is not None and why.endswith(" s)") else why
 
-    return over
+    return why_end_move
 
 
 def _all_moving(plan: Plan) -> Plan:
@@ -104,7 +106,7 @@ MOVE_BUGS = (
         "kept place never given up",
         "room: a place is kept for a pod that never comes",
         ("I4",),
-        ((move, "_over", _kept_for_ever),),
+        ((grant_validity, "why_end_move", _kept_for_ever),),
         _no_jobs_no_limits,
     ),
     PlantedBug(

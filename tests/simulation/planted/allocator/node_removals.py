@@ -13,8 +13,9 @@ from sluice.contracts.messages import NodeRemoved
 from sluice_allocator.core import changes
 from sluice_allocator.core.node import reconcile as nodes
 from sluice_allocator.core.node import removal as node_removal
-from sluice_allocator.core.request import grant_validity, reconcile, recovery
+from sluice_allocator.core.request import grant_validity, reconcile
 from sluice_allocator.core.request.bind import release
+from sluice_allocator.core.state import facts
 from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
@@ -207,7 +208,7 @@ OPEN_WHILE_CLOSING = PlantedBug(
     "unanswered closing counts as open",
     "a living pod's GPU",
     ("opened before use",),
-    ((recovery, "_is_adopted", _open_while_closing),),
+    ((facts, "_is_adopted", _open_while_closing),),
 )
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
 
@@ -223,7 +224,7 @@ REMOVED_HAS_NOTHING = PlantedBug(
     "removed node released without a close",
     "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
     ("LAW 3",),
-    ((recovery, "_is_unbooked", _a_removed_node_has_nothing),),
+    ((facts, "_is_unbooked", _a_removed_node_has_nothing),),
 )
 """The same, after a wipe, and before its slice is bound again. A seed showed it once."""
 
@@ -239,7 +240,7 @@ GONE_IN_ANOTHER_LIFE = PlantedBug(
     "removal close of any incarnation",
     "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
     ("undisturbed", "LAW 3"),
-    ((BusCache, "_went_in_another_life", _gone_in_another_life), (recovery, "_may_be_entered_again", _gone_for_good)),
+    ((BusCache, "_went_in_another_life", _gone_in_another_life), (facts, "_may_be_entered_again", _gone_for_good)),
 )
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
 
