@@ -96,8 +96,8 @@ def _no_container_comes_back(original: Any) -> Any:
 def _only_the_own_change_counts(original: Any) -> Any:
     def counted(self: Any, entry: Any) -> Any:
         """What is on its way from here is larger than what anybody else may have made of it."""
-        on_its_way = self.adjustments.on_their_way.get(entry.booking.allocation)
-        return original(self, entry) if on_its_way is None else on_its_way.adjusted.counted
+        resizing = self.resizing.get(entry.booking.allocation)
+        return original(self, entry) if resizing is None else resizing.counted
 
     return counted
 

@@ -97,7 +97,7 @@ def _counted_on_twice(original: Any) -> Any:
         """Who goes for the first of two still fills a guarantee for the second, when one word serves both."""
         original(self, booking, after, evict=evict)
         for each in after if evict else ():
-            self.sparing.is_gone(each)
+            self.sparing.settle(each)
 
     return grant
 
