@@ -125,8 +125,10 @@ def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
     source has not read, or it would have published its end.
     """
     source = _source_of_answer(ctx, request)
-    mark = ctx.conditions.syncs[source] if source is not None else 0
-    ctx.conditions.observe(Condition.ANSWER_WITHOUT_REQUEST, request, holds=source is not None, mark=mark)
+    if source is None:
+        ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
+    else:
+        ctx.conditions.observe(Condition.ANSWER_WITHOUT_REQUEST, request, mark=ctx.conditions.syncs[source])
 
 
 def _is_unrequested(ctx: SchedulerContext, booking: Booking) -> bool:
@@ -136,11 +138,13 @@ def _is_unrequested(ctx: SchedulerContext, booking: Booking) -> bool:
 
 def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName | None:
     """The source that would own the request of a binding; None when there is a request, or no binding to end."""
-    answer, asked = answer_without_slice(ctx, request), ctx.facts.requests.get(request)
-    if answer is not None and not ctx.facts.speaks_of(request):
-        return answer.source
-    is_released = isinstance(ctx.facts.bindings.get(request), Released)
-    return asked.source if isinstance(asked, RequestWithdrawn) and not asked.closing and is_released else None
+    if request not in ctx.facts.bindings:
+        return None
+    asked = ctx.facts.requests.get(request)
+    if isinstance(asked, RequestWithdrawn) and not asked.closing and isinstance(ctx.facts.bindings[request], Released):
+        return asked.source
+    answer = answer_without_slice(ctx, request)
+    return answer.source if answer is not None and not ctx.facts.speaks_of(request) else None
 
 
 def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:
@@ -186,7 +190,8 @@ def watch_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     An agent's status has no ledger entry, or has one. The broker was wiped, the agent published its status again, and
     before its node was adopted its disk was wiped as well: the request would wait for that slice without end.
     """
-    ctx.conditions.observe(Condition.STATUS_WITHOUT_SLICE, allocation, holds=_has_status_only(ctx, allocation))
+    if allocation in ctx.facts.slices or ctx.conditions.young(Condition.STATUS_WITHOUT_SLICE):
+        ctx.conditions.observe(Condition.STATUS_WITHOUT_SLICE, allocation, holds=_has_status_only(ctx, allocation))
 
 
 def _has_status_only(ctx: SchedulerContext, allocation: AllocationId) -> bool:

@@ -8,14 +8,14 @@ follows. Losing it costs time, never a slice.
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from itertools import islice
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import SourceName
 
 
-class Condition(Enum):
+class Condition(StrEnum):
     """What may have to be looked at again. In brackets: what is the key."""
 
     GRANT_WITHOUT_REQUEST = "a grant has no request (allocation)"
@@ -71,8 +71,10 @@ class Conditions:
 
     def clear(self, condition: Condition, key: str) -> bool:
         """It does not hold. True if it did."""
-        was_young = self._young[condition].pop(key, None) is not None
-        return self._mature[condition].pop(key, None) is not None or was_young
+        young, mature = self._young[condition], self._mature[condition]
+        if not (young or mature):
+            return False
+        return young.pop(key, None) is not None or mature.pop(key, None) is not None
 
     def clear_all(self, condition: Condition) -> None:
         """It holds for none."""
