@@ -98,7 +98,7 @@ class Conditions:
         return self._young[condition]
 
     def mature(self, condition: Condition, key: str) -> None:
-        """It has lasted long enough, and is not looked at again until it is observed anew."""
+        """It has lasted long enough, and is not looked at again until it is observed again."""
         self._mature[condition][key] = self._young[condition].pop(key)
 
     def in_turn(self, condition: Condition, most: int) -> list[str]:
