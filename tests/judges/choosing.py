@@ -27,7 +27,7 @@ from judges.placements import (
 from judges.pods import why_not_with
 
 from sluice.contracts.messages import Claim, DeviceGrant, GpuReport, Share
-from sluice_allocator.core.placement import Asking
+from sluice_allocator.core.placement import PlaceRequest
 
 MODES_OF_SHARES = ("mps", "fractional")
 WHOLE = "whole GPU"
@@ -119,7 +119,7 @@ class Chooser:
         uid = claim.uid or 0
         return Share(mode="fractional", uid=uid, memory_mib=memory_mib * percent // 100, sm_partition=percent)
 
-    def wanted(self, node: NodeTruth, gpu: GpuReport, asking: Asking, claim: Claim) -> bool:
+    def wanted(self, node: NodeTruth, gpu: GpuReport, asking: PlaceRequest, claim: Claim) -> bool:
         """Whether the claim may be on this GPU at all, whatever is free there."""
         only, name = claim.only, gpu.model.casefold()
         return (
@@ -139,7 +139,7 @@ class Chooser:
 
     # -- was it right ----------------------------------------------------------------------------------------------
 
-    def wrong_with(self, asking: Asking, name: str, devices: tuple[DeviceGrant, ...]) -> list[str]:
+    def wrong_with(self, asking: PlaceRequest, name: str, devices: tuple[DeviceGrant, ...]) -> list[str]:
         """Everything that is wrong with this answer, in words; nothing of it is booked yet."""
         node = self.truth.nodes.get(name)
         if node is None:
@@ -201,7 +201,7 @@ class Chooser:
         elif grant.share != self.share_for(gpu, claim, grant.share.mode):
             yield f"{grant.share} for {claim}: expected {self.share_for(gpu, claim, grant.share.mode)}"
 
-    def _wrong_places(self, node: NodeTruth, asking: Asking, devices: tuple[DeviceGrant, ...]) -> list[str]:
+    def _wrong_places(self, node: NodeTruth, asking: PlaceRequest, devices: tuple[DeviceGrant, ...]) -> list[str]:
         wrong = []
         for gpu in node.snapshot.gpus:
             mine = [grant for grant in devices if grant.gpu == gpu.uuid]
@@ -231,7 +231,7 @@ class Chooser:
 
     # -- is there really nothing -----------------------------------------------------------------------------------
 
-    def some_place(self, asking: Asking) -> str | None:
+    def some_place(self, asking: PlaceRequest) -> str | None:
         """A node that could serve the whole request, with the modes; None when no node can."""
         for name, node in self.truth.nodes.items():
             rooms = [booking.room for booking in self.truth.bookings.values() if booking.node == name]
@@ -243,7 +243,7 @@ class Chooser:
                         return f"{name} {modes}"
         return None
 
-    def _fits_on(self, node: NodeTruth, asking: Asking, modes: tuple[str, ...]) -> bool:
+    def _fits_on(self, node: NodeTruth, asking: PlaceRequest, modes: tuple[str, ...]) -> bool:
         gpus = node.snapshot.gpus
         if asking.claims[0].shares_percent is not None:
             return self._splits_over(node, asking)
@@ -266,7 +266,7 @@ class Chooser:
                 return True
         return False
 
-    def _allowed_together(self, gpus, asking: Asking, modes, units, chosen) -> bool:
+    def _allowed_together(self, gpus, asking: PlaceRequest, modes, units, chosen) -> bool:
         for at, claim in enumerate(asking.claims):
             mine = [n for unit, n in zip(units, chosen, strict=True) if unit == at]
             if mine != sorted(mine):
@@ -282,7 +282,7 @@ class Chooser:
                 return False
         return True
 
-    def _packs(self, node: NodeTruth, gpu: GpuReport, board: BoardTruth, asking: Asking, modes, units) -> bool:
+    def _packs(self, node: NodeTruth, gpu: GpuReport, board: BoardTruth, asking: PlaceRequest, modes, units) -> bool:
         """Whether one GPU has places for all these devices, in any order and any places."""
         if not units:
             return True
@@ -292,7 +292,7 @@ class Chooser:
             for after in self._ways(node, gpu, board, asking, claim, mode)
         )
 
-    def _ways(self, node: NodeTruth, gpu: GpuReport, board: BoardTruth, asking: Asking, claim: Claim, mode: str):
+    def _ways(self, node: NodeTruth, gpu: GpuReport, board: BoardTruth, asking: PlaceRequest, claim: Claim, mode: str):
         """Every legal board with one more device of this claim."""
         if mode in MODES_OF_SHARES:
             share = self.share_for(gpu, claim, mode)
@@ -329,7 +329,7 @@ class Chooser:
             if not self.why_no_room(node, gpu, after, [span]):
                 yield after
 
-    def _splits_over(self, node: NodeTruth, asking: Asking) -> bool:
+    def _splits_over(self, node: NodeTruth, asking: PlaceRequest) -> bool:
         """An amount over several GPUs: each gives at most what one share on it can be."""
         claim = asking.claims[0]
         rooms = [
@@ -337,7 +337,7 @@ class Chooser:
         ]
         return sum(rooms) >= (claim.shares_percent or 0)
 
-    def _most_percent(self, node: NodeTruth, gpu: GpuReport, asking: Asking) -> int:
+    def _most_percent(self, node: NodeTruth, gpu: GpuReport, asking: PlaceRequest) -> int:
         """Parts of an amount live in homes that are all of a GPU."""
         board = self.truth.board(gpu.uuid)
         for percent in range(100, 0, -1):

@@ -11,13 +11,13 @@ from judges.hosts import covers, holds
 from judges.placements import NodeTruth, Truth
 
 from sluice.contracts.messages import HostNeeds, HostPort, PodTerm, SpreadTerm
-from sluice_allocator.core.placement import Asking
+from sluice_allocator.core.placement import PlaceRequest
 
-There = tuple[str, Asking]
+There = tuple[str, PlaceRequest]
 """The node of a pod, and what it asked for."""
 
 
-def why_not_with(truth: Truth, name: str, pod: Asking) -> str | None:
+def why_not_with(truth: Truth, name: str, pod: PlaceRequest) -> str | None:
     """Why a pod may not be on a node beside the pods that are there; None when it may."""
     labels = labels_of(truth, name)
     if pod.host.volumes and not all(any(_all(t, labels) for t in terms) for terms in pod.host.volumes):
@@ -41,9 +41,9 @@ def everybody(truth: Truth, *, leaving: bool = True) -> Iterator[There]:
         host = node.host
         if host is None:
             continue
-        yield name, Asking((), "", HostNeeds(ports=host.ports), source=host.source)
+        yield name, PlaceRequest((), "", HostNeeds(ports=host.ports), source=host.source)
         for each in host.others:
-            pod = Asking((), each.namespace, HostNeeds(apart=each.apart), labels=each.labels, source=host.source)
+            pod = PlaceRequest((), each.namespace, HostNeeds(apart=each.apart), labels=each.labels, source=host.source)
             yield from [(name, pod)] * (each.count if leaving or not each.leaving else 0)
 
 
@@ -54,7 +54,7 @@ def labels_of(truth: Truth, name: str) -> Mapping[str, str]:
     return {"kubernetes.io/hostname": name, **(host.labels if host is not None else {})}
 
 
-def _why_not_beside(truth: Truth, labels: Mapping[str, str], pod: Asking) -> str | None:
+def _why_not_beside(truth: Truth, labels: Mapping[str, str], pod: PlaceRequest) -> str | None:
     terms = pod.host.beside
     if any(term.topology_key not in labels for term in terms):
         return f"no {[term.topology_key for term in terms]} on {labels}"
@@ -68,7 +68,7 @@ def _why_not_beside(truth: Truth, labels: Mapping[str, str], pod: Asking) -> str
     return None
 
 
-def _why_not_spread(truth: Truth, labels: Mapping[str, str], pod: Asking) -> str | None:
+def _why_not_spread(truth: Truth, labels: Mapping[str, str], pod: PlaceRequest) -> str | None:
     for term in pod.host.spread:
         if term.topology_key not in labels:
             return f"no {term.topology_key} on {labels}"
@@ -84,7 +84,7 @@ def _why_not_spread(truth: Truth, labels: Mapping[str, str], pod: Asking) -> str
     return None
 
 
-def _counting(truth: Truth, pod: Asking, term: SpreadTerm) -> Iterator[str]:
+def _counting(truth: Truth, pod: PlaceRequest, term: SpreadTerm) -> Iterator[str]:
     """The nodes over which it is spread."""
     nodes = {**truth.nodes, **{name: node for name, node in truth.elsewhere.items() if node.host is not None}}
     for name, node in nodes.items():
@@ -106,7 +106,7 @@ def _counts(node: NodeTruth, labels: Mapping[str, str], needs: HostNeeds, term: 
     return all(any(covers(each, taint) for each in needs.tolerations) for taint in kept)
 
 
-def _same_cluster(one: Asking, other: Asking) -> bool:
+def _same_cluster(one: PlaceRequest, other: PlaceRequest) -> bool:
     return one.source == other.source
 
 
@@ -114,11 +114,11 @@ def _together(key: str, labels: Mapping[str, str], others: Mapping[str, str]) ->
     return key in labels and labels[key] == others.get(key)
 
 
-def _speaks_of(term: PodTerm, pod: Asking) -> bool:
+def _speaks_of(term: PodTerm, pod: PlaceRequest) -> bool:
     return ("*" in term.namespaces or pod.namespace in term.namespaces) and _all(term.selector, pod.labels)
 
 
-def _all_speak(terms: tuple[PodTerm, ...], pod: Asking) -> bool:
+def _all_speak(terms: tuple[PodTerm, ...], pod: PlaceRequest) -> bool:
     return all(_speaks_of(term, pod) for term in terms)
 
 

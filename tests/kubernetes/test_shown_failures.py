@@ -27,7 +27,7 @@ from sluice.contracts.messages import (
     SliceReport,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.placement import Asking, PlacingRules, refuse
+from sluice_allocator.core.placement import PlacementConfig, PlaceRequest, refuse
 from sluice_allocator.core.request.grant_warnings import advice
 
 MIG = "MIG-5c2a"
@@ -36,9 +36,9 @@ GPU = gpu_report(NODE, 0).uuid
 # -- refusals, as the allocator words them --------------------------------------------------------------------------
 
 
-def refused(*claims: Claim, rules: PlacingRules | None = None, **asking: str) -> Refusal:
+def refused(*claims: Claim, rules: PlacementConfig | None = None, **asking: str) -> Refusal:
     """What the allocator refuses, and why."""
-    found = refuse(rules or PlacingRules(), Asking(claims, **asking), max_gpus_per_node=8)
+    found = refuse(rules or PlacementConfig(), PlaceRequest(claims, **asking), max_gpus_per_node=8)
     assert found is not None
     return found
 
@@ -61,7 +61,7 @@ REFUSALS = {
         "node-policy = 'best': ",
     ),
     RefusalReason.CONTRADICTION: Refusing(
-        refused(claim(modes=("mps",), memory_mib=1), rules=PlacingRules(assumed_uid=None)),
+        refused(claim(modes=("mps",), memory_mib=1), rules=PlacementConfig(assumed_uid=None)),
         "securityContext.runAsUser = '': a share of a GPU needs the user id of its processes, "
         "and this cluster assumes none (allowed: a user id)",
     ),

@@ -37,7 +37,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reason_hints import HINTS
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, find_place
+from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig, PlaceRequest, find_place
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SMALL = claim(profile="1g.5gb")
@@ -65,7 +65,7 @@ def empty(asked: Claim = SMALL, **rest: object) -> Place | NoPlace:
 def unusable(why: WaitReason) -> Place | NoPlace:
     """The node is known and not to be used."""
     shop = Shop(node("gpu-1", 2))
-    shop.fleet.set_usable(NodeName("gpu-1"), why)
+    shop.cluster.set_usable(NodeName("gpu-1"), why)
     return shop.ask(SMALL)
 
 
@@ -101,7 +101,7 @@ def taken(first: Claim, then: Claim, *, namespace: str = "default", **gpu: objec
 def avoided() -> Place | NoPlace:
     """Making the slice has just failed on the only GPU."""
     shop = Shop(node("gpu-1", 1))
-    return find_place(shop.fleet, Asking((SMALL,)), frozenset({GpuUuid("GPU-gpu-1-0")}))
+    return find_place(shop.cluster, PlaceRequest((SMALL,)), frozenset({GpuUuid("GPU-gpu-1-0")}))
 
 
 def another_model_is_full() -> Place | NoPlace:
@@ -136,7 +136,7 @@ def spread_over_nodes() -> Place | NoPlace:
 
 def at_its_limit_of_pods() -> Place | NoPlace:
     """Two idle GPUs on a node that may have one pod with a slice, and has it."""
-    shop = Shop(node("gpu-1", 2), rules=PlacingRules(pods_per_node_max=1))
+    shop = Shop(node("gpu-1", 2), rules=PlacementConfig(pods_per_node_max=1))
     assert shop.take(SMALL) is not None
     return shop.ask(SMALL)
 

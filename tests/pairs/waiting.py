@@ -24,7 +24,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.placement import Place, asking_of, find_free, find_promise
+from sluice_allocator.core.placement import Place, find_free, find_reservation, place_request_of
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place
 from sluice_allocator.core.reservations.reserve import _Limits
@@ -72,7 +72,7 @@ class Waiting:
         promise = standing_promise(self.ctx, pod.uid)
         story = f"{pod.uid} {asked.claims}: {said.message}; {brief(promise) if promise is not None else 'no promise'}"
         if not self.world.quotas:
-            found = Chooser(self._truth(promise)).some_place(asking_of(asked))
+            found = Chooser(self._truth(promise)).some_place(place_request_of(asked))
             if found is not None:
                 raise ViolationError("waits for nothing", f"{found}; {story}")
         if forbids_asking(self.ctx, pod.uid, asked.namespace, asked.claims):
@@ -82,7 +82,7 @@ class Waiting:
             raise ViolationError("waits for nothing", f"{place.node} {place.devices}; {story}")
         if promise is not None:
             return
-        if asked.preempts and find_victims(self.ctx, pod.uid, asking_of(asked), asked.priority) is not None:
+        if asked.preempts and find_victims(self.ctx, pod.uid, place_request_of(asked), asked.priority) is not None:
             raise ViolationError("evicts no pod", story)
         if self._could_be_promised(pod, asked):
             raise ViolationError("promised nothing", story)
@@ -106,7 +106,7 @@ class Waiting:
         booked = self.ctx.cluster.booking(promise.booking.allocation) if promise is not None else None
         if booked is not None:
             self.ctx.cluster.unbook(booked.allocation)
-        place = find_free(self.ctx.cluster, asking_of(asked))
+        place = find_free(self.ctx.cluster, place_request_of(asked))
         if booked is not None:
             self.ctx.cluster.book(booked)
         return place
@@ -116,9 +116,9 @@ class Waiting:
         if self.rules.promises_percent == 0 or (any(self.ctx.promised.of_model.values()) and not self._is_first(pod)):
             return False
         limits = _Limits(self.ctx, (0, 0, pod.uid))
-        found = find_promise(
+        found = find_reservation(
             self.ctx.cluster,
-            asking_of(asked),
+            place_request_of(asked),
             frozenset(),
             shown=self.ctx.shown,
             wait_for=limits.wait_for,
@@ -149,7 +149,7 @@ class Waiting:
         booked, fits = [], True
         for pod in sorted(members, key=lambda each: -sum(claim.gpus for claim in each.spec.claims)):
             asked = self.world.requests[pod.uid]
-            place = find_free(self.ctx.cluster, asking_of(asked))
+            place = find_free(self.ctx.cluster, place_request_of(asked))
             fits = (
                 place is not None
                 and not forbids_asking(self.ctx, pod.uid, asked.namespace, asked.claims)
@@ -177,7 +177,7 @@ class Waiting:
                 self._returns(asked, grant)
 
     def _returns(self, asked: AllocationRequested, grant: Grant) -> None:
-        place = find_free(self.ctx.cluster, replace(asking_of(asked), substitute=False))
+        place = find_free(self.ctx.cluster, replace(place_request_of(asked), substitute=False))
         if place is None:
             return
         then, now = (self.ctx.cluster.usage_of(each) for each in (place.devices, grant.booking.devices))

@@ -18,8 +18,8 @@ from sluice.contracts.messages import (
     Toleration,
 )
 from sluice.contracts.policy_names import GPU_POLICIES, NODE_POLICIES
-from sluice_allocator.core.placement import Asking
-from sluice_allocator.core.placement.crowds import Peer, terms_of
+from sluice_allocator.core.placement import PlaceRequest
+from sluice_allocator.core.placement.affinity.term_counts import PeerPod, terms_of
 
 PROFILES = (
     *("1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
@@ -217,11 +217,11 @@ def needs_of_others(draw: st.DrawFn, needs: HostNeeds) -> HostNeeds:
     return replace(needs, **found)
 
 
-def peer(asking: Asking) -> Peer:
+def peer(asking: PlaceRequest) -> PeerPod:
     """A pod as the engine's input."""
     labels = tuple(sorted(asking.labels.items()))
     terms = terms_of(asking.source, asking.namespace, asking.host)
-    return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports, terms=terms)
+    return PeerPod(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports, terms=terms)
 
 
 TOLERANT = HostNeeds(tolerations=(Toleration(operator="Exists"),))
@@ -236,7 +236,7 @@ SHARED = [
     *({"modes": ("fractional",), "shares_percent": percent} for percent in (10, 60, 120)),
 ]
 TENANTS = st.sampled_from(SHARED).map(
-    lambda shape: Asking((Claim(container="main", **shape),), host=TOLERANT, source=SourceName("folder"))
+    lambda shape: PlaceRequest((Claim(container="main", **shape),), host=TOLERANT, source=SourceName("folder"))
 )
 """Shares of one trust domain and few sizes, so that homes fill up to the last percent, MiB, turn and tenant."""
 NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(cpu_milli=100))) | DEMANDING
@@ -244,7 +244,7 @@ NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(
 
 
 @st.composite
-def asks(draw: st.DrawFn) -> Asking:
+def asks(draw: st.DrawFn) -> PlaceRequest:
     """One pod's."""
     kind = draw(st.sampled_from(["exclusive", "exclusive", "share", "share", "split", "two containers", "one GPU"]))
     if kind == "exclusive":
@@ -258,7 +258,7 @@ def asks(draw: st.DrawFn) -> Asking:
     else:
         claims = (draw(exclusive_claims("main")), draw(exclusive_claims("second") | share_claims("second")))
     needs = draw(NEEDS)
-    return Asking(
+    return PlaceRequest(
         claims,
         namespace=draw(st.sampled_from(["default", "default", "other"])),
         host=draw(needs_of_others(needs)) if draw(st.integers(0, 2)) == 0 else needs,

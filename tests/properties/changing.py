@@ -15,8 +15,8 @@ from properties.facts import HOSTS, NODES, changed, nodes
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement import Fleet
-from sluice_allocator.core.placement.rules import PlacingRules, PoolRules
+from sluice_allocator.core.placement import ClusterState
+from sluice_allocator.core.placement.spec.config import PlacementConfig, PoolConfig
 
 
 class ChangingFleet(RuleBasedStateMachine):
@@ -26,8 +26,8 @@ class ChangingFleet(RuleBasedStateMachine):
         """Begin without a node."""
         super().__init__()
         self.truth = Truth()
-        self.rules = PlacingRules()
-        self.fleet = Fleet(self.rules)
+        self.rules = PlacementConfig()
+        self.fleet = ClusterState(self.rules)
         self.history: list[tuple[str, tuple[Any, ...]]] = []
         self.lost: dict[str, NodeTruth] = self.truth.elsewhere
         self.gone: dict[str, list[GpuReport]] = {}
@@ -40,10 +40,10 @@ class ChangingFleet(RuleBasedStateMachine):
     )
     def begin(self, data: st.DataObject, count: int, overcommit: int, pods_max: int | None) -> None:
         """A fleet of one to four nodes."""
-        default = PoolRules(overcommit_percent=overcommit)
-        self.rules = PlacingRules(default=default, pods_per_node_max=pods_max)
+        default = PoolConfig(overcommit_percent=overcommit)
+        self.rules = PlacementConfig(default=default, pods_per_node_max=pods_max)
         self.truth.overcommit_percent = overcommit
-        self.fleet = Fleet(self.rules)
+        self.fleet = ClusterState(self.rules)
         for name in NODES[:count]:
             self.truth.nodes[name] = NodeTruth(data.draw(nodes(name)), data.draw(HOSTS), pods_max=pods_max)
             self._tell("set_host", NodeName(name), self.truth.nodes[name].host)

@@ -21,16 +21,16 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, Claim, DeviceFilter, GpuReport
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import (
-    Asking,
-    Fleet,
+    ClusterState,
     NoPlace,
     Place,
-    find_displacing,
+    PlaceRequest,
     find_place,
     find_place_on,
+    find_preemption,
     least_usage,
 )
-from sluice_allocator.core.placement.defragmenting import plan_moves
+from sluice_allocator.core.placement.defragment import plan_moves
 
 GEOMETRIES = {"A100": ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"), "A30": ("1g.6gb", "2g.12gb", "4g.24gb")}
 """What HAMi's users may get on the models of these fleets (its device configuration)."""
@@ -70,7 +70,7 @@ class FleetMachine(ChangingFleet):
         """How much of the history `shown` knows."""
         self.limited: dict[str, None] = {}
         """Every namespace that ever had anything."""
-        self.asked: dict[AllocationId, Asking] = {}
+        self.asked: dict[AllocationId, PlaceRequest] = {}
         """What each that was ever booked asked for."""
         self.going: dict[AllocationId, int] = {}
         """Who may be evicted, at which priority."""
@@ -90,12 +90,12 @@ class FleetMachine(ChangingFleet):
             self._arrive(asking)
 
     @rule(asking=TENANTS, again=st.integers(1, 8))
-    def arrive_tenants(self, asking: Asking, again: int) -> None:
+    def arrive_tenants(self, asking: PlaceRequest, again: int) -> None:
         """Shares that may live together fill their homes."""
         for _ in range(again):
             self._arrive(asking)
 
-    def _arrive(self, asking: Asking) -> None:
+    def _arrive(self, asking: PlaceRequest) -> None:
         answer = find_place(self.fleet, asking)
         assert find_place(self.fleet, asking) == answer, "asking changed something"
         self.history.append(("ask", (asking,)))
@@ -131,7 +131,7 @@ class FleetMachine(ChangingFleet):
         self.asked[booking.allocation] = asking
         self._tell("book", booking)
 
-    def _check_least(self, asking: Asking, answer: Place) -> None:
+    def _check_least(self, asking: PlaceRequest, answer: Place) -> None:
         """What is sure before a place is looked for is never more than what the place takes."""
         least = least_usage(self.fleet, asking.claims)
         reports = {gpu.uuid: gpu for gpu in self._reports()}
@@ -156,7 +156,7 @@ class FleetMachine(ChangingFleet):
         for (reason, of), count in counted.items():
             assert count <= there[of], f"{reason}: {count} of {there[of]} {of}"
 
-    def _check_never(self, asking: Asking, answer: NoPlace) -> None:
+    def _check_never(self, asking: PlaceRequest, answer: NoPlace) -> None:
         """What is said to fit no node here has no place on them once they are empty, mended and ready either."""
         if answer.reasons[0].reason is not WaitReason.NO_NODE_CAN_FIT:
             return
@@ -198,12 +198,12 @@ class FleetMachine(ChangingFleet):
 
     @precondition(lambda self: self.going)
     @rule(asking=ASKS, priority=st.integers(0, 3))
-    def somebody_more_important(self, asking: Asking, priority: int) -> None:
+    def somebody_more_important(self, asking: PlaceRequest, priority: int) -> None:
         """No pod is evicted that could have stayed, or is as important; and where evictions help, they happen."""
         if self.chooser.some_place(asking) is not None:
             return
         self.history.append(("look", (asking,)))
-        found = find_displacing(self.fleet, asking, priority, lambda _devices, _victims: True)
+        found = find_preemption(self.fleet, asking, priority, lambda _devices, _victims: True)
         if found is None:
             everybody = [each for each, at in self.going.items() if at < priority and each in self.truth.bookings]
             missed = self._without(everybody).some_place(asking)
@@ -228,7 +228,7 @@ class FleetMachine(ChangingFleet):
 
     @precondition(lambda self: self.truth.bookings)
     @rule(asking=ASKS, data=st.data(), most=st.integers(1, 3))
-    def making_room(self, asking: Asking, data: st.DataObject, most: int) -> None:
+    def making_room(self, asking: PlaceRequest, data: st.DataObject, most: int) -> None:
         """A plan to move some says what it gains and costs, can be carried out, and then there is room; else none."""
         there = st.sampled_from(sorted(self.truth.bookings))
         chosen = self.truth.bookings if data.draw(st.booleans()) else data.draw(st.lists(there, max_size=4))
@@ -266,7 +266,7 @@ class FleetMachine(ChangingFleet):
         self.read = len(self.history)
         due = amounts(self.truth.bookings.values(), self.shown)
         for namespace in {*due, *self.limited}:
-            used = self.fleet.accounts.used(namespace)
+            used = self.fleet.namespace_usage.used(namespace)
             told = (used.gpus, used.memory_mib, used.compute_permille)
             assert told == due.get(namespace, (0, 0, 0)), f"{namespace} has {due.get(namespace)}, and counts as {told}"
         self.limited |= dict.fromkeys(due)
@@ -287,7 +287,7 @@ class FleetMachine(ChangingFleet):
         return sum(booking.node == name for booking in self.fleet.booked().values())
 
     def _replay(self) -> None:
-        fleet, answers = Fleet(self.rules), []
+        fleet, answers = ClusterState(self.rules), []
         for what, args in self.history:
             if what == "ask":
                 answers.append(find_place(fleet, args[0]))
@@ -307,7 +307,7 @@ class FleetMachine(ChangingFleet):
         if self.truth.nodes[name].host is not None:
             self._tell("set_host", NodeName(name), None)
         for number in range(expected):
-            place = find_place_on(self.fleet, Asking((claim,)), NodeName(name))
+            place = find_place_on(self.fleet, PlaceRequest((claim,)), NodeName(name))
             assert place is not None, f"{gpu.uuid} takes only {number} of {expected} {smallest.name}"
             booking = Booking(
                 allocation=AllocationId(f"fill-{gpu.uuid}-{number}"),
@@ -321,4 +321,4 @@ class FleetMachine(ChangingFleet):
                 devices=place.devices,
             )
             self._tell("book", booking)
-        assert find_place_on(self.fleet, Asking((claim,)), NodeName(name)) is None
+        assert find_place_on(self.fleet, PlaceRequest((claim,)), NodeName(name)) is None

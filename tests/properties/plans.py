@@ -8,11 +8,13 @@ from judges.choosing import Chooser
 from judges.placements import Truth
 
 from sluice.contracts.ids import AllocationId
-from sluice_allocator.core.placement import Asking
-from sluice_allocator.core.placement.defragmenting import MovePlan
+from sluice_allocator.core.placement import PlaceRequest
+from sluice_allocator.core.placement.defragment import MovePlan
 
 
-def wrong_with(plan: MovePlan, asking: Asking, now: Chooser, ways: Mapping[AllocationId, Asking]) -> list[str]:
+def wrong_with(
+    plan: MovePlan, asking: PlaceRequest, now: Chooser, ways: Mapping[AllocationId, PlaceRequest]
+) -> list[str]:
     """
     Everything that is wrong with a plan.
 

@@ -21,12 +21,12 @@ from sluice.contracts.messages import (
     QuotaSet,
 )
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement import Asking
+from sluice_allocator.core.placement import PlaceRequest
 
 
-def exactly(asked: AllocationRequested) -> Asking:
+def exactly(asked: AllocationRequested) -> PlaceRequest:
     """What it asked for, and nothing larger."""
-    return Asking(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy)
+    return PlaceRequest(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy)
 
 
 class Choices:

@@ -36,8 +36,8 @@ from sluice.contracts.toml_tables import Table, TableError, read_toml
 from sluice.mig.catalog import catalog
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice.runtime.text_files import read_named_text
-from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry, names_model, names_same
-from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
+from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model, names_same
 
 FILE_BYTES_MAX = 1 << 20
 WEIGHT_MAX = 1000
@@ -84,7 +84,7 @@ def read_text(path: Path) -> str:
         raise PlacementFileError(str(path), "", None, f"cannot be read: {error.strerror or error}") from error
 
 
-def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacingRules:
+def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacementConfig:
     """
     Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
 
@@ -93,8 +93,8 @@ def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) ->
     hami = hami or HamiRules()
     top = read_toml(text, origin=origin, error=PlacementFileError)
     top.only(_TOP_KEYS)
-    default = _pool(top.table("default"), PoolRules())
-    return PlacingRules(
+    default = _pool(top.table("default"), PoolConfig())
+    return PlacementConfig(
         pool_label=_pool_label(top),
         default=default,
         pools=_pools(top.table("pool"), default),
@@ -111,7 +111,7 @@ def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) ->
 
 
 def _pool_label(top: Table) -> str:
-    label = top.text("pool_label", PlacingRules().pool_label)
+    label = top.text("pool_label", PlacementConfig().pool_label)
     if _LABEL_KEY.fullmatch(label) is None:
         raise top.wrong("pool_label", "must be the key of a node label, for instance sluice.dev/pool")
     return label
@@ -137,16 +137,16 @@ def _assumed_uid(top: Table) -> int | None:
 # -- pools --------------------------------------------------------------------------------------------------------
 
 
-def _pools(table: Table, default: PoolRules) -> dict[str, PoolRules]:
+def _pools(table: Table, default: PoolConfig) -> dict[str, PoolConfig]:
     for name in table.values:
         if _LABEL_VALUE.fullmatch(name) is None:
             raise table.wrong(name, "a pool is the value of a node label: at most 63 letters, digits, '-', '_' and '.'")
     return {name: _pool(table.table(name), default) for name in table.values}
 
 
-def _pool(table: Table, base: PoolRules) -> PoolRules:
+def _pool(table: Table, base: PoolConfig) -> PoolConfig:
     table.only(_POOL_KEYS)
-    return PoolRules(
+    return PoolConfig(
         overcommit_percent=table.whole("overcommit_percent", base.overcommit_percent, 100, OVERCOMMIT_PERCENT_MAX),
         node_policy=_policy(table, "node_policy", base.node_policy),
         gpu_policy=_policy(table, "gpu_policy", base.gpu_policy),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings, SettingsError
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.placement.rules import PlacingRules
+from sluice_allocator.core.placement.spec.config import PlacementConfig
 from sluice_allocator.hami_files import read_hami
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
 
@@ -92,7 +92,7 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         if self.pods_per_node_max is not None and self.pods_per_node_max < 1:
             raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: must be at least 1, or unset for no limit")
 
-    def rules(self, placing: PlacingRules) -> SchedulerConfig:
+    def rules(self, placing: PlacementConfig) -> SchedulerConfig:
         """The core's rules, with those from the placement files."""
         return SchedulerConfig(
             max_gpus_per_node=self.max_gpus_per_node,
@@ -113,7 +113,7 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             placing=placing,
         )
 
-    def placing(self) -> tuple[PlacingRules, tuple[str, ...]]:
+    def placing(self) -> tuple[PlacementConfig, tuple[str, ...]]:
         """The rules from the placement files, and warnings about unused keys of HAMi's. Raises SettingsError."""
         try:
             hami = read_hami(self.hami_device_config, self.hami_node_config)

@@ -14,7 +14,7 @@ from sluice.contracts.messages import (
     HostRoom,
     NodeSnapshot,
 )
-from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, PlacingRules, find_place
+from sluice_allocator.core.placement import ClusterState, NoPlace, Place, PlacementConfig, PlaceRequest, find_place
 
 ALL_MODES = ("exclusive", "mps", "fractional")
 
@@ -29,24 +29,24 @@ def node(name: str, gpus: int, **changes: object) -> NodeSnapshot:
 class Shop:
     """Gives places and books them, as long as there are any."""
 
-    def __init__(self, *nodes: NodeSnapshot, rules: PlacingRules | None = None) -> None:
+    def __init__(self, *nodes: NodeSnapshot, rules: PlacementConfig | None = None) -> None:
         """Begin with these nodes, and nothing booked."""
-        self.fleet = Fleet(rules) if rules is not None else Fleet()
+        self.cluster = ClusterState(rules) if rules is not None else ClusterState()
         self.booked: dict[str, Booking] = {}
         self.reports: dict[str, GpuReport] = {}
         self._numbered = 0
         for each in nodes:
-            self.fleet.show(each)
+            self.cluster.show(each)
             self.reports |= {gpu.uuid: gpu for gpu in each.gpus}
 
     def host(self, name: str, **facts: object) -> None:
         """What a node has besides GPUs."""
         values = {"cpu_cores": 64.0, "memory_mib": 1 << 20, "pods_free": 110} | facts
-        self.fleet.set_host(NodeName(name), HostFacts(**values))
+        self.cluster.set_host(NodeName(name), HostFacts(**values))
 
     def ask(self, *claims: Claim, **rest: object) -> Place | NoPlace:
         """What would be given; nothing is booked."""
-        return find_place(self.fleet, Asking(claims, **rest))
+        return find_place(self.cluster, PlaceRequest(claims, **rest))
 
     def take(self, *claims: Claim, room: HostRoom = HostRoom(), **rest: object) -> str | None:  # noqa: B008  # frozen
         """Book what is given, under the name that is returned; None when nothing is."""
@@ -68,7 +68,7 @@ class Shop:
             room=room,
         )
         self.booked[name] = booking
-        self.fleet.book(booking)
+        self.cluster.book(booking)
         return name
 
     def take_on(self, uuid: str, asked: Claim, **rest: object) -> str:
@@ -80,7 +80,7 @@ class Shop:
     def give_back(self, name: str) -> None:
         """The pod has ended."""
         del self.booked[name]
-        self.fleet.unbook(AllocationId(name))
+        self.cluster.unbook(AllocationId(name))
 
     def devices(self, name: str | None) -> tuple[DeviceGrant, ...]:
         """What was given under this name."""

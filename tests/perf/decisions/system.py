@@ -30,7 +30,7 @@ from sluice.contracts.messages import (
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Event, Instruction
-from sluice_allocator.core.placement import Asking, Place, find_place
+from sluice_allocator.core.placement import Place, PlaceRequest, find_place
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
 
 GPUS_PER_NODE = 8
@@ -109,7 +109,7 @@ class System:
         """Put these on the fleet without their pods' lives; how many found a place."""
         fleet, placed = self.core.ctx.cluster, 0
         for number, claim in enumerate(claims):
-            found = find_place(fleet, Asking((claim,)))
+            found = find_place(fleet, PlaceRequest((claim,)))
             if isinstance(found, Place):
                 placed += 1
                 name = f"before-{number}"

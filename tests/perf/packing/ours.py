@@ -10,8 +10,8 @@ from judges.layouts import Layouts
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import Booking, Claim, NodeSnapshot
-from sluice_allocator.core.placement import Asking, Fleet, Place, find_place
-from sluice_allocator.core.placement.defragmenting import plan_moves
+from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place
+from sluice_allocator.core.placement.defragment import plan_moves
 
 GPUS_PER_NODE = 4
 CATALOG = Path(__file__).resolve().parents[3] / "libs" / "sluice" / "mig" / "catalog.toml"
@@ -23,8 +23,8 @@ class Core:
     def __init__(self, gpus: int, policy: str = "fragmentation", *, judged: bool = False) -> None:
         """An empty fleet of nodes with four GPUs each."""
         self._policy = policy
-        self._fleet = Fleet()
-        self._askings: dict[str, Asking] = {}
+        self._fleet = ClusterState()
+        self._askings: dict[str, PlaceRequest] = {}
         self._layouts = Layouts.of_catalog(CATALOG) if judged else None
         self._shown: dict[NodeName, NodeSnapshot] = {}
         self.problems: list[str] = []
@@ -51,7 +51,7 @@ class Core:
     def make_room(self, number: int, profile: str, movable: Mapping[int, str], moves_max: int) -> list[int]:
         """Pods that were moved to make a place; none when the pod got none. Never more is moved than it gains."""
 
-        def may_move(allocation: AllocationId) -> Asking | None:
+        def may_move(allocation: AllocationId) -> PlaceRequest | None:
             other = movable.get(int(allocation))
             return self._asking(other) if other is not None else None
 
@@ -90,11 +90,11 @@ class Core:
         if self._layouts is not None:
             self._layouts.release(str(number))
 
-    def _asking(self, profile: str) -> Asking:
+    def _asking(self, profile: str) -> PlaceRequest:
         """One asking per profile: what is looked for is the same for all its pods."""
         asking = self._askings.get(profile)
         if asking is None:
             claim = Claim(container="main", profile=profile)
-            asking = Asking((claim,), node_policy=self._policy, gpu_policy=self._policy)
+            asking = PlaceRequest((claim,), node_policy=self._policy, gpu_policy=self._policy)
             self._askings[profile] = asking
         return asking

@@ -18,7 +18,7 @@ from perf.trace.openb import TraceNode, TracePod
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import Booking, Claim, DeviceGrant, GpuReport, HostFacts, HostNeeds, HostRoom, Mode
-from sluice_allocator.core.placement import Asking, Fleet, Place, find_place
+from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place
 
 MEMORY_MIB = {
     "P100": 16_384,
@@ -65,7 +65,7 @@ class Cluster:
     def __init__(self, nodes: Iterable[TraceNode], *, mig: bool, policy: str = "") -> None:
         """All empty. With `mig` every GPU is an A100-40GB with MIG, else one of its own model without."""
         self._policy = policy
-        self._fleet = Fleet()
+        self._fleet = ClusterState()
         self._hosts: dict[str, Host] = {}
         self._layouts = Layouts.of_catalog(CATALOG)
         self.problems: list[str] = []
@@ -130,8 +130,8 @@ class Cluster:
         self.given.append((pod, found.devices))
         self._judge(name, pod, found)
 
-    def _asking(self, claim: Claim, room: HostRoom) -> Asking:
-        return Asking((claim,), host=HostNeeds(room=room), node_policy=self._policy, gpu_policy=self._policy)
+    def _asking(self, claim: Claim, room: HostRoom) -> PlaceRequest:
+        return PlaceRequest((claim,), host=HostNeeds(room=room), node_policy=self._policy, gpu_policy=self._policy)
 
     def _judge(self, name: str, pod: TracePod, place: Place) -> None:
         devices: list[dict[str, Any]] = msgspec.to_builtins(place.devices)

@@ -54,7 +54,7 @@ from simulation.world.weather import Sky
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import NodeName
-from sluice_allocator.core.placement import PlacingRules
+from sluice_allocator.core.placement import PlacementConfig
 
 CALM_S = 120.0
 """So long after the last fault everyone must have an answer."""
@@ -103,7 +103,7 @@ class World:
             node: AgentHost(machine, rules, *shared, Random(f"{node} {plan.seed}"), self.trace)
             for node, machine in self.machines.items()
         }
-        placing = PlacingRules(pods_per_node_max=plan.pods_per_node_max)
+        placing = PlacementConfig(pods_per_node_max=plan.pods_per_node_max)
         decides = replace(quick_allocator(ttl), placing=placing)
         self.allocators = [
             AllocatorHost(f"allocator-{letter}", decides, *shared, self._dice(letter), self.trace)

@@ -8,7 +8,7 @@ from judges.placements import NodeTruth, Truth, fits_side_by_side
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, DeviceFilter, DeviceGrant, HostFacts, HostNeeds, HostRoom, Share
-from sluice_allocator.core.placement import Asking
+from sluice_allocator.core.placement import PlaceRequest
 
 GPU, PLAIN = GpuUuid("GPU-node-a-0"), GpuUuid("GPU-node-b-0")
 PERCENT_50 = Share(mode="fractional", uid=0, memory_mib=1000, sm_partition=50)
@@ -106,16 +106,24 @@ def test_shares_that_take_turns_are_as_wide_as_their_lanes():
 @pytest.mark.parametrize(
     ("asking", "devices", "why"),
     [
-        (Asking((claim(profile="1g.5gb"),)), (on("2g.10gb", 0, 2),), "expected 1g.5gb"),
-        (Asking((claim(profile="1g.5gb", gpus=2),)), (on("1g.5gb", 0, 1),), "1 of 2 devices"),
-        (Asking((claim(profile="1g.5gb"),)), (on("1g.5gb", 4, 1),), "overlaps"),
-        (Asking((claim(profile="1g.5gb", only=DeviceFilter(not_uuids=(GPU,))),)), (on("1g.5gb", 0, 1),), "may not"),
-        (Asking((claim(profile="1g.5gb"),), gpu_policy="mutex"), (on("1g.5gb", 0, 1),), "may not"),
-        (Asking((claim(),)), (whole(),), "is not on node-a"),
-        (Asking((claim(modes=("mps",), memory_mib=9),)), (on("1g.5gb", 0, 1),), "modes"),
-        (Asking((claim(profile="1g.5gb"),), host=HostNeeds(node_name="node-b")), (on("1g.5gb", 0, 1),), "must be on"),
+        (PlaceRequest((claim(profile="1g.5gb"),)), (on("2g.10gb", 0, 2),), "expected 1g.5gb"),
+        (PlaceRequest((claim(profile="1g.5gb", gpus=2),)), (on("1g.5gb", 0, 1),), "1 of 2 devices"),
+        (PlaceRequest((claim(profile="1g.5gb"),)), (on("1g.5gb", 4, 1),), "overlaps"),
         (
-            Asking((claim(profile="1g.5gb"),), host=HostNeeds(room=HostRoom(cpu_milli=3000))),
+            PlaceRequest((claim(profile="1g.5gb", only=DeviceFilter(not_uuids=(GPU,))),)),
+            (on("1g.5gb", 0, 1),),
+            "may not",
+        ),
+        (PlaceRequest((claim(profile="1g.5gb"),), gpu_policy="mutex"), (on("1g.5gb", 0, 1),), "may not"),
+        (PlaceRequest((claim(),)), (whole(),), "is not on node-a"),
+        (PlaceRequest((claim(modes=("mps",), memory_mib=9),)), (on("1g.5gb", 0, 1),), "modes"),
+        (
+            PlaceRequest((claim(profile="1g.5gb"),), host=HostNeeds(node_name="node-b")),
+            (on("1g.5gb", 0, 1),),
+            "must be on",
+        ),
+        (
+            PlaceRequest((claim(profile="1g.5gb"),), host=HostNeeds(room=HostRoom(cpu_milli=3000))),
             (on("1g.5gb", 0, 1),),
             "CPU",
         ),
@@ -133,8 +141,8 @@ def test_a_place_that_was_overlooked_is_found():
     """Brute force finds the last place of each kind, and none where there is none."""
     found = truth(on("3g.20gb", 4, 4), on("2g.10gb", 0, 2), whole(changed(PERCENT_50, sm_partition=70)))
 
-    assert Chooser(found).some_place(Asking((claim(profile="2g.10gb"),)))
-    assert Chooser(found).some_place(Asking((claim(modes=("fractional",), sm_partition=30),)))
-    assert not Chooser(found).some_place(Asking((claim(modes=("fractional",), sm_partition=31),)))
-    assert not Chooser(found).some_place(Asking((claim(profile="2g.10gb", gpus=2),)))
-    assert not Chooser(found).some_place(Asking((claim(modes=("fractional",), shares_percent=31),)))
+    assert Chooser(found).some_place(PlaceRequest((claim(profile="2g.10gb"),)))
+    assert Chooser(found).some_place(PlaceRequest((claim(modes=("fractional",), sm_partition=30),)))
+    assert not Chooser(found).some_place(PlaceRequest((claim(modes=("fractional",), sm_partition=31),)))
+    assert not Chooser(found).some_place(PlaceRequest((claim(profile="2g.10gb", gpus=2),)))
+    assert not Chooser(found).some_place(PlaceRequest((claim(modes=("fractional",), shares_percent=31),)))

@@ -11,7 +11,7 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, 
 from sluice.contracts.messages import AllocationRequested, Closed, SliceGone
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import count_move
-from sluice_allocator.core.placement.peers import peer_of
+from sluice_allocator.core.placement.affinity.peers import peer_of
 from sluice_allocator.core.preemption.candidates import (
     look_at_guarantee,
     look_at_those_who_wait_for,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sluice_allocator.core.placement import PlacingRules
+from sluice_allocator.core.placement import PlacementConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,5 +122,5 @@ class SchedulerConfig:
     """At most one pod is moved to make room for so many requests that came."""
     defragment_moves_max: int = 3
     """At most so many pods are moved for one request, and never more memory than it gains."""
-    placing: PlacingRules = field(default_factory=PlacingRules)
+    placing: PlacementConfig = field(default_factory=PlacementConfig)
     """What the operator says about places."""

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from sluice.contracts.fleet_file.fleet_spec import FleetSpec, FleetSpecError, parse_fleet
 from sluice.contracts.toml_tables import TOML_BYTES_MAX
 from sluice.runtime.text_files import read_named_text
-from sluice_allocator.core.placement import PlacingRules
+from sluice_allocator.core.placement import PlacementConfig
 from sluice_allocator.offline.answer_writer import AnswerWriter
 from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_policies
 from sluice_allocator.offline.simulation import Simulation, rules_for
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(fleet: FleetSpec, policies: Policies, placing: PlacingRules, wanted: argparse.Namespace) -> None:
+def _run(fleet: FleetSpec, policies: Policies, placing: PlacementConfig, wanted: argparse.Namespace) -> None:
     """Raises _WrongInputError, WorkloadError, and OSError when the answers cannot be written."""
     try:
         workload: BinaryIO = wanted.workload.open("rb")
@@ -96,9 +96,9 @@ def _fleet(path: Path) -> FleetSpec:
         raise _WrongInputError(f"the fleet file {path} cannot be read: {error.strerror or error}") from error
 
 
-def _placing(path: Path | None) -> PlacingRules:
+def _placing(path: Path | None) -> PlacementConfig:
     try:
-        return parse_placement(read_text(path), origin=str(path)) if path is not None else PlacingRules()
+        return parse_placement(read_text(path), origin=str(path)) if path is not None else PlacementConfig()
     except PlacementFileError as error:
         raise _WrongInputError(str(error)) from error
 

@@ -30,7 +30,7 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.placement import PlacingRules
+from sluice_allocator.core.placement import PlacementConfig
 from sluice_allocator.offline.answer_writer import AnswerWriter
 from sluice_allocator.offline.perfect_cluster import PerfectCluster
 from sluice_allocator.offline.pod_requests import WORKLOAD, Policies, request_of
@@ -198,7 +198,7 @@ class Simulation:
         del self._pods[pod.name], self._by_request[pod.request]
 
 
-def rules_for(fleet: FleetSpec, placing: PlacingRules = PlacingRules()) -> SchedulerConfig:  # noqa: B008  # frozen
+def rules_for(fleet: FleetSpec, placing: PlacementConfig = PlacementConfig()) -> SchedulerConfig:  # noqa: B008  # frozen
     """
     The rules of a production allocator, with three differences that only an offline run can afford.
 

@@ -9,7 +9,7 @@ from sluice.contracts.reasons import ReasonCount, Refusal
 from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
 from sluice_allocator.core.explain.status import AsksNothing, RequestStatus, Simulated, WouldBind, WouldWait
 from sluice_allocator.core.moves.defragment import Proposal
-from sluice_allocator.core.placement.leftover import HomeLeft, LeftOver
+from sluice_allocator.core.placement.explain.left_over import HomeLeft, LeftOver
 from sluice_allocator.core.resize.pending import AdjustRefused, Effect, Outcome
 from sluice_allocator.core.state.device_amounts import DeviceAmount
 

@@ -11,8 +11,8 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.placement import looking
-from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.search import context
+from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.serve import offers
 
 
@@ -20,7 +20,7 @@ def _any_kubelet(original: Any) -> Any:
     def why_not(self: Any, group: Any) -> Any:
         """Whether a node's kubelet hands over is not asked."""
         why = original(self, group)
-        return group.why_not(self.asking.host) if why is WaitReason.NODE_WITHOUT_HAND_OVER else why
+        return group.why_not(self.request.host) if why is WaitReason.NODE_WITHOUT_HAND_OVER else why
 
     return why_not
 
@@ -70,7 +70,7 @@ CLAIM_BUGS = (
         "kubelets not asked for hand-over",
         "a pod: it is pinned to a node where it never starts",
         ("claims",),
-        ((Look, "why_not", _any_kubelet),),
+        ((SearchContext, "why_not", _any_kubelet),),
         _claiming,
     ),
     PlantedBug(
@@ -84,7 +84,7 @@ CLAIM_BUGS = (
         "one GPU not kept",
         "what its instances share on a GPU",
         ("one GPU",),
-        ((looking, "together_of", _any_gpu),),
+        ((context, "together_of", _any_gpu),),
         _close,
     ),
     PlantedBug("alternatives not tried", "a start", ("I4",), ((offers, "_other", _only_the_first),), _claiming),

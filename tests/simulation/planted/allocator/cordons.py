@@ -9,7 +9,7 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Bound, Grant
 from sluice_allocator.core import changes
-from sluice_allocator.core.placement import Fleet
+from sluice_allocator.core.placement import ClusterState
 from sluice_allocator.core.preemption import drain
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 
@@ -119,7 +119,7 @@ CORDON_BUGS = (
         "single GPUs not cordoned",
         "the pods that come to a GPU which is about to be pulled out",
         ("cordoned",),
-        ((Fleet, "cordon", _nodes_only),),
+        ((ClusterState, "cordon", _nodes_only),),
         _all_cordoning,
     ),
     PlantedBug(

@@ -10,7 +10,7 @@ from simulation.planted.bug import PlantedBug
 from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves import defragment, move
-from sluice_allocator.core.placement.substitutes import Floor
+from sluice_allocator.core.placement.spec.larger_profiles import MinimumProfile
 from sluice_allocator.core.request import eviction_orders, grant_validity
 from sluice_allocator.core.state.grant_facts import is_move
 
@@ -78,7 +78,7 @@ MOVE_BUGS = (
         "substitute with less memory",
         "memory that a pod asked for",
         ("never less",),
-        ((Floor, "is_met_by", _compute_only),),
+        ((MinimumProfile, "is_met_by", _compute_only),),
         _all_moving,
     ),
     PlantedBug(

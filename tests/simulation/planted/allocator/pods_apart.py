@@ -6,8 +6,8 @@ from simulation.judges.pods_apart import with_apart
 from simulation.plans.plan import Plan
 from simulation.planted.bug import PlantedBug
 
-from sluice_allocator.core.placement.crowds import Crowd
-from sluice_allocator.core.placement.peers import Peers
+from sluice_allocator.core.placement.affinity.peers import Peers
+from sluice_allocator.core.placement.affinity.term_counts import TermCount
 
 
 def _booked_is_nobody(_original: Any) -> Any:
@@ -39,7 +39,7 @@ def _apart(plan: Plan) -> Plan:
 
 _LOSES = "a replica: it is pinned to a host where the scheduler cannot place it"
 EMPTY_HOSTS_IGNORED = PlantedBug(
-    "empty hosts ignored for spread", _LOSES, ("apart",), ((Crowd, "least", _least_where_somebody_is),), _apart
+    "empty hosts ignored for spread", _LOSES, ("apart",), ((TermCount, "least", _least_where_somebody_is),), _apart
 )
 APART_BUGS = (
     PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", _booked_is_nobody),), _apart),

@@ -8,7 +8,7 @@ from simulation.planted.bug import PlantedBug
 
 from sluice.contracts.messages import Revoke
 from sluice_allocator.core import changes
-from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.nodes.node import Node
 
 
 def _only_where_room_is_told(original: Any) -> Any:

@@ -18,7 +18,7 @@ def _not_counted_at_start(original: Any) -> Any:
     def caught_up(ctx: Any, event: Any) -> None:
         """What was there when this process read everything is not counted: only what it grants itself."""
         original(ctx, event)
-        ctx.cluster.accounts._used.clear()
+        ctx.cluster.namespace_usage._used.clear()
 
     return caught_up
 
@@ -31,7 +31,7 @@ def _free_at_revoke(original: Any) -> Any:
         freed: bool = original(ctx, allocation)
         if isinstance(before, Revoke) and booking is not None and ctx.cluster.booking(allocation) is not None:
             counts = ctx.cluster.usage_of(booking.devices)
-            ctx.cluster.accounts.measured_anew(booking.namespace, counts, NOTHING)
+            ctx.cluster.namespace_usage.change(booking.namespace, counts, NOTHING)
         return freed
 
     return rebook

@@ -12,8 +12,8 @@ from simulation.world.fixed_layouts import draw_layouts
 
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.fixed_layout_table import FixedLayoutTable
-from sluice_allocator.core.placement import fleet
-from sluice_allocator.core.placement.wants import Want
+from sluice_allocator.core.placement.cluster import cluster_state
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_node_agent.core.slices import fixed_layouts
 
 
@@ -110,14 +110,14 @@ FIXED_BUGS = (
         "cuts up a fixed layout",
         "an answer, for the granted place is never created",
         ("I2",),
-        ((fleet, "layout_of", _fixed_or_not),),
+        ((cluster_state, "layout_of", _fixed_or_not),),
         _fixed,
     ),
     PlantedBug(
         "rounds up on each GPU by itself",
         "a job whose devices are to be alike: one of them is slower, or fuller, than the other",
         ("one size",),
-        ((Want, "_in_layout", _rounded_up_on_each),),
+        ((DeviceSpec, "_in_layout", _rounded_up_on_each),),
         _in_pairs,
     ),
 )

@@ -9,7 +9,7 @@ from simulation.plans.plan import KEEP_WARM_S, Fault, Plan
 from simulation.plans.pods import shared
 from simulation.planted.bug import PlantedBug
 
-from sluice_allocator.core.placement.wants import Wants
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpecs
 from sluice_node_agent.core import agent
 from sluice_node_agent.core.instructions import DestroyGpuInstance, SetComputeMode, StopMps
 from sluice_node_agent.core.recovery.discovered import Discovered
@@ -304,7 +304,7 @@ HOME_BUGS = (
         "home shared with another user",
         "the wall between users",
         ("I1",),
-        ((Wants, "_plain", _any_user),),
+        ((DeviceSpecs, "_plain", _any_user),),
         _sharing,
     ),
     PlantedBug(

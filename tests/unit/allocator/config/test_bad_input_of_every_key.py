@@ -9,7 +9,7 @@ from factories.scheduling.placement import Shop, node
 
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice_allocator.core.placement import Asking, Place, find_place
+from sluice_allocator.core.placement import Place, PlaceRequest, find_place
 
 CONTAINER = "main"
 pytestmark = pytest.mark.timeout(10)  # far more than any of this takes: what grows too fast with its input hangs here
@@ -142,7 +142,7 @@ def test_nonsense_is_refused_by_its_name_or_means_something(field, key, make, wh
         if not ask.claims:
             assert what in {"zero", "minus zero", *SILENCE}, f"{field} = {what} was dropped"
             return
-        place = find_place(FLEET, Asking(ask.claims, node_policy=ask.node_policy, gpu_policy=ask.gpu_policy))
+        place = find_place(FLEET, PlaceRequest(ask.claims, node_policy=ask.node_policy, gpu_policy=ask.gpu_policy))
         if isinstance(place, Place):
             assert all(d.share is None or d.share.memory_mib >= 1 for d in place.devices)
     else:
@@ -164,7 +164,7 @@ def _check_claims(ask: PodRequest) -> None:
         assert all(part for part in (*claim.only.models, *claim.only.not_models))
 
 
-FLEET = Shop(node("node-a", 2), node("node-b", 2, mig=False)).fleet
+FLEET = Shop(node("node-a", 2), node("node-b", 2, mig=False)).cluster
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model, mig_models
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry, names_model
-from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
+from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model
 
 
 def model(name: str) -> GpuModel:
@@ -73,14 +73,14 @@ def test_usage_is_the_exact_fraction_whatever_the_numbers(parts: list[tuple[int,
 
 def test_a_pool_that_nobody_configured_follows_the_default() -> None:
     """A new pool label must not fall out of the operator's rules."""
-    rules = PlacingRules(default=PoolRules(node_policy="binpack"), pools={"a": PoolRules(overcommit_percent=200)})
+    rules = PlacementConfig(default=PoolConfig(node_policy="binpack"), pools={"a": PoolConfig(overcommit_percent=200)})
     assert rules.pool("a").overcommit_percent == 200
     assert rules.pool("never heard of").node_policy == "binpack"
 
 
 def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
     """An exception for one node is written before the rule for all of them."""
-    rules = PlacingRules(
+    rules = PlacementConfig(
         node_modes=(
             NodeModes("gpu-7", ("exclusive",)),
             NodeModes("gpu-*.lab", ("mps",)),
@@ -91,7 +91,7 @@ def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
     assert rules.modes_of(NodeName("gpu-7.lab")) == ("mps",)
     assert rules.modes_of(NodeName("gpu-77")) == ("mps", "fractional")
     assert rules.modes_of(NodeName("cpu-gpu-7")) is None
-    assert PlacingRules(node_modes=(NodeModes("gpu.7", ("mps",)),)).modes_of(NodeName("gpu-7")) is None
+    assert PlacementConfig(node_modes=(NodeModes("gpu.7", ("mps",)),)).modes_of(NodeName("gpu-7")) is None
 
 
 # -- what HAMi's keys may choose ----------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
 def chosen(name: str, memory_mib: int) -> str | None:
     """The profile that HAMi's `gpumem` becomes on a model: the first that is enough."""
     gpu = model(name)
-    names = PlacingRules().geometry_of(gpu)
+    names = PlacementConfig().geometry_of(gpu)
     return next((each for each in names if gpu.profile(each).memory_mib >= memory_mib), None)  # type: ignore[union-attr]
 
 
@@ -129,7 +129,7 @@ def test_hami_s_users_get_the_profile_that_they_know(gpu: str, memory_mib: int, 
 def test_no_model_offers_hami_s_users_a_scarce_or_a_starved_profile() -> None:
     """Media-engine profiles, double-memory 1g and the 4g beside a 3g are not what HAMi makes."""
     for gpu in mig_models():
-        names = PlacingRules().geometry_of(gpu)
+        names = PlacementConfig().geometry_of(gpu)
         slices = [gpu.profile(name).compute_slices for name in names]  # type: ignore[union-attr]
         assert names
         assert slices == sorted(set(slices))
@@ -139,7 +139,7 @@ def test_no_model_offers_hami_s_users_a_scarce_or_a_starved_profile() -> None:
 
 def test_h200_is_not_taken_for_h20() -> None:
     """HAMi compares parts of words, so its H20 row catches every H200 and offers it profiles that it does not have."""
-    assert PlacingRules().geometry_of(model("h200-141gb"))[0] == "1g.18gb"
+    assert PlacementConfig().geometry_of(model("h200-141gb"))[0] == "1g.18gb"
     assert not names_model(model("h200-141gb"), ("H20",))
     assert names_model(model("h200-141gb"), ("h200",))
     assert not names_model(model("a30-24gb"), ("A3", "30", ""))
@@ -154,7 +154,7 @@ def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> Non
         profiles=tuple(replace(each, name=each.name.replace("7g.80gb", "7g.79gb")) for each in gpu.profiles),
     )
     listed = AllowedProfiles(("A100-SXM4-80GB",), ("1g.10gb", "7g.79gb"))
-    rules = PlacingRules(allowed_profiles=(listed,))
+    rules = PlacementConfig(allowed_profiles=(listed,))
     assert rules.geometry_of(gpu) == ("1g.10gb", "7g.80gb")
     assert rules.geometry_of(old) == ("1g.10gb", "7g.79gb")
     assert rules.allows(gpu, "7g.80gb")
@@ -164,7 +164,7 @@ def test_a_driver_that_names_the_largest_profile_otherwise_still_has_it() -> Non
 
 def test_an_allow_list_holds_for_its_models_only() -> None:
     """Limiting A30s must not change what H100s give, and a profile that a model lacks is never allowed on it."""
-    rules = PlacingRules(allowed_profiles=(AllowedProfiles(("A30",), ("4g.24gb",)),))
+    rules = PlacementConfig(allowed_profiles=(AllowedProfiles(("A30",), ("4g.24gb",)),))
     assert rules.allows(model("h100-sxm-80gb"), "1g.10gb+me")
     assert not rules.allows(model("h100-sxm-80gb"), "1g.5gb")
     assert rules.geometry_of(model("a30-24gb")) == ("4g.24gb",)
@@ -173,7 +173,7 @@ def test_an_allow_list_holds_for_its_models_only() -> None:
 def test_an_operator_s_geometry_replaces_the_built_in_one_of_that_model() -> None:
     """A site that wants 4g for HAMi's users says so, and keeps the rest of the table."""
     own = Geometry(("A100-SXM4-40GB",), ("4g.20gb", "1g.5gb"))
-    rules = PlacingRules(geometries=(own, *KNOWN_GEOMETRIES))
+    rules = PlacementConfig(geometries=(own, *KNOWN_GEOMETRIES))
     assert rules.geometry_of(model("a100-40gb")) == ("1g.5gb", "4g.20gb")
     assert rules.geometry_of(model("a30-24gb")) == ("1g.6gb", "2g.12gb", "4g.24gb")
 
@@ -181,8 +181,8 @@ def test_an_operator_s_geometry_replaces_the_built_in_one_of_that_model() -> Non
 def test_a_model_that_no_table_knows_offers_its_plain_profiles() -> None:
     """A new GPU must not be useless to HAMi's users until somebody writes a table (HAMi skips such nodes whole)."""
     gpu = replace(model("a100-40gb"), key="new", product_names=("NVIDIA X900",))
-    assert PlacingRules().geometry_of(gpu) == ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
-    assert PlacingRules().geometry_of(replace(gpu, profiles=())) == ()
+    assert PlacementConfig().geometry_of(gpu) == ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+    assert PlacementConfig().geometry_of(replace(gpu, profiles=())) == ()
     strange = replace(gpu, profiles=(replace(gpu.profiles[0], name="drachenfels"),))
-    assert PlacingRules().geometry_of(strange) == ()
-    assert PlacingRules().allows(strange, "drachenfels")
+    assert PlacementConfig().geometry_of(strange) == ()
+    assert PlacementConfig().allows(strange, "drachenfels")

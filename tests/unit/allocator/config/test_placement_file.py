@@ -7,8 +7,8 @@ from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 
 from sluice.contracts.policy_names import GPU_POLICIES
 from sluice.runtime.settings import SettingsError, load
-from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry
-from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
+from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 from sluice_allocator.settings import AllocatorSettings
 
@@ -18,12 +18,12 @@ DOCS = Path(__file__).resolve().parents[4] / "docs" / "policies.md"
 def test_a_whole_file_is_read_as_written() -> None:
     """What the operator wrote is what holds, and a pool inherits what it does not say."""
     rules = parse_placement(WHOLE, origin="placement.toml")
-    default = PoolRules(120, "binpack", "numa,spread", Weights(gpu_memory=3, resources={"example.com/nic": 2}))
+    default = PoolConfig(120, "binpack", "numa,spread", Weights(gpu_memory=3, resources={"example.com/nic": 2}))
     weights = Weights(gpu_memory=0, cpu=5, resources={"example.com/nic": 2})
-    assert rules == PlacingRules(
+    assert rules == PlacementConfig(
         pool_label="example.com/team",
         default=default,
-        pools={"notebooks": PoolRules(150, "binpack", "numa,spread", weights), "a.b": default},
+        pools={"notebooks": PoolConfig(150, "binpack", "numa,spread", weights), "a.b": default},
         auto_waste_percent=25,
         shares_quantum_percent=5,
         assumed_uid=1000,
@@ -35,8 +35,8 @@ def test_a_whole_file_is_read_as_written() -> None:
 
 def test_an_empty_file_changes_nothing() -> None:
     """The defaults stand in one place: a fleet without a file and one with an empty file are the same."""
-    assert parse_placement("", origin="placement.toml") == PlacingRules()
-    assert parse_placement("[default]\n[pool]", origin="placement.toml") == PlacingRules()
+    assert parse_placement("", origin="placement.toml") == PlacementConfig()
+    assert parse_placement("[default]\n[pool]", origin="placement.toml") == PlacementConfig()
 
 
 def test_a_strict_cluster_assumes_no_user() -> None:
@@ -108,7 +108,7 @@ def test_the_example_of_the_documentation_is_read() -> None:
     """People begin by copying it: it must be read, name every key, and say the defaults as they are."""
     _, _, rest = DOCS.read_text(encoding="utf-8").partition("```toml\n")
     rules = parse_placement(rest.partition("```")[0], origin="policies.md")
-    plain = PlacingRules()
+    plain = PlacementConfig()
     assert (rules.default, rules.pool_label, rules.assumed_uid) == (plain.default, plain.pool_label, plain.assumed_uid)
     assert rules.auto_waste_percent == plain.auto_waste_percent
     assert rules.shares_quantum_percent == plain.shares_quantum_percent
@@ -148,7 +148,7 @@ def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
 
 def test_without_files_the_defaults_hold() -> None:
     """A first start needs no file."""
-    assert AllocatorSettings().placing() == (PlacingRules(), ())
+    assert AllocatorSettings().placing() == (PlacementConfig(), ())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,13 @@ from factories.scheduling.gangs import ask, everything, grants, tick
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.messages import NodeRemoved
-from sluice_allocator.core.placement import Fleet, PlacingRules, asking_of, find_place_on, find_promise
+from sluice_allocator.core.placement import (
+    ClusterState,
+    PlacementConfig,
+    find_place_on,
+    find_reservation,
+    place_request_of,
+)
 
 WHOLE = claim(profile="7g.40gb")
 
@@ -33,7 +39,7 @@ def test_a_gpu_that_was_moved_is_given_when_its_former_node_is_given_up(mig):
 
 def test_what_is_booked_on_a_moved_gpu_counts_in_a_trial_of_its_new_node():
     """A promise, or what it is exchanged for, would be put on top of it."""
-    fleet = Fleet(PlacingRules())
+    fleet = ClusterState(PlacementConfig())
     fleet.show(snapshot("node-a", (gpu_report("node-a", 0),)))
     fleet.set_usable("node-a", None)
     fleet.book(whole_gpu("p1_r1_1"))
@@ -41,9 +47,9 @@ def test_what_is_booked_on_a_moved_gpu_counts_in_a_trial_of_its_new_node():
     there = snapshot("node-b", (gpu_report("node-a", 0),))
     fleet.show(there)
     fleet.set_usable("node-b", None)
-    asking = asking_of(asked("big", WHOLE))
+    asking = place_request_of(asked("big", WHOLE))
     assert find_place_on(fleet, asking, "node-b", frozenset()) is None
-    promise = find_promise(fleet, asking, shown={"node-b": there}, wait_for=lambda a: 1, open_to=lambda m: True)
+    promise = find_reservation(fleet, asking, shown={"node-b": there}, wait_for=lambda a: 1, open_to=lambda m: True)
     assert promise is not None
     assert promise.after == ("p1_r1_1",)
     assert find_place_on(fleet.alone(there), asking, "node-b", frozenset()) is None

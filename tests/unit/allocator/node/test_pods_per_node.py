@@ -24,8 +24,8 @@ from sluice.runtime.settings import SettingsError, load
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
-from sluice_allocator.core.placement import NoPlace, PlacingRules
-from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement import NoPlace, PlacementConfig
+from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.settings import AllocatorSettings
 
 SMALL, WHOLE = claim(profile="1g.5gb"), claim(profile="7g.40gb")
@@ -34,7 +34,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 def bench_of(most: int | None, *nodes: str) -> Bench:
     """An allocator that puts so many pods on a node, with these nodes of two GPUs each."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacingRules(pods_per_node_max=most))))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacementConfig(pods_per_node_max=most))))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     for name in nodes or ("node-a",):
@@ -145,7 +145,7 @@ def test_without_a_limit_a_node_takes_all_that_fit():
 )
 def test_the_lower_of_kubernetes_limit_and_the_operators_holds_and_is_named(free, most, why):
     """Somebody would raise the wrong one of the two limits."""
-    shop = Shop(node("gpu-1", 2), rules=PlacingRules(pods_per_node_max=most))
+    shop = Shop(node("gpu-1", 2), rules=PlacementConfig(pods_per_node_max=most))
     shop.host("gpu-1", pods_free=free)
     assert shop.take(SMALL) is not None
     found = shop.ask(SMALL)
@@ -155,26 +155,26 @@ def test_the_lower_of_kubernetes_limit_and_the_operators_holds_and_is_named(free
 
 def test_what_is_said_of_a_node_later_neither_loses_a_pod_nor_counts_one_twice():
     """A node's facts come and go with its pod-watcher; the count would drift with each."""
-    shop = Shop(node("gpu-1", 2), rules=PlacingRules(pods_per_node_max=2))
+    shop = Shop(node("gpu-1", 2), rules=PlacementConfig(pods_per_node_max=2))
     first = shop.take(SMALL)
     shop.host("gpu-1", pods_free=110)
     shop.take(SMALL, room=HostRoom(cpu_milli=100))
     assert isinstance(shop.ask(SMALL), NoPlace)
-    shop.fleet.set_host(NodeName("gpu-1"), None)
+    shop.cluster.set_host(NodeName("gpu-1"), None)
     assert isinstance(shop.ask(SMALL), NoPlace)
     shop.give_back(first)
     assert shop.take(SMALL) is not None
     assert isinstance(shop.ask(SMALL), NoPlace)
-    assert shop.fleet.nodes[NodeName("gpu-1")].pods == 0
+    assert shop.cluster.nodes[NodeName("gpu-1")].pods == 0
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["of nodes that are described", "of nodes without facts"])
 def test_full_nodes_do_not_make_decisions_slower(monkeypatch, told):
     """On a large fleet whose nodes are at their limit each decision would look at every node."""
     names = [f"gpu-{number}" for number in range(640)]
-    shop = Shop(*(node(name, 1) for name in names), rules=PlacingRules(pods_per_node_max=1))
+    shop = Shop(*(node(name, 1) for name in names), rules=PlacementConfig(pods_per_node_max=1))
     for name in names if told else ():
-        shop.fleet.set_host(NodeName(name), HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110))
+        shop.cluster.set_host(NodeName(name), HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110))
     first = [shop.take(SMALL) for _ in names]
     assert isinstance(shop.ask(SMALL), NoPlace)
     looked_at = []
@@ -208,7 +208,7 @@ def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
 
 def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
     """There is room in the home, and none for another pod: it would be promised and taken back without end."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacingRules(pods_per_node_max=1))))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacementConfig(pods_per_node_max=1))))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))
@@ -229,7 +229,7 @@ def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
 
 def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():
     """A promise would be made and taken back without end, and with each of them a pod be told to go."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacingRules(pods_per_node_max=3))))
+    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacementConfig(pods_per_node_max=3))))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))

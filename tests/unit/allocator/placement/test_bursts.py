@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from factories.scheduling.placement import Shop, claim, node, share
 from judges.placements import NodeTruth, Truth
 
@@ -25,7 +26,6 @@ def test_a_thousand_requests_at_once_on_200_nodes_of_8_over_commit_nothing():
     nodes = [node(f"node-{number:03}", 8) for number in range(200)]
     shop = Shop(*nodes)
     names = [shop.take(SHAPES[number % len(SHAPES)], namespace=f"team-{number % 7}") for number in range(1000)]
-
     assert None not in names
     used = {device.gpu for device in shop.all_devices()}
     touched = [each for each in nodes if any(gpu.uuid in used for gpu in each.gpus)]
@@ -36,27 +36,17 @@ def test_a_burst_beyond_the_fleet_fills_it_exactly():
     """1,000 whole GPUs wanted, 64 there: 64 are given, and no GPU twice."""
     shop = Shop(*(node(f"node-{number}", 8) for number in range(8)))
     names = [shop.take(claim()) for _ in range(1000)]
-
     assert sum(name is not None for name in names) == 64
     assert max(Counter(device.gpu for device in shop.all_devices()).values()) == 1
 
 
-def test_sixteen_halves_at_once_use_exactly_eight_gpus():
+@pytest.mark.parametrize("half", [share(50), claim(modes=("mps",), memory_mib=20480)])
+@pytest.mark.parametrize("sizes", [(8,), (4, 4)])
+def test_sixteen_halves_at_once_use_exactly_eight_gpus(half, sizes):
     """Never three halves on a card (KAI #2153: four on one, out of memory, others idle)."""
-    shop = Shop(node("node-a", 8, mig=False))
-    names = [shop.take(share(50)) for _ in range(16)]
-
-    assert None not in names
-    assert shop.take(share(50)) is None
-    assert set(Counter(device.gpu for device in shop.all_devices()).values()) == {2}
-
-
-def test_sixteen_halves_by_memory_use_exactly_eight_gpus():
-    """The same burst in MPS mode, on two nodes of four."""
-    shop = Shop(node("node-a", 4, mig=False), node("node-b", 4, mig=False))
-    names = [shop.take(claim(modes=("mps",), memory_mib=20480)) for _ in range(16)]
-
-    assert None not in names
+    shop = Shop(*(node(f"node-{number}", gpus, mig=False) for number, gpus in enumerate(sizes)))
+    assert None not in [shop.take(half) for _ in range(16)]
+    assert shop.take(half) is None
     assert set(Counter(device.gpu for device in shop.all_devices()).values()) == {2}
 
 
@@ -68,6 +58,5 @@ def test_a_burst_that_departs_leaves_no_trace():
     for name in names:
         if name is not None:
             shop.give_back(name)
-
     assert shop.ask(claim(profile="3g.20gb")) == first
     assert sum(shop.take(claim()) is not None for _ in range(20)) == 16

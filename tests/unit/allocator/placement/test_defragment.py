@@ -1,6 +1,7 @@
 """Plans to make room: gain and cost are true, everybody who is moved has somewhere to go, and few are moved."""
 
 import msgspec
+import pytest
 from factories.scheduling.placement import Shop, claim, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,8 @@ from perf.packing.ours import CATALOG
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import HostRoom
-from sluice_allocator.core.placement import Asking, NoPlace
-from sluice_allocator.core.placement.defragmenting import MovePlan, plan_moves
+from sluice_allocator.core.placement import NoPlace, PlaceRequest
+from sluice_allocator.core.placement.defragment import MovePlan, plan_moves
 
 LITTLE = ("1g.5gb", "1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb")
 MOSTLY = st.sampled_from((True, True, True, False))
@@ -24,19 +25,19 @@ class Room(Shop):
         """No pod may be moved yet."""
         super().__init__(*nodes)
         self.shown = {each.node: each for each in nodes}
-        self.movable: dict[str, Asking] = {}
+        self.movable: dict[str, PlaceRequest] = {}
 
     def put(self, uuid: str, profile: str, *, movable: bool, **rest) -> str:
         """Somebody is on a GPU."""
         name = self.take_on(uuid, claim(profile=profile), **rest)
         if movable:
-            self.movable[name] = Asking((claim(profile=profile),))
+            self.movable[name] = PlaceRequest((claim(profile=profile),))
         return name
 
     def plan(self, *claims, moves_max: int = 3, **rest) -> MovePlan | None:
         """What would be proposed."""
         return plan_moves(
-            self.fleet, Asking(claims, **rest), shown=self.shown, may_move=self.movable.get, moves_max=moves_max
+            self.cluster, PlaceRequest(claims, **rest), shown=self.shown, may_move=self.movable.get, moves_max=moves_max
         )
 
 
@@ -46,7 +47,6 @@ def test_a_small_movable_pod_makes_room_for_a_large_one():
     small = room.put("GPU-node-a-0", "1g.5gb", movable=True)
     room.put("GPU-node-b-0", "3g.20gb", movable=False)
     assert isinstance(room.ask(claim(profile="7g.40gb")), NoPlace)
-
     plan = room.plan(claim(profile="7g.40gb"))
     assert plan is not None
     assert (plan.place.node, plan.gains_mib, plan.moves_mib) == ("node-a", 40320, 4864)
@@ -54,19 +54,23 @@ def test_a_small_movable_pod_makes_room_for_a_large_one():
     assert (moved, to.node, to.devices[0].gpu) == (small, "node-b", "GPU-node-b-0")
 
 
-def test_who_has_not_said_so_is_never_moved():
-    """A restart that its owner did not agree to is lost work."""
+@pytest.mark.parametrize(
+    ("there", "elsewhere"),
+    [
+        # A restart that its owner did not agree to is lost work.
+        ([("1g.5gb", False)], "3g.20gb"),
+        # It would wait in the stead of the one that it makes room for.
+        ([("1g.5gb", True)], "7g.40gb"),
+        # Each fits somewhere alone; both must fit together, and beside the one that they make room for.
+        ([("3g.20gb", True)] * 2, "3g.20gb"),
+    ],
+)
+def test_nobody_is_moved_who_may_not_or_has_nowhere_to_go(there, elsewhere):
+    """A restart for nothing."""
     room = Room(node("node-a", 1), node("node-b", 1))
-    room.put("GPU-node-a-0", "1g.5gb", movable=False)
-    room.put("GPU-node-b-0", "3g.20gb", movable=False)
-    assert room.plan(claim(profile="7g.40gb")) is None
-
-
-def test_nobody_is_moved_who_has_nowhere_to_go():
-    """It would wait in the stead of the one that it makes room for."""
-    room = Room(node("node-a", 1), node("node-b", 1))
-    room.put("GPU-node-a-0", "1g.5gb", movable=True)
-    room.put("GPU-node-b-0", "7g.40gb", movable=False)
+    for profile, movable in there:
+        room.put("GPU-node-a-0", profile, movable=movable)
+    room.put("GPU-node-b-0", elsewhere, movable=False)
     assert room.plan(claim(profile="7g.40gb")) is None
 
 
@@ -74,13 +78,12 @@ def test_who_makes_room_for_one_that_wants_an_idle_gpu_goes_to_another():
     """Beside its new place it would be in the way again, and a restart was for nothing."""
     room = Room(node("node-a", 1))
     room.put("GPU-node-a-0", "1g.5gb", movable=True)
-    alone = Asking((claim(modes=("fractional",), sm_partition=20, memory_mib=1000),), gpu_policy="mutex")
-    assert plan_moves(room.fleet, alone, shown=room.shown, may_move=room.movable.get, moves_max=1) is None
-
+    alone = PlaceRequest((claim(modes=("fractional",), sm_partition=20, memory_mib=1000),), gpu_policy="mutex")
+    assert plan_moves(room.cluster, alone, shown=room.shown, may_move=room.movable.get, moves_max=1) is None
     room = Room(node("node-a", 1), node("node-b", 1))
     room.put("GPU-node-a-0", "1g.5gb", movable=True)
     room.put("GPU-node-b-0", "1g.5gb", movable=False)
-    plan = plan_moves(room.fleet, alone, shown=room.shown, may_move=room.movable.get, moves_max=1)
+    plan = plan_moves(room.cluster, alone, shown=room.shown, may_move=room.movable.get, moves_max=1)
     assert plan is not None
     assert [move.to.devices[0].gpu for move in plan.moves] == ["GPU-node-b-0"]
 
@@ -116,15 +119,6 @@ def test_no_more_are_moved_than_the_rule_says():
     assert room.plan(claim(profile="7g.40gb"), moves_max=3) is not None
 
 
-def test_two_that_are_moved_do_not_get_the_same_place():
-    """Each fits somewhere alone; both must fit together, and beside the one that they make room for."""
-    room = Room(node("node-a", 1), node("node-b", 1))
-    for _ in range(2):
-        room.put("GPU-node-a-0", "3g.20gb", movable=True)
-    room.put("GPU-node-b-0", "3g.20gb", movable=False)
-    assert room.plan(claim(profile="7g.40gb")) is None
-
-
 def test_a_pod_may_move_aside_on_its_own_gpu():
     """A 1g in the middle of a GPU is in the way of a 4g, and needs no other GPU to go to."""
     room = Room(node("node-a", 1))
@@ -158,8 +152,8 @@ def test_the_room_on_the_node_counts_for_those_who_are_moved():
     room.host("node-b", cpu_cores=1.0)
     room.put("GPU-node-b-0", "1g.5gb", movable=False)
     small = room.put("GPU-node-a-0", "1g.5gb", movable=True, room=HostRoom(cpu_milli=4000))
-    host = msgspec.structs.replace(Asking(()).host, room=HostRoom(cpu_milli=4000))
-    room.movable[small] = Asking((claim(profile="1g.5gb"),), host=host)
+    host = msgspec.structs.replace(PlaceRequest(()).host, room=HostRoom(cpu_milli=4000))
+    room.movable[small] = PlaceRequest((claim(profile="1g.5gb"),), host=host)
     assert room.plan(claim(profile="7g.40gb")) is None
     room.host("node-b", cpu_cores=8.0)
     assert room.plan(claim(profile="7g.40gb")) is not None
@@ -180,9 +174,9 @@ def test_every_plan_can_be_carried_out(tenants: list[tuple[int, str, bool]], dat
             continue
         assert layouts.grant(name, "default", msgspec.to_builtins(room.devices(name))) == []
     wanted = data.draw(st.sampled_from(PROFILES[3:]))
-    before = room.fleet.booked()
+    before = room.cluster.booked()
     plan = room.plan(claim(profile=wanted))
-    assert room.fleet.booked() == before
+    assert room.cluster.booked() == before
     if plan is None:
         return
     assert 0 < len(plan.moves) <= 3

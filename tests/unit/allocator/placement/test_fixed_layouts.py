@@ -35,7 +35,7 @@ def fixed(name, *layouts, **changes):
 
 def seen(shop, snapshot_):
     """The node is pulled again."""
-    shop.fleet.show(snapshot_)
+    shop.cluster.show(snapshot_)
     shop.reports |= {gpu.uuid: gpu for gpu in snapshot_.gpus}
 
 
@@ -46,15 +46,38 @@ def why(shop, *claims, **rest):
     return [(each.reason, each.count) for each in found.reasons]
 
 
-# -- only what is there -----------------------------------------------------------------------------------------------
+def taken(shop, *claims):
+    """What each of these pods gets, one after the other; None where it waits."""
+    names = [shop.take(each) for each in claims]
+    return [given(shop.devices(name)) if name is not None else None for name in names]
 
 
-def test_an_instance_is_given_where_it_is_and_once():
-    """A pod would be promised a place where no instance may be made; or two pods the same one."""
-    shop = Shop(fixed("n", LAYOUT))
-    assert given(shop.devices(shop.take(claim(profile="2g.10gb")))) == [("2g.10gb", 4, 2)]
-    assert shop.take(claim(profile="2g.10gb")) is None
-    assert given(shop.devices(shop.take(claim(profile="3g.20gb")))) == [("3g.20gb", 0, 4)]
+ONE, TWO, THREE = claim(profile="1g.5gb"), claim(profile="2g.10gb"), claim(profile="3g.20gb")
+MPS = claim(modes=("mps",), memory_mib=3000, uid=0)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "asked", "spans"),
+    [
+        # A pod would be promised a place where no instance may be made; or two pods the same one.
+        ([LAYOUT], [TWO, TWO, THREE], [[("2g.10gb", 4, 2)], None, [("3g.20gb", 0, 4)]]),
+        # A pod that asks for memory would wait for a profile that was not made, beside a free larger one.
+        ([(("3g.20gb", 0, 4), ("3g.20gb", 4, 4))], [claim(memory_mib=8000)], [[("3g.20gb", 4, 4)]]),
+        # A pod that asks for all of a GPU would get a part, or nothing where all of it is one instance.
+        ([LAYOUT, (("7g.40gb", 0, 8),)], [claim(), claim()], [[("7g.40gb", 0, 8)], None]),
+        # On such a GPU no pod could share.
+        (
+            [LAYOUT],
+            [*[MPS] * 7, THREE, TWO],
+            [*[[("3g.20gb", 0, 4)]] * 6, [("1g.5gb", 6, 1)], None, [("2g.10gb", 4, 2)]],
+        ),
+        # A driver's odd report would stop the allocator.
+        ([(("9g.90gb", 0, 4), ("1g.5gb", 7, 1), *LAYOUT[2:])], [ONE, ONE], [[("1g.5gb", 6, 1)], None]),
+    ],
+)
+def test_only_what_is_there_is_given(layouts, asked, spans):
+    """A pod would be bound to an instance that is not there, or would wait beside one that is."""
+    assert taken(Shop(fixed("n", *layouts)), *asked) == spans
 
 
 def test_nothing_is_given_that_would_have_to_be_made():
@@ -77,7 +100,6 @@ def test_containers_are_served_by_what_is_there_however_much_larger_each(asks):
     """A pod whose first container could have a 7g and whose second a 1g+me would wait for ever beside both."""
     shop = Shop(fixed("n", (("7g.40gb", 0, 8),), (("1g.10gb", 0, 2), ("1g.5gb+me", 2, 1))))
     shop.take_on("GPU-n-1", claim(profile="1g.10gb"))
-
     asked = [claim(container=name, profile=profile) for name, profile in zip(("left", "right"), asks, strict=True)]
     place = shop.ask(*asked, substitute=True)
     assert not isinstance(place, NoPlace)
@@ -91,7 +113,6 @@ def test_devices_of_one_container_are_of_one_size():
     shop = Shop(fixed("n", (("7g.40gb", 0, 8),), LAYOUT))
     shop.take_on("GPU-n-1", claim(profile="3g.20gb"))
     assert isinstance(shop.ask(claim(profile="2g.10gb", gpus=2), substitute=True), NoPlace)
-
     shop = Shop(fixed("n", (("7g.40gb", 0, 8),), (("7g.40gb", 0, 8),)))
     place = shop.ask(claim(profile="2g.10gb", gpus=2), substitute=True)
     assert not isinstance(place, NoPlace)
@@ -133,30 +154,10 @@ def test_a_gpu_without_mig_is_given_whole():
     assert given(shop.devices(shop.take(claim()))) == [(None, 0, 8)]
 
 
-# -- sizes ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_size_is_rounded_up_to_what_is_there():
-    """Who asks for memory would wait for a profile that the administrator did not make, beside a free larger one."""
-    shop = Shop(fixed("n", (("3g.20gb", 0, 4), ("3g.20gb", 4, 4))))
-    assert given(shop.devices(shop.take(claim(memory_mib=8000)))) == [("3g.20gb", 4, 4)]
-
-
 def test_a_profile_that_is_named_is_given_or_none():
     """Who names a profile would silently be given another."""
     shop = Shop(fixed("n", (("3g.20gb", 0, 4),)))
     assert why(shop, claim(profile="2g.10gb"))[-1] == (WaitReason.GPU_NOT_IN_LAYOUT, 1)
-
-
-def test_a_whole_gpu_is_its_largest_instance():
-    """Who asks for all of a GPU would get a part, or nothing where all of it is one instance."""
-    shop = Shop(fixed("n", LAYOUT, (("7g.40gb", 0, 8),)))
-    name = shop.take(claim())
-    assert given(shop.devices(name)) == [("7g.40gb", 0, 8)]
-    assert shop.take(claim()) is None
-
-
-# -- mixed fleets -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", ["fixed", "dynamic"])
@@ -190,19 +191,6 @@ def test_several_devices_of_one_pod_come_from_both_kinds_of_gpus():
     assert len({(each.gpu, each.start) for each in devices}) == 8
 
 
-# -- shares -----------------------------------------------------------------------------------------------------------
-
-
-def test_shares_live_in_an_instance_that_is_there():
-    """On such a GPU no pod could share."""
-    shop = Shop(fixed("n", LAYOUT))
-    mps = claim(modes=("mps",), memory_mib=3000, uid=0)
-    assert [given(shop.devices(shop.take(mps))) for _ in range(6)] == [[("3g.20gb", 0, 4)]] * 6
-    assert given(shop.devices(shop.take(mps))) == [("1g.5gb", 6, 1)]
-    assert shop.take(claim(profile="3g.20gb")) is None
-    assert given(shop.devices(shop.take(claim(profile="2g.10gb")))) == [("2g.10gb", 4, 2)]
-
-
 def test_a_part_of_a_gpu_needs_an_instance_that_is_all_of_it():
     """Who asks for half a GPU would be given half of a seventh, or stop the allocator."""
     shop = Shop(fixed("n", LAYOUT))
@@ -211,9 +199,6 @@ def test_a_part_of_a_gpu_needs_an_instance_that_is_all_of_it():
     first, second = shop.take(share(50)), shop.take(share(50))
     assert given(shop.devices(first)) == given(shop.devices(second)) == [("7g.40gb", 0, 8)]
     assert shop.take(share(120)) is None
-
-
-# -- the administrator changes it -------------------------------------------------------------------------------------
 
 
 def test_what_is_booked_holds_its_slices_whatever_the_layout_is_now():
@@ -249,9 +234,6 @@ def test_a_gpu_that_is_given_back_is_cut_up_again():
     assert shop.take(claim(profile="3g.20gb")) is None
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
-
-
 def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
     """A person could not tell whether to wait, or to talk to the administrator."""
     shop = Shop(fixed("n", LAYOUT, LAYOUT, SEVENTHS))
@@ -276,17 +258,9 @@ def test_it_is_said_that_nobody_made_such_an_instance():
     assert found.message == "no GPU here has 3g.20gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
 
 
-def test_an_instance_that_nobody_can_name_is_left_out():
-    """A driver's odd report would stop the allocator."""
-    odd = (("9g.90gb", 0, 4), ("1g.5gb", 7, 1), *LAYOUT[2:])
-    shop = Shop(fixed("n", odd))
-    assert shop.take(claim(profile="1g.5gb")) is not None
-    assert shop.take(claim(profile="1g.5gb")) is None
-
-
 def test_equal_layouts_are_one_kind_whatever_their_order():
     """Each GPU would be a kind of its own, and every decision would cost as much as there are GPUs."""
     (gpu,) = fixed("b", LAYOUT).gpus
     other = msgspec.structs.replace(gpu, instances=gpu.instances[::-1])
     shop = Shop(fixed("a", LAYOUT), snapshot("b", (other,), modes=ALL_MODES))
-    assert len({gpu.kind for gpu in shop.fleet.gpus.values()}) == 1
+    assert len({gpu.kind for gpu in shop.cluster.gpus.values()}) == 1

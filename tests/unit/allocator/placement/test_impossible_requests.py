@@ -17,9 +17,10 @@ from sluice.contracts.messages import (
     Toleration,
 )
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement import Asking, NoPlace, Place, ever, too_few_gpus
-from sluice_allocator.core.placement.capacity import Most
-from sluice_allocator.core.placement.closest import closest_profile
+from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, too_few_gpus
+from sluice_allocator.core.placement.explain import impossible
+from sluice_allocator.core.placement.explain.suggestions import closest_profile
+from sluice_allocator.core.placement.nodes.node_shape import Maximum
 
 GIB = 1024
 WHOLE = claim()
@@ -49,7 +50,7 @@ def why(found: NoPlace) -> list[WaitReason]:
 def hosted(shop: Shop, name: str = "n", *, free: HostRoom = ROOM, offers: HostRoom | None = ROOM, **facts) -> Shop:
     """What a node has left, and what it offers in all."""
     left = {"cpu_cores": free.cpu_milli / 1000, "memory_mib": free.memory_mib, "resources": free.resources}
-    shop.fleet.set_host(NodeName(name), HostFacts(**left, pods_free=110, allocatable=offers, **facts))
+    shop.cluster.set_host(NodeName(name), HostFacts(**left, pods_free=110, allocatable=offers, **facts))
     return shop
 
 
@@ -229,7 +230,7 @@ def test_sizes_that_fit_beside_each_other_are_not_said_never_to_fit(profiles):
     assert isinstance(shop.ask(*claims), Place)
     shop.take_on("GPU-a-0", WHOLE)
     assert never(shop, *claims) == ""
-    assert too_few_gpus(shop.fleet, [(Asking(tuple(claims)), 1)]) is None
+    assert too_few_gpus(shop.cluster, [(PlaceRequest(tuple(claims)), 1)]) is None
 
 
 def test_where_no_agent_tells_numa_nodes_that_is_said():
@@ -309,10 +310,10 @@ def test_a_larger_node_that_joins_ends_it():
     shop = hosted(Shop(node("n", 1)), free=LITTLE, offers=LITTLE)
     host = needs(memory_mib=20 * GIB)
     assert never(shop, host=host)
-    shop.fleet.show(node("large", 1))
+    shop.cluster.show(node("large", 1))
     hosted(shop, "large")
     assert isinstance(shop.ask(WHOLE, host=host), Place)
-    shop.fleet.forget_node(NodeName("large"))
+    shop.cluster.forget_node(NodeName("large"))
     assert never(shop, host=host)
 
 
@@ -416,8 +417,8 @@ def test_what_a_node_that_is_not_ready_lacks_is_not_waited_for():
 def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):
     """Each answer to a pod that waits would look at the whole fleet."""
     asked = []
-    real = ever.most_on
-    monkeypatch.setattr(ever, "most_on", lambda *args, **kinds: asked.append(1) or real(*args, **kinds))
+    real = impossible.most_on
+    monkeypatch.setattr(impossible, "most_on", lambda *args, **kinds: asked.append(1) or real(*args, **kinds))
     counted = []
     for nodes in (3, 60):
         shop = Shop(*(node(f"n{at}", 2) for at in range(nodes)))
@@ -429,16 +430,16 @@ def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):
 
 def test_the_most_of_what_comes_and_goes_is_kept():
     """A node that left would go on being the largest."""
-    most = Most()
+    most = Maximum()
     for amount in (3, 7, 7, 5):
-        most.put(amount)
+        most.count(amount, 1)
     assert most.most == 7
-    most.take(7)
+    most.count(7, -1)
     assert most.most == 7
-    most.take(7)
+    most.count(7, -1)
     assert most.most == 5
-    most.take(5)
-    most.take(3)
+    most.count(5, -1)
+    most.count(3, -1)
     assert (most.most, bool(most)) == (0, False)
 
 

@@ -17,9 +17,9 @@ from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal
-from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, find_place
-from sluice_allocator.core.placement.refusing import refuse
-from sluice_allocator.core.placement.rules import PlacingRules
+from sluice_allocator.core.placement import ClusterState, NoPlace, Place, PlaceRequest, find_place
+from sluice_allocator.core.placement.explain.refusal import refuse
+from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 CATALOG = Path(__file__).parents[4] / "libs" / "sluice" / "mig" / "catalog.toml"
 TABLES = tomllib.loads(CATALOG.read_text(encoding="utf-8"))
@@ -37,11 +37,11 @@ def fleet_of(model, *, nodes=1, gpus=GPUS):
     """Empty nodes with equal GPUs."""
     kind = f'{{ model = "{model["key"]}", count = {gpus} }}'
     parsed = parse_fleet(f'[[node]]\nname = "n"\ncount = {nodes}\ngpus = [{kind}]\n', origin="test")
-    fleet = Fleet(PlacingRules())
+    cluster = ClusterState(PlacementConfig())
     for node in parsed.nodes:
-        fleet.show(empty_snapshot(node))
-        fleet.set_usable(node.name, None)
-    return fleet
+        cluster.show(empty_snapshot(node))
+        cluster.set_usable(node.name, None)
+    return cluster
 
 
 def wrong_with(model, place, wanted):
@@ -56,7 +56,9 @@ def wrong_with(model, place, wanted):
 
 def ask_for(counts):
     """One container for each profile."""
-    return Asking(tuple(claim(f"c{n}", profile=name, gpus=count) for n, (name, count) in enumerate(counts.items())))
+    return PlaceRequest(
+        tuple(claim(f"c{n}", profile=name, gpus=count) for n, (name, count) in enumerate(counts.items()))
+    )
 
 
 @lru_cache
@@ -105,7 +107,7 @@ def test_a_container_gets_as_many_instances_as_the_node_holds(model):
 def test_several_containers_share_all_gpus_of_a_node(model):
     """Two containers with five instances each would be refused together."""
     name = model["profiles"][0]["name"]
-    asking = Asking((claim("a", profile=name, gpus=5), claim("b", profile=name, gpus=5)))
+    asking = PlaceRequest((claim("a", profile=name, gpus=5), claim("b", profile=name, gpus=5)))
     place = find_place(fleet_of(model), asking)
     assert isinstance(place, Place)
     assert Counter(device.container for device in place.devices) == {"a": 5, "b": 5}
@@ -116,10 +118,10 @@ def test_several_containers_share_all_gpus_of_a_node(model):
 def test_a_pod_that_fills_a_node_with_any_mix_is_placed(key):
     """A pod that asks for every slice of a node in several sizes would wait for ever beside an empty node."""
     model = next(model for model in MODELS if model["key"] == key)
-    fleet = fleet_of(model)
+    cluster = fleet_of(model)
     for mix in full_mixes(key):
         wanted = Counter({model["profiles"][n]["name"]: count * GPUS for n, count in Counter(mix).items()})
-        place = find_place(fleet, ask_for(wanted))
+        place = find_place(cluster, ask_for(wanted))
         assert isinstance(place, Place), wanted
         assert wrong_with(model, place, wanted) == []
 
@@ -147,10 +149,10 @@ def test_halves_and_quarters_of_all_gpus_are_placed_together(model):
 
 def test_what_no_node_could_hold_is_refused():
     """A pod that asks for more than any node has would wait for ever, and be told to wait."""
-    fleet = fleet_of(MODELS[0])
+    cluster = fleet_of(MODELS[0])
 
     def refusal(*claims):
-        return refuse(fleet.rules, Asking(claims), max_gpus_per_node=GPUS)
+        return refuse(cluster.rules, PlaceRequest(claims), max_gpus_per_node=GPUS)
 
     assert refusal(claim(profile="1g.5gb", gpus=56)) is None
     assert refusal(claim("a", profile="1g.5gb", gpus=49), claim("b")) is None

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from sluice.contracts.messages import DeviceFilter, HostNeeds, InstanceReport, Taint, Toleration
-from sluice_allocator.core.placement import Asking, TooFew, too_few_gpus
+from sluice_allocator.core.placement import PlaceRequest, TooFew, too_few_gpus
 
 WHOLE = claim(profile="7g.40gb")
 FIXED = (("3g.20gb", 0, 4), ("2g.10gb", 4, 2), ("1g.5gb", 6, 1))
@@ -28,9 +28,9 @@ def mixed() -> Shop:
     return Shop(node("a", 2), node("b", 1, model="a30-24gb"), node("c", 1, mig=False), with_fixed("d"))
 
 
-def few(shop: Shop, *asked: tuple[Asking, int]) -> TooFew | None:
+def few(shop: Shop, *asked: tuple[PlaceRequest, int]) -> TooFew | None:
     """What is said of them."""
-    return too_few_gpus(shop.fleet, asked)
+    return too_few_gpus(shop.cluster, asked)
 
 
 @pytest.mark.parametrize(
@@ -50,32 +50,32 @@ def few(shop: Shop, *asked: tuple[Asking, int]) -> TooFew | None:
 )
 def test_only_gpus_that_could_serve_a_job_count(asked, pods, found):
     """Beside an A30 a job of three whole A100 on two would wait for ever, without a reason that says so."""
-    assert few(mixed(), (Asking((asked,)), pods)) == found
+    assert few(mixed(), (PlaceRequest((asked,)), pods)) == found
 
 
 def test_what_only_one_model_has_is_counted_apart_from_the_rest():
     """One job of pods for two models, of which one is too few: the others are not to blame."""
     shop = mixed()
-    assert few(shop, (Asking((WHOLE,)), 2), (Asking((claim(profile="4g.24gb"),)), 1)) is None
-    assert few(shop, (Asking((WHOLE,)), 2), (Asking((claim(profile="4g.24gb"),)), 3)) == TooFew(3, 3, 1)
+    assert few(shop, (PlaceRequest((WHOLE,)), 2), (PlaceRequest((claim(profile="4g.24gb"),)), 1)) is None
+    assert few(shop, (PlaceRequest((WHOLE,)), 2), (PlaceRequest((claim(profile="4g.24gb"),)), 3)) == TooFew(3, 3, 1)
     both = claim(profile="7g.40gb"), claim(profile="3g.20gb")
-    assert few(shop, (Asking((both[0],)), 2), (Asking((both[1],)), 4)) == TooFew(6, 4, 3)
+    assert few(shop, (PlaceRequest((both[0],)), 2), (PlaceRequest((both[1],)), 4)) == TooFew(6, 4, 3)
 
 
 def test_nodes_that_a_job_may_not_be_on_do_not_count():
     """Half of a fleet that is kept for others by a taint does not make room for it."""
     shop = Shop(node("a", 1), node("b", 1))
     shop.host("b", taints=(Taint(key="team", value="other", effect="NoSchedule"),))
-    assert few(shop, (Asking((WHOLE,)), 2)) == TooFew(2, 2, 1)
-    assert few(shop, (Asking((WHOLE,), host=HostNeeds(tolerations=(Toleration(operator="Exists"),))), 2)) is None
+    assert few(shop, (PlaceRequest((WHOLE,)), 2)) == TooFew(2, 2, 1)
+    assert few(shop, (PlaceRequest((WHOLE,), host=HostNeeds(tolerations=(Toleration(operator="Exists"),))), 2)) is None
 
 
 def test_a_job_whose_pods_may_have_larger_ones_is_not_told_that_it_never_fits():
     """An A30 has four 1g.6gb; larger profiles of the A100 serve as well where a pod allows it."""
     shop = mixed()
     small = claim(profile="1g.6gb")
-    assert few(shop, (Asking((small,)), 8)) == TooFew(8, 8, 4, "devices")
-    assert few(shop, (Asking((small,), substitute=True), 8)) is None
+    assert few(shop, (PlaceRequest((small,)), 8)) == TooFew(8, 8, 4, "devices")
+    assert few(shop, (PlaceRequest((small,), substitute=True), 8)) is None
 
 
 ASKED = (
@@ -94,7 +94,7 @@ ASKED = (
 def test_what_was_once_placed_whole_is_never_said_to_be_too_much(together):
     """Anyone who learns that a job can never start takes it away."""
     shop = mixed()
-    askings = [(Asking((asked,), substitute=larger), pods) for asked, pods, larger in together]
+    askings = [(PlaceRequest((asked,), substitute=larger), pods) for asked, pods, larger in together]
     placed = all(shop.take(*each.claims, substitute=each.substitute) for each, pods in askings for _ in range(pods))
     if placed:
         assert few(mixed(), *askings) is None

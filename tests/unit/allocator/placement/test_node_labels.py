@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Grant, HostFacts, HostNeeds, NodeRemoved
-from sluice_allocator.core.placement import stock
+from sluice_allocator.core.placement.index import device_index
 
 LABEL = "kubernetes.io/hostname"
 
@@ -28,14 +28,13 @@ def where(bench: Bench, name: str, **labels: str) -> str:
 
 def test_a_label_comes_to_be_one_of_single_nodes_when_the_fleet_grows(empty: Bench, monkeypatch: pytest.MonkeyPatch):
     """Somebody selected by host name while there were few: each decision would look at a class for each node."""
-    monkeypatch.setattr(stock, "VALUES_PER_KEY_MAX", 3)
+    monkeypatch.setattr(device_index, "VALUES_PER_KEY_MAX", 3)
     for number in range(3):
         joins(empty, f"node-{number}")
     assert where(empty, "first", **{LABEL: "node-1"}) == "node-1"
     assert where(empty, "zoned", zone="a")
-    kept = empty.allocator.ctx.cluster.stock
+    kept = empty.allocator.ctx.cluster.index
     assert len(kept.classes) >= 3
-
     for number in range(3, 9):
         joins(empty, f"node-{number}")
     assert len(kept.classes) <= 2  # one is of nodes of which nothing is said yet
@@ -47,12 +46,12 @@ def test_a_label_comes_to_be_one_of_single_nodes_when_the_fleet_grows(empty: Ben
 
 def test_nodes_that_come_and_go_leave_no_classes(empty: Bench, monkeypatch: pytest.MonkeyPatch):
     """An autoscaler gives each node a name of its own: what was once would be looked at by each decision for ever."""
-    monkeypatch.setattr(stock, "VALUES_PER_KEY_MAX", 3)
+    monkeypatch.setattr(device_index, "VALUES_PER_KEY_MAX", 3)
     joins(empty, "node-0")
     assert where(empty, "first", **{LABEL: "node-0"}) == "node-0"
     for number in range(1, 9):
         joins(empty, f"node-{number}")
         removed = NodeRemoved(node=NodeName(f"node-{number}"), cause="scaled down")
         empty.land_all(empty.observe(subjects.node(NodeName(f"node-{number}")), removed))
-    assert len(empty.allocator.ctx.cluster.stock.classes) <= 3
+    assert len(empty.allocator.ctx.cluster.index.classes) <= 3
     assert where(empty, "last", **{LABEL: "node-0"}) == "node-0"

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import HostFacts, HostNeeds, HostPort, NodeExpression, OtherPods, PodTerm, SpreadTerm
 from sluice_allocator.core.placement import peer_of
-from sluice_allocator.core.placement.asking import asking_of
-from sluice_allocator.core.placement.peers import Peers
-from sluice_allocator.core.placement.pod_terms import bars_for, named_by
+from sluice_allocator.core.placement.affinity.peers import Peers
+from sluice_allocator.core.placement.affinity.pod_filters import named_by, pod_filters_for
+from sluice_allocator.core.placement.spec.place_request import place_request_of
 
 NODES = [NodeName(f"n{at}") for at in range(4)]
 KEYS = ("kubernetes.io/hostname", "zone", "rack")
@@ -49,16 +49,16 @@ def test_nothing_is_left_when_all_pods_and_nodes_are_gone(seed: int) -> None:
             if what > 3:
                 live.setdefault(name, [])
                 peers.know(RequestId(name), peer_of(pod))
-            bars = bars_for(peers, asking_of(pod))
-            named_by(peers, bars, lambda _: False)
+            pod_filters = pod_filters_for(peers, place_request_of(pod))
+            named_by(peers, pod_filters, lambda _: False)
             if what > 3:
-                peers.register(RequestId(name), (bar.crowd for bar in bars))
+                peers.register(RequestId(name), (bar.term_count for bar in pod_filters))
     for name in dice.sample(sorted(live), len(live)):
         _end(peers, name, live[name], dice)
     for node in NODES:
         peers.see(node, None, is_shown=False)
     peers.woken.clear()
-    bars_for(peers, asking_of(asked("plain", claim())))
+    pod_filters_for(peers, place_request_of(asked("plain", claim())))
     kept = {**vars(peers), **vars(peers.census)}
     assert {name: each for name, each in kept.items() if each} == {}
 

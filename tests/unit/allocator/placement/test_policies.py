@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 
 from sluice.contracts.policy_names import CHAINABLE, GPU_POLICIES, NODE_POLICIES
-from sluice_allocator.core.placement.policies import DeviceUse, Policy, check_names, policy_for
-from sluice_allocator.core.placement.rules import PoolRules
+from sluice_allocator.core.placement.spec.config import PoolConfig
+from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy, check_names, policy_for
 
-POOL = PoolRules()
+POOL = PoolConfig()
 
 IDLE = DeviceUse(used_permille=0, free_slices=8, rank=(8, 3), numa=1, order=0)
 HALF = DeviceUse(used_permille=500, free_slices=4, rank=(4, 2), numa=0, order=1)
@@ -21,44 +21,42 @@ def ranked(policy: Policy) -> list[str]:
     return sorted(DEVICES, key=lambda name: policy.key(DEVICES[name]))
 
 
-@pytest.mark.parametrize(
-    ("gpu_policy", "order"),
-    [
-        ("fragmentation", ["nearly full", "half", "idle"]),
-        ("first-fit", ["idle", "half", "nearly full"]),
-        ("binpack", ["nearly full", "half", "idle"]),
-        ("spread", ["idle", "half", "nearly full"]),
-        ("compact-first", ["nearly full", "half", "idle"]),
-        ("low-load-first", ["idle", "half", "nearly full"]),
-        ("node-compact-gpu-low-load", ["idle", "half", "nearly full"]),
-        ("numa", ["half", "idle", "nearly full"]),
-        ("numa,spread", ["half", "idle", "nearly full"]),
-        ("spread,numa", ["idle", "half", "nearly full"]),
-        ("binpack , numa", ["nearly full", "half", "idle"]),
-        ("mutex,spread", ["idle", "half", "nearly full"]),
-        ("topology-aware,binpack", ["nearly full", "half", "idle"]),
-    ],
-)
-def test_gpus_are_taken_in_the_order_that_the_policy_names(gpu_policy: str, order: list[str]) -> None:
+GPU_ORDERS = {
+    "nearly full, half, idle": (
+        "fragmentation",
+        "binpack",
+        "compact-first",
+        "binpack , numa",
+        "topology-aware,binpack",
+    ),
+    "idle, half, nearly full": (
+        *("first-fit", "spread", "low-load-first", "node-compact-gpu-low-load"),
+        *("spread,numa", "mutex,spread"),
+    ),
+    "half, idle, nearly full": ("numa", "numa,spread"),
+}
+
+
+@pytest.mark.parametrize(("order", "policy"), [(order, name) for order, names in GPU_ORDERS.items() for name in names])
+def test_gpus_are_taken_in_the_order_that_the_policy_names(order: str, policy: str) -> None:
     """Somebody who asks for `spread` and is packed has been lied to."""
-    assert ranked(policy_for("", gpu_policy, POOL)) == order
+    assert ", ".join(ranked(policy_for("", policy, POOL))) == order
 
 
-@pytest.mark.parametrize(
-    ("node_policy", "nodes"),
-    [
-        ("fragmentation", "any"),
-        ("first-fit", "first"),
-        ("binpack", "fullest"),
-        ("spread", "emptiest"),
-        ("compact-first", "fullest"),
-        ("low-load-first", "emptiest"),
-        ("node-compact-gpu-low-load", "fullest"),
-    ],
-)
-def test_nodes_are_taken_in_the_order_that_the_policy_names(node_policy: str, nodes: str) -> None:
+NODE_ORDERS = {
+    "fragmentation": "any",
+    "first-fit": "first",
+    "binpack": "fullest",
+    "spread": "emptiest",
+    "compact-first": "fullest",
+    "low-load-first": "emptiest",
+    "node-compact-gpu-low-load": "fullest",
+}
+
+
+def test_nodes_are_taken_in_the_order_that_the_policy_names() -> None:
     """A pool that is packed to let nodes be switched off needs its nodes packed."""
-    assert policy_for(node_policy, "", POOL).nodes == nodes
+    assert {name: policy_for(name, "", POOL).nodes for name in NODE_POLICIES} == NODE_ORDERS
 
 
 def test_every_name_that_is_promised_is_there() -> None:
@@ -68,15 +66,15 @@ def test_every_name_that_is_promised_is_there() -> None:
         assert policy_for(node_policy, gpu_policy, POOL).key(IDLE)[-1] == IDLE.order
 
 
-@pytest.mark.parametrize("name", ["first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load"])
-def test_a_policy_of_both_levels_needs_to_be_said_once(name: str) -> None:
+def test_a_policy_of_both_levels_needs_to_be_said_once() -> None:
     """In tensor-fusion it is one word: who writes it at one place must not get half of it."""
-    assert policy_for(name, "", POOL) == policy_for("", name, POOL) == policy_for(name, name, POOL)
+    for name in ("first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load"):
+        assert policy_for(name, "", POOL) == policy_for("", name, POOL) == policy_for(name, name, POOL)
 
 
 def test_binpack_of_nodes_leaves_the_choice_of_gpus_to_the_pool() -> None:
     """HAMi's two annotations are independent of each other."""
-    pool = PoolRules(node_policy="spread", gpu_policy="numa")
+    pool = PoolConfig(node_policy="spread", gpu_policy="numa")
     packed = policy_for("binpack", "", pool)
     assert packed.nodes == "fullest"
     assert ranked(packed) == ranked(policy_for("", "numa", pool))
@@ -85,10 +83,10 @@ def test_binpack_of_nodes_leaves_the_choice_of_gpus_to_the_pool() -> None:
 
 def test_a_pool_s_own_policies_hold_where_the_pod_says_nothing() -> None:
     """An operator's choice must not need an annotation on every pod."""
-    pool = PoolRules(node_policy="binpack", gpu_policy="spread")
+    pool = PoolConfig(node_policy="binpack", gpu_policy="spread")
     assert policy_for("", "", pool) == policy_for("binpack", "spread", POOL)
     # A name of both levels that the pool says of nodes only stays what the operator wrote.
-    halves = PoolRules(node_policy="compact-first", gpu_policy="mutex")
+    halves = PoolConfig(node_policy="compact-first", gpu_policy="mutex")
     assert policy_for("", "", halves).idle_only
 
 

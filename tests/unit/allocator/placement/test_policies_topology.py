@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contracts.ids import GpuUuid
-from sluice_allocator.core.placement.topology import by_numa, closest, pair_score
+from sluice_allocator.core.placement.search.topology import by_numa, closest, pair_score
 
 Pairs = dict[tuple[int, int], int]
 

@@ -23,7 +23,6 @@ def filled(*profiles: str) -> Shop:
 def test_creatable_totals_are_those_that_the_driver_lists(profiles, creatable_total):
     """A100-40GB: 19 when empty, 0 beside 7g, 11 beside 3g at 4, 15 beside 1g at 6 (nvidia-smi -lgip)."""
     shop = filled(*profiles)
-
     assert sum(shop.creatable(GPU).values()) == creatable_total
 
 
@@ -34,7 +33,6 @@ def test_a_3g_in_the_lower_half_costs_three_more_than_in_the_upper():
     assert (given(shop.devices(upper)), given(shop.devices(lower))) == ([("3g.20gb", 4, 4)], [("3g.20gb", 0, 4)])
     assert upper is not None
     shop.give_back(upper)
-
     assert sum(shop.creatable(GPU).values()) == 8
 
 
@@ -45,7 +43,6 @@ def test_a_3g_in_the_lower_half_costs_three_more_than_in_the_upper():
 def test_the_first_instance_starts_where_most_stays_possible(profile, start):
     """The starts that keep most placements of an empty A100 (NVIDIA MIG user guide's placement table, counted)."""
     place = Shop(node("node-a", 1)).ask(claim(profile=profile))
-
     assert isinstance(place, Place)
     assert place.devices[0].start == start
 
@@ -94,7 +91,6 @@ def test_a_second_4g_waits():
 def test_hamis_memory_keys_choose_the_profile_that_its_table_names(model, memory_mib, profile):
     """`knownMigGeometries`: the smallest listed by memory; never 1g.10gb, 4g.20gb or +me (HAMi, device config)."""
     place = Shop(node("node-a", 1, model=model)).ask(claim(memory_mib=memory_mib, known_geometries=True))
-
     assert isinstance(place, Place)
     assert place.devices[0].profile == profile
 
@@ -119,7 +115,6 @@ def test_amounts_are_split_as_backend_ai_splits_them(free, asked, parts):
     shop = Shop(node("node-a", len(free), mig=False))
     names = _left(shop, free)
     devices = shop.devices(shop.take(share(asked)))
-
     assert {names[device.gpu]: device.share.sm_partition for device in devices if device.share} == parts
 
 
@@ -128,7 +123,6 @@ def test_an_amount_that_is_not_there_is_no_place(free, asked):
     """backend.ai raises InsufficientResource; here it waits, and nothing was taken."""
     shop = Shop(node("node-a", len(free), mig=False))
     _left(shop, free)
-
     assert isinstance(shop.ask(share(asked)), NoPlace)
 
 

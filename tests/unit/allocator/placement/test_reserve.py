@@ -19,8 +19,17 @@ from sluice.contracts.messages import (
     HostRoom,
     NodeSnapshot,
 )
-from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, Promise, find_place, find_place_on, promising
-from sluice_allocator.core.placement.promising import find_promise
+from sluice_allocator.core.placement import (
+    ClusterState,
+    NoPlace,
+    Place,
+    PlaceRequest,
+    ReservedPlace,
+    find_place,
+    find_place_on,
+    reserve,
+)
+from sluice_allocator.core.placement.reserve import find_reservation
 
 PROFILES = tuple(SPANS)
 
@@ -30,7 +39,7 @@ class Yard:
 
     def __init__(self, *nodes: NodeSnapshot, facts: HostFacts | None = None) -> None:
         """Every node may be used."""
-        self.fleet = Fleet()
+        self.cluster = ClusterState()
         self.shown = {seen.node: seen for seen in nodes}
         self.fixed: set[str] = set()
         """Allocations that may not be waited for."""
@@ -38,13 +47,13 @@ class Yard:
         self.closed: set[str] = set()
         """Models that may not be promised."""
         for seen in nodes:
-            self.fleet.set_host(seen.node, facts)
-            self.fleet.show(seen)
-            self.fleet.set_usable(seen.node, None)
+            self.cluster.set_host(seen.node, facts)
+            self.cluster.show(seen)
+            self.cluster.set_usable(seen.node, None)
 
     def book(self, name: str, node: str, *devices: DeviceGrant, room: HostRoom = HostRoom()) -> None:  # noqa: B008
         """A tenant at exactly this place."""
-        self.fleet.book(
+        self.cluster.book(
             Booking(
                 allocation=AllocationId(name),
                 request=RequestId(name),
@@ -61,20 +70,25 @@ class Yard:
 
     def take(self, name: str, *claims: Claim, room: HostRoom = HostRoom()) -> Place:  # noqa: B008
         """A tenant wherever it fits best."""
-        place = find_place(self.fleet, Asking(claims, host=HostNeeds(room=room)))
+        place = find_place(self.cluster, PlaceRequest(claims, host=HostNeeds(room=room)))
         assert isinstance(place, Place)
         self.book(name, place.node, *place.devices, room=room)
         return place
 
-    def promise(self, *claims: Claim, host: HostNeeds = HostNeeds()) -> Promise | None:  # noqa: B008
+    def promise(self, *claims: Claim, host: HostNeeds = HostNeeds()) -> ReservedPlace | None:  # noqa: B008
         """What such a pod would be promised."""
-        return find_promise(
-            self.fleet,
-            Asking(claims, host=host),
+        return find_reservation(
+            self.cluster,
+            PlaceRequest(claims, host=host),
             shown=self.shown,
             wait_for=lambda each: None if each in self.fixed else int(each not in self.leaving),
             open_to=lambda model: model not in self.closed,
         )
+
+    def waits_for(self, *claims: Claim, **rest: HostNeeds) -> tuple[str, ...] | None:
+        """The tenants that such a pod would wait for; None without a promise."""
+        promise = self.promise(*claims, **rest)
+        return promise.after if promise is not None else None
 
 
 def at(gpu: str, profile: str | None, start: int) -> DeviceGrant:
@@ -101,28 +115,43 @@ def test_the_gpu_with_fewest_tenants_is_promised():
         yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
     yard.book("alone", "node-a", at("GPU-node-a-1", "3g.20gb", 4))
     promise = yard.promise(exactly("7g.40gb"))
-
-    assert promise == Promise(Place(NodeName("node-a"), (at("GPU-node-a-1", "7g.40gb", 0),)), (AllocationId("alone"),))
+    assert promise == ReservedPlace(
+        Place(NodeName("node-a"), (at("GPU-node-a-1", "7g.40gb", 0),)), (AllocationId("alone"),)
+    )
 
 
 def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other():
     """On a single node it would wait for as long as others come, and be passed over by each of them."""
     yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
     yard.take("a", exactly("7g.40gb"))
-    promise = yard.promise(exactly("7g.40gb"), host=HostNeeds(shun=(NodeName("node-a"),)))
-    assert promise is not None
-    assert promise.after == ("a",)
+    assert yard.waits_for(exactly("7g.40gb"), host=HostNeeds(shun=(NodeName("node-a"),))) == ("a",)
 
 
-def test_of_two_single_tenants_the_smaller_one_is_waited_for():
-    """More of its span is free already, and would be taken by others one after the other."""
+@pytest.mark.parametrize(
+    ("booked", "leaving", "fixed", "after"),
+    [
+        # Of two single tenants the smaller: more of its span is free already, and others would take that bit by bit.
+        ({"large": (0, "3g.20gb", 0), "small": (1, "1g.5gb", 6)}, (), (), {"small"}),
+        # Two that are being taken away are sooner gone than one that stays.
+        (
+            {"leaves": (0, "3g.20gb", 0), "leaves-too": (0, "3g.20gb", 4), "stays": (1, "7g.40gb", 0)},
+            ("leaves", "leaves-too"),
+            (),
+            {"leaves", "leaves-too"},
+        ),
+        # One that waits for others itself, or is not in the ledger, can be in no promise: it would have no end.
+        ({"first": (0, "1g.5gb", 0), "second": (1, "3g.20gb", 0)}, (), ("first",), {"second"}),
+        ({"first": (0, "1g.5gb", 0), "second": (1, "3g.20gb", 0)}, (), ("first", "second"), None),
+    ],
+)
+def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, after):
+    """A pod would wait longer than it has to, or without end."""
     yard = two_gpus()
-    yard.book("large", "node-a", at("GPU-node-a-0", "3g.20gb", 0))
-    yard.book("small", "node-a", at("GPU-node-a-1", "1g.5gb", 6))
-
-    promise = yard.promise(exactly("7g.40gb"))
-    assert promise is not None
-    assert promise.after == (AllocationId("small"),)
+    for name, (index, profile, start) in booked.items():
+        yard.book(name, "node-a", at(f"GPU-node-a-{index}", profile, start))
+    yard.leaving, yard.fixed = set(leaving), set(fixed)
+    found = yard.waits_for(exactly("7g.40gb"))
+    assert (set(found) if found is not None else None) == after
 
 
 def test_only_those_on_the_span_are_waited_for():
@@ -132,9 +161,10 @@ def test_only_those_on_the_span_are_waited_for():
     yard.book("left-too", "node-a", at("GPU-node-a-0", "1g.5gb", 2))
     yard.book("right", "node-a", at("GPU-node-a-0", "1g.5gb", 5))
     yard.book("other", "node-a", at("GPU-node-a-1", "7g.40gb", 0))
-
     promise = yard.promise(exactly("3g.20gb"))
-    assert promise == Promise(Place(NodeName("node-a"), (at("GPU-node-a-0", "3g.20gb", 4),)), (AllocationId("right"),))
+    assert promise == ReservedPlace(
+        Place(NodeName("node-a"), (at("GPU-node-a-0", "3g.20gb", 4),)), (AllocationId("right"),)
+    )
 
 
 def test_engines_that_are_used_beside_the_span_are_waited_for():
@@ -143,37 +173,7 @@ def test_engines_that_are_used_beside_the_span_are_waited_for():
     grant = DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb+me", start=0, size=1)
     yard.book("engines", "node-a", grant)
     yard.book("beside", "node-a", at("GPU-node-a-0", "1g.5gb", 1))
-
-    promise = yard.promise(Claim(container="main", profile="1g.5gb+me"))
-    assert promise is not None
-    assert promise.after == (AllocationId("engines"),)
-
-
-def test_who_is_being_taken_away_costs_no_waiting():
-    """Two that leave are sooner gone than one that stays."""
-    yard = two_gpus()
-    yard.book("leaves", "node-a", at("GPU-node-a-0", "3g.20gb", 0))
-    yard.book("leaves-too", "node-a", at("GPU-node-a-0", "3g.20gb", 4))
-    yard.book("stays", "node-a", at("GPU-node-a-1", "7g.40gb", 0))
-    yard.leaving = {"leaves", "leaves-too"}
-
-    promise = yard.promise(exactly("7g.40gb"))
-    assert promise is not None
-    assert set(promise.after) == {"leaves", "leaves-too"}
-
-
-def test_a_place_that_waits_for_nobody_who_may_be_waited_for_is_not_promised():
-    """Who waits for others itself, or is not in the ledger, can be in no promise: it would have no end."""
-    yard = two_gpus()
-    yard.book("first", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
-    yard.book("second", "node-a", at("GPU-node-a-1", "3g.20gb", 0))
-    yard.fixed = {"first"}
-    promise = yard.promise(exactly("7g.40gb"))
-    assert promise is not None
-    assert promise.after == (AllocationId("second"),)
-
-    yard.fixed = {"first", "second"}
-    assert yard.promise(exactly("7g.40gb")) is None
+    assert yard.waits_for(Claim(container="main", profile="1g.5gb+me")) == ("engines",)
 
 
 def test_a_cordoned_gpu_is_not_promised():
@@ -181,10 +181,8 @@ def test_a_cordoned_gpu_is_not_promised():
     yard = two_gpus()
     yard.book("first", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
     yard.book("second", "node-a", at("GPU-node-a-1", "3g.20gb", 0))
-    yard.fleet.cordon(NodeName("node-a"), frozenset({GpuUuid("GPU-node-a-0")}))
-    promise = yard.promise(exactly("7g.40gb"))
-    assert promise is not None
-    assert promise.after == (AllocationId("second"),)
+    yard.cluster.cordon(NodeName("node-a"), frozenset({GpuUuid("GPU-node-a-0")}))
+    assert yard.waits_for(exactly("7g.40gb")) == ("second",)
 
 
 def test_a_model_of_which_enough_is_promised_is_left_out():
@@ -196,9 +194,7 @@ def test_a_model_of_which_enough_is_promised_is_left_out():
     yard.book("two", "node-b", grant)
     whole = Claim(container="main")
     yard.closed = {a100.model}
-    promise = yard.promise(whole)
-    assert promise is not None
-    assert promise.after == (AllocationId("two"),)
+    assert yard.waits_for(whole) == ("two",)
     yard.closed = {a100.model, a30.model}
     assert yard.promise(whole) is None
 
@@ -209,9 +205,7 @@ def test_a_whole_gpu_without_mig_waits_for_its_tenant():
     yard.take("first", Claim(container="main"))
     yard.take("second", Claim(container="main"))
     yard.fixed = {"first"}
-    promise = yard.promise(Claim(container="main"))
-    assert promise is not None
-    assert promise.after == (AllocationId("second"),)
+    assert yard.waits_for(Claim(container="main")) == ("second",)
 
 
 def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
@@ -220,7 +214,6 @@ def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
     for number in range(4):
         yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
     yard.book("alone", "node-a", at("GPU-node-a-3", "7g.40gb", 0))
-
     promise = yard.promise(exactly("7g.40gb", gpus=3))
     assert promise is not None
     assert promise.after == (AllocationId("alone"),)
@@ -233,7 +226,6 @@ def test_a_share_waits_for_a_tenant_of_its_home():
     half = Claim(container="main", modes=("fractional",), sm_partition=50)
     for number in range(4):
         yard.take(f"half-{number}", half)
-
     promise = yard.promise(half)
     assert promise is not None
     assert len(promise.after) == 1
@@ -246,10 +238,7 @@ def test_cpu_that_others_hold_is_waited_for():
     yard.take("busy", exactly("1g.5gb"), room=HostRoom(cpu_milli=6000))
     yard.take("light", exactly("1g.5gb"), room=HostRoom(cpu_milli=500))
     need = HostNeeds(room=HostRoom(cpu_milli=6000))
-
-    promise = yard.promise(exactly("7g.40gb"), host=need)
-    assert promise is not None
-    assert promise.after == (AllocationId("busy"),)
+    assert yard.waits_for(exactly("7g.40gb"), host=need) == ("busy",)
     assert yard.promise(exactly("7g.40gb"), host=HostNeeds(room=HostRoom(cpu_milli=9000))) is None
 
 
@@ -260,7 +249,6 @@ def test_a_named_node_and_a_named_gpu_are_kept_to():
     yard.book("large", "node-b", at("GPU-node-b-0", "7g.40gb", 0))
     there = yard.promise(exactly("7g.40gb"), host=HostNeeds(node_name="node-b"))
     named = Claim(container="main", profile="7g.40gb", only=DeviceFilter(uuids=(GpuUuid("GPU-node-b-0"),)))
-
     assert there is not None
     assert there.after == (AllocationId("large"),)
     assert yard.promise(named) == there
@@ -272,10 +260,10 @@ def test_asking_changes_nothing():
     yard = two_gpus(mig=False)
     for number, percent in enumerate((30, 40, 25)):
         yard.take(f"share-{number}", Claim(container="main", modes=("fractional",), sm_partition=percent))
-    ask = Asking((Claim(container="main", modes=("fractional",), sm_partition=60),))
-    before = find_place(yard.fleet, ask), yard.fleet.booked()
+    ask = PlaceRequest((Claim(container="main", modes=("fractional",), sm_partition=60),))
+    before = find_place(yard.cluster, ask), yard.cluster.booked()
     assert yard.promise(Claim(container="main", gpus=2)) is not None
-    assert (find_place(yard.fleet, ask), yard.fleet.booked()) == before
+    assert (find_place(yard.cluster, ask), yard.cluster.booked()) == before
 
 
 def test_the_cost_does_not_grow_with_the_fleet(monkeypatch: pytest.MonkeyPatch):
@@ -288,15 +276,15 @@ def test_the_cost_does_not_grow_with_the_fleet(monkeypatch: pytest.MonkeyPatch):
         for gpu in seen.gpus:
             yard.book(f"tenant-{gpu.uuid}", seen.node, at(gpu.uuid, "3g.20gb", 0))
     looked: list[str] = []
-    spot_on = promising._ReservationSearch._spot_on
+    spot_on = reserve._ReservationSearch._spot_on
 
     def counted(self, gpu, profile):
         looked.append(gpu.report.uuid)
         return spot_on(self, gpu, profile)
 
-    monkeypatch.setattr(promising._ReservationSearch, "_spot_on", counted)
+    monkeypatch.setattr(reserve._ReservationSearch, "_spot_on", counted)
     assert yard.promise(exactly("7g.40gb")) is not None
-    assert len(looked) <= promising.GPUS_LOOKED_AT_MAX + 1
+    assert len(looked) <= reserve.GPUS_LOOKED_AT_MAX + 1
 
 
 # -- whatever is booked -------------------------------------------------------------------------------------------
@@ -309,7 +297,7 @@ def fewest(yard: Yard, profile: str) -> int | None:
     for gpu in (each.uuid for seen in yard.shown.values() for each in seen.gpus):
         spans = [
             (name, device.start, device.start + device.size)
-            for name, booking in yard.fleet.booked().items()
+            for name, booking in yard.cluster.booked().items()
             for device in booking.devices
             if device.gpu == gpu
         ]
@@ -327,13 +315,13 @@ def test_a_promise_can_be_kept_and_waits_for_nobody_in_vain(seed: int, gpus: int
     random = Random(seed)
     yard = Yard(*(snapshot(f"node-{n}", (gpu_report(f"node-{n}", 0),)) for n in range(gpus)))
     for number in range(crowd):
-        found = find_place(yard.fleet, Asking((exactly(random.choice(PROFILES)),), gpu_policy="spread"))
+        found = find_place(yard.cluster, PlaceRequest((exactly(random.choice(PROFILES)),), gpu_policy="spread"))
         if isinstance(found, Place):
             yard.book(f"t{number}", found.node, *found.devices)
             if random.random() < 0.2:
                 yard.fixed.add(f"t{number}")
-    asking = Asking((exactly(asked),))
-    if isinstance(find_place(yard.fleet, asking), Place):
+    asking = PlaceRequest((exactly(asked),))
+    if isinstance(find_place(yard.cluster, asking), Place):
         return
     promise, least = yard.promise(exactly(asked)), fewest(yard, asked)
     if promise is None:
@@ -341,12 +329,12 @@ def test_a_promise_can_be_kept_and_waits_for_nobody_in_vain(seed: int, gpus: int
         return
     assert not yard.fixed & set(promise.after)
     assert len(promise.after) == least
-    bookings = {each: yard.fleet.booking(each) for each in promise.after}
+    bookings = {each: yard.cluster.booking(each) for each in promise.after}
     for each in bookings:
-        yard.fleet.unbook(each)
-    assert find_place_on(yard.fleet, asking, promise.place.node) is not None
+        yard.cluster.unbook(each)
+    assert find_place_on(yard.cluster, asking, promise.place.node) is not None
     for booking in bookings.values():
         assert booking is not None
-        yard.fleet.book(booking)
-        assert isinstance(find_place(yard.fleet, asking), NoPlace)
-        yard.fleet.unbook(booking.allocation)
+        yard.cluster.book(booking)
+        assert isinstance(find_place(yard.cluster, asking), NoPlace)
+        yard.cluster.unbook(booking.allocation)

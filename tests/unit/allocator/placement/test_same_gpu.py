@@ -7,9 +7,9 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import RefusalReason, WaitReason
 from sluice.mig.catalog import find_model
 from sluice.mig.transition_table import table_of
-from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, refuse
-from sluice_allocator.core.placement import same_gpu as module
-from sluice_allocator.core.placement.same_gpu import together_of
+from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig, PlaceRequest, refuse
+from sluice_allocator.core.placement.nodes import same_gpu as module
+from sluice_allocator.core.placement.nodes.same_gpu import together_of
 
 PAIR = (("a", "b"),)
 
@@ -29,53 +29,41 @@ def test_two_instances_that_must_share_a_gpu_are_on_the_one_with_room_for_both()
     """Each alone fits best where the other has no room."""
     shop = Shop(node("node-a", 2))
     shop.take_on("GPU-node-a-0", claim(profile="4g.20gb"))
-
     apart = gpus_of(shop.ask(*instances(a="3g.20gb", b="2g.10gb")))
     together = gpus_of(shop.ask(*instances(a="3g.20gb", b="2g.10gb"), same_gpu=PAIR))
-
     assert apart["a"] != apart["b"]
     assert together == {"a": {"GPU-node-a-1"}, "b": {"GPU-node-a-1"}}
 
 
-def test_a_group_fits_beside_what_is_there():
-    """Each has exactly one start that leaves room for the other."""
-    shop = Shop(node("node-a", 1))
-    shop.take(claim(profile="1g.5gb"))
+_SHARE = claim(container="b", profile=None, modes=("mps",), memory_mib=2000, uid=0)
+_FOUR = claim(profile="4g.20gb")
 
-    place = shop.ask(*instances(a="3g.20gb", b="2g.10gb"), same_gpu=PAIR)
 
-    assert gpus_of(place) == {name: {"GPU-node-a-0"} for name in "ab"}
+@pytest.mark.parametrize(
+    ("booked", "asked", "group", "gpu"),
+    [
+        # Each has exactly one start that leaves room for the other.
+        ([(0, claim(profile="1g.5gb"))], instances(a="3g.20gb", b="2g.10gb"), "ab", 0),
+        # A request with a count and a constraint that names it alone.
+        ([(n, _FOUR) for n in range(3)], [claim(container="a", profile="2g.10gb", gpus=3)], "a", 3),
+        # A trust domain's home on another GPU does not serve.
+        ([(0, _FOUR), (0, _SHARE)], [claim(container="a", profile="4g.20gb"), _SHARE], "ab", 1),
+    ],
+)
+def test_all_of_a_group_is_on_one_gpu(booked, asked, group, gpu):
+    """Its processes would not reach each other's memory, or it would wait beside room."""
+    shop = Shop(node("node-a", gpu + 1))
+    for index, there in booked:
+        shop.take_on(f"GPU-node-a-{index}", there)
+    place = shop.ask(*asked, same_gpu=(tuple(group),))
+    assert gpus_of(place) == {name: {f"GPU-node-a-{gpu}"} for name in group}
 
 
 def test_groups_with_a_container_in_common_are_one():
     """Each of two constraints that name one request holds."""
     claims = instances(a="1g.5gb", b="1g.5gb", c="1g.5gb", d="1g.5gb")
-    asking = Asking(claims, same_gpu=(("a", "b"), ("d",), ("c", "b"), ("b", "nothing")))
-
+    asking = PlaceRequest(claims, same_gpu=(("a", "b"), ("d",), ("c", "b"), ("b", "nothing")))
     assert together_of(asking) == {0: (0, 1, 2), 1: (0, 1, 2), 2: (0, 1, 2)}
-
-
-def test_all_devices_of_one_container_may_have_to_be_on_one_gpu():
-    """A request with a count and a constraint that names it alone."""
-    shop = Shop(node("node-a", 4))
-    for index in range(3):
-        shop.take_on(f"GPU-node-a-{index}", claim(profile="4g.20gb"))
-
-    place = shop.ask(claim(container="a", profile="2g.10gb", gpus=3), same_gpu=(("a",),))
-
-    assert gpus_of(place) == {"a": {"GPU-node-a-3"}}
-
-
-def test_a_share_and_an_instance_are_on_one_gpu():
-    """A trust domain's home on another GPU does not serve."""
-    shop = Shop(node("node-a", 2))
-    share = claim(container="b", profile=None, modes=("mps",), memory_mib=2000, uid=0)
-    shop.take_on("GPU-node-a-0", claim(profile="4g.20gb"))
-    shop.take_on("GPU-node-a-0", share)
-
-    place = shop.ask(claim(container="a", profile="4g.20gb"), share, same_gpu=PAIR)
-
-    assert gpus_of(place) == {"a": {"GPU-node-a-1"}, "b": {"GPU-node-a-1"}}
 
 
 def test_shares_that_must_be_on_one_gpu_are_found_on_the_last_of_many_nodes():
@@ -85,7 +73,6 @@ def test_shares_that_must_be_on_one_gpu_are_found_on_the_last_of_many_nodes():
     for n in range(49):
         shop.take_on(f"GPU-node-{n:02}-0", claim(profile=None, modes=("mps",), memory_mib=10000, uid=0))
     pair = [Claim(container=name, modes=share.modes, memory_mib=20000, uid=0) for name in "ab"]
-
     assert gpus_of(shop.ask(*pair, same_gpu=PAIR)) == {name: {"GPU-node-49-0"} for name in "ab"}
 
 
@@ -94,9 +81,7 @@ def test_who_waits_for_room_on_one_gpu_is_told_so():
     shop = Shop(node("node-a", 2))
     for index in range(2):
         shop.take_on(f"GPU-node-a-{index}", claim(profile="4g.20gb"))
-
     place = shop.ask(*instances(a="2g.10gb", b="2g.10gb"), same_gpu=PAIR)
-
     assert isinstance(place, NoPlace)
     assert place.message == "no GPU has room for all of a, b"
     assert [(each.reason, each.count, each.of) for each in place.reasons] == [(WaitReason.ONE_GPU_NOT_FIT, 1, "nodes")]
@@ -105,7 +90,6 @@ def test_who_waits_for_room_on_one_gpu_is_told_so():
 def test_what_no_gpu_could_ever_hold_is_told():
     """An empty GPU is too small: waiting does not help."""
     place = Shop(node("node-a", 4)).ask(*instances(a="4g.20gb", b="4g.20gb"), same_gpu=PAIR)
-
     assert isinstance(place, NoPlace)
     assert place.message == "no GPU here could hold all of a, b, even an empty one"
     assert [each.reason for each in place.reasons[:2]] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.ONE_GPU_NOT_FIT]
@@ -116,10 +100,8 @@ def test_what_no_gpu_could_ever_hold_is_told():
 )
 def test_shares_over_several_gpus_that_must_be_on_one_are_refused(wrong):
     """They would wait without end."""
-    asking = Asking((Claim(container="a", **wrong), claim(container="b")), same_gpu=PAIR)
-
-    refusal = refuse(PlacingRules(), asking, max_gpus_per_node=16)
-
+    asking = PlaceRequest((Claim(container="a", **wrong), claim(container="b")), same_gpu=PAIR)
+    refusal = refuse(PlacementConfig(), asking, max_gpus_per_node=16)
     assert refusal is not None
     assert (refusal.reason, refusal.field, refusal.value) == (RefusalReason.CONTRADICTION, "matchAttribute", "a, b")
 
@@ -139,15 +121,15 @@ def test_a_full_fleet_costs_no_more_than_a_small_one():
 
 
 def _fills(shop: Shop, claims: tuple[Claim, ...]) -> int:
-    from sluice_allocator.core.placement import search  # noqa: PLC0415  # counted here only
+    from sluice_allocator.core.placement.search import find  # noqa: PLC0415  # counted here only
 
     tried = []
-    fill = search.fill
-    search.fill = lambda look, where: tried.append(where.name) or fill(look, where)
+    fill = find.fit_on_node
+    find.fit_on_node = lambda look, where: tried.append(where.name) or fill(look, where)
     try:
         assert isinstance(shop.ask(*claims, same_gpu=PAIR), Place)
     finally:
-        search.fill = fill
+        find.fit_on_node = fill
     return len(tried)
 
 

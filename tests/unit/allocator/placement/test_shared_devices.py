@@ -13,15 +13,15 @@ from sluice.contracts.messages import Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement import NoPlace
-from sluice_allocator.core.placement.homes import Home, HomeSize, ShareMode, level_needed
-from sluice_allocator.core.placement.lanes import ShareKey
+from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize, ShareMode, level_needed
+from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
 
-GPU = HomeSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
-INSTANCE = HomeSize(memory_mib=9984, sms=28, gpu_sms=98, tenants_max=13, taking_turns=False)
+GPU = SharedDeviceSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
+INSTANCE = SharedDeviceSize(memory_mib=9984, sms=28, gpu_sms=98, tenants_max=13, taking_turns=False)
 """A 2g.10gb of an A100-40GB, of whose 108 SMs MIG gives 98."""
 
 
-def _key(number: int) -> ShareKey:
+def _key(number: int) -> DeviceKey:
     return AllocationId(f"a{number}"), 0
 
 
@@ -39,18 +39,55 @@ def _mps(memory_mib: int) -> Share:
     return Share(mode="mps", uid=0, memory_mib=memory_mib)
 
 
-def _home(size: HomeSize, *shares: Share, mode: ShareMode = "fractional") -> Home:
-    home = Home(size, mode, ("default", 0))
+def _home(size: SharedDeviceSize, *shares: Share, mode: ShareMode = "fractional") -> SharedDevice:
+    home = SharedDevice(size, mode, ("default", 0))
     for number, share in enumerate(shares):
         home.add(_key(number), share)
     return home
 
 
-def test_memory_of_a_gpu_is_promised_once() -> None:
-    """Two tenants would be promised the same memory, and one would die of it."""
-    home = _home(GPU, _mps(30000), mode="mps")
-    assert home.why_not(_mps(10960)) is None
-    assert home.why_not(_mps(10961)) is WaitReason.GPU_INSUFFICIENT_MEMORY
+_TURNS = replace(GPU, taking_turns=True)
+_HALF_TIME = _fractional(80, quota_permille=500)
+_BURST = Share(mode="fractional", uid=0, memory_mib=1, sm_partition=100, quota_request_permille=500)
+_CALM = msgspec.structs.replace(_BURST, quota_limit_permille=500)
+
+
+@pytest.mark.parametrize(
+    ("size", "booked", "more", "short"),
+    [
+        # Two tenants would be promised the same memory, and one would die of it.
+        (GPU, [_mps(30000)], _mps(10960), None),
+        (GPU, [_mps(30000)], _mps(10961), WaitReason.GPU_INSUFFICIENT_MEMORY),
+        # Over-subscription would admit a share that could never be used whole.
+        (replace(GPU, overcommit_percent=200), [], _mps(40961), WaitReason.GPU_INSUFFICIENT_MEMORY),
+        # The sum of guaranteed SM partitions would pass 100 %.
+        (GPU, [_fractional(50), _fractional(30, quota_permille=100)], _fractional(20), None),
+        (
+            GPU,
+            [_fractional(50), _fractional(30, quota_permille=100)],
+            _fractional(21, quota_permille=1),
+            WaitReason.GPU_INSUFFICIENT_SMS,
+        ),
+        # MPS shares, which are promised memory only, would be refused for SMs that are not reserved.
+        (GPU, [_mps(1000)] * 12, _mps(1000), None),
+        # Tenants would take turns on paper where no scheduler makes them.
+        (GPU, [_HALF_TIME], _HALF_TIME, WaitReason.GPU_INSUFFICIENT_SMS),
+        (_TURNS, [_HALF_TIME], _HALF_TIME, None),
+        (_TURNS, [_HALF_TIME] * 2, _HALF_TIME, WaitReason.GPU_TIME_USED_UP),
+        # What a tenant may have when no other wants it would be taken from those that it is promised to.
+        (_TURNS, [_BURST], _CALM, None),
+        (_TURNS, [_CALM], _BURST, None),
+        # The forty-ninth pod would start and fail to connect.
+        (GPU, [_mps(10)] * 48, _mps(10), WaitReason.GPU_TENANTS_USED_UP),
+        # Rounding to SMs on a whole GPU would make 10 shares of 10 % miss their place.
+        (GPU, [_fractional(10)] * 9, _fractional(10), None),
+        # A tenant that may use every SM would be put beside one that was promised some of them.
+        (GPU, [_fractional(1)], _fractional(0), WaitReason.GPU_INSUFFICIENT_SMS),
+    ],
+)
+def test_one_more_share_fits_or_what_is_short_is_named(size, booked, more, short) -> None:
+    """A guarantee would be given twice, or a pod would wait beside room."""
+    assert _home(size, *booked, mode=more.mode).why_not(more) is short
 
 
 def test_more_memory_than_there_is_goes_to_mps_shares_only() -> None:
@@ -60,36 +97,6 @@ def test_more_memory_than_there_is_goes_to_mps_shares_only() -> None:
     assert home.free_memory_mib == 61440 - 40000
     assert home.why_not(_mps(21440)) is None
     assert _home(size, _fractional(10, 40000)).why_not(_fractional(10, 961)) is WaitReason.GPU_INSUFFICIENT_MEMORY
-
-
-def test_no_single_tenant_is_promised_more_memory_than_its_home_has() -> None:
-    """Over-subscription would admit a share that could never be used whole."""
-    home = _home(replace(GPU, overcommit_percent=200), mode="mps")
-    assert home.why_not(_mps(40961)) is WaitReason.GPU_INSUFFICIENT_MEMORY
-
-
-def test_sms_of_fractional_shares_end_at_the_whole_gpu() -> None:
-    """The sum of guaranteed SM partitions would pass 100 %."""
-    home = _home(GPU, _fractional(50), _fractional(30, quota_permille=100))
-    assert home.free_width_percent == 20
-    assert home.why_not(_fractional(20)) is None
-    assert home.why_not(_fractional(21, quota_permille=1)) is WaitReason.GPU_INSUFFICIENT_SMS
-
-
-def test_sms_are_not_counted_in_mps_mode() -> None:
-    """MPS shares, which are promised memory only, would be refused for SMs that are not reserved."""
-    home = _home(GPU, *[_mps(1000)] * 12, mode="mps")
-    assert home.free_width_percent == 100
-    assert home.why_not(_mps(1000)) is None
-
-
-def test_quotas_count_only_where_they_are_enforced() -> None:
-    """Tenants would take turns on paper where no scheduler makes them."""
-    half = _fractional(80, quota_permille=500)
-    assert _home(GPU, half).why_not(half) is WaitReason.GPU_INSUFFICIENT_SMS
-    taking_turns = replace(GPU, taking_turns=True)
-    assert _home(taking_turns, half).why_not(half) is None
-    assert _home(taking_turns, half, half).why_not(half) is WaitReason.GPU_TIME_USED_UP
 
 
 _EXAMPLE = {
@@ -104,7 +111,7 @@ _EXAMPLE = {
 """The pods of the example in docs/sharing.md."""
 
 
-def _arrive(home: Home) -> dict[str, WaitReason | None]:
+def _arrive(home: SharedDevice) -> dict[str, WaitReason | None]:
     answers: dict[str, WaitReason | None] = {}
     for name, share in _EXAMPLE.items():
         answers[name] = home.why_not(share)
@@ -142,41 +149,12 @@ def test_the_example_of_the_documentation_without_quotas() -> None:
     assert answers == {"a": None, "b": None} | dict.fromkeys("cdefg", short)
 
 
-def test_the_burst_limit_is_never_counted() -> None:
-    """What a tenant may have when no other tenant wants it would be taken from those it is promised to."""
-    size = replace(GPU, taking_turns=True)
-    burst = Share(mode="fractional", uid=0, memory_mib=1, sm_partition=100, quota_request_permille=500)
-    calm = Share(
-        mode="fractional", uid=0, memory_mib=1, sm_partition=100, quota_request_permille=500, quota_limit_permille=500
-    )
-    assert _home(size, burst).why_not(calm) is None
-    assert _home(size, calm).why_not(burst) is None
-
-
-def test_an_mps_server_has_no_more_clients_than_it_can_serve() -> None:
-    """The forty-ninth pod would start and fail to connect."""
-    home = _home(GPU, *[_mps(10)] * 48, mode="mps")
-    assert home.tenants == 48
-    assert home.why_not(_mps(10)) is WaitReason.GPU_TENANTS_USED_UP
-    assert home.level == 0
-
-
-@pytest.mark.parametrize(("sm_partition", "width"), [(1, 4), (10, 36), (12, 43), (28, 100), (29, 104), (100, 350)])
-def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(sm_partition: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("partition", "width"), [(0, 100), (1, 4), (10, 36), (12, 43), (28, 100), (29, 104), (100, 350)]
+)
+def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(partition: int, width: int) -> None:
     """A tenant would get a fraction of an SM less than it asked for: 10 % of 98 SMs are 10 of the instance's 28."""
-    assert width_percent(sm_partition, INSTANCE.sms, INSTANCE.gpu_sms) == width
-
-
-def test_a_share_of_a_whole_gpu_is_its_percentage() -> None:
-    """Rounding to SMs on a whole GPU would make 10 shares of 10 % miss their place."""
-    home = _home(GPU, *[_fractional(10)] * 9)
-    assert home.why_not(_fractional(10)) is None
-
-
-def test_a_share_without_an_sm_bound_counts_as_the_whole_home() -> None:
-    """A tenant that may use every SM would be put beside one that was promised some of them."""
-    assert _home(GPU, _fractional(1)).why_not(_fractional(0)) is WaitReason.GPU_INSUFFICIENT_SMS
-    assert width_percent(0, INSTANCE.sms, INSTANCE.gpu_sms) == 100
+    assert width_percent(partition, INSTANCE.sms, INSTANCE.gpu_sms) == width
 
 
 def test_what_is_booked_is_shown_even_where_it_does_not_fit() -> None:
@@ -214,11 +192,15 @@ _ANY_SHARES = st.lists(
     st.sampled_from([100, 170]),
 )
 def test_a_search_by_level_never_misses_a_home_with_room(
-    asked: list[tuple[int, int, int]], mode: ShareMode, taking_turns: bool, size: HomeSize, overcommit_percent: int
+    asked: list[tuple[int, int, int]],
+    mode: ShareMode,
+    taking_turns: bool,
+    size: SharedDeviceSize,
+    overcommit_percent: int,
 ) -> None:
     """A pod would wait beside a home that could take it."""
     size = replace(size, taking_turns=taking_turns, overcommit_percent=overcommit_percent)
-    home = Home(size, mode, ("default", 0))
+    home = SharedDevice(size, mode, ("default", 0))
     for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):
         share = Share(
             mode=mode,
@@ -237,7 +219,15 @@ def test_a_search_by_level_never_misses_a_home_with_room(
         home.remove(_key(number))
     assert home.empty
     assert (home.level, home.free_width_percent) == (100, 100)
-    assert home.free_memory_mib == Home(size, mode, ("default", 0)).free_memory_mib
+    assert home.free_memory_mib == SharedDevice(size, mode, ("default", 0)).free_memory_mib
+
+
+def _theirs(shop: Shop, ours: AllocationId, **changes: object) -> None:
+    """Another allocator's booking is read, like ours but for these changes."""
+    theirs = msgspec.structs.replace(
+        shop.booked[ours], allocation=AllocationId("b1"), request=RequestId("b1"), **changes
+    )
+    shop.cluster.book(theirs)
 
 
 def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clear_whose_it_is() -> None:
@@ -245,18 +235,13 @@ def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clea
     shop = Shop(node("n1", 1, mig=False))
     ask = claim(modes=("mps",), memory_mib=1000, uid=1)
     ours = shop.take(ask, namespace="den")
-    booking = shop.booked[ours]
-    theirs = msgspec.structs.replace(booking, allocation=AllocationId("b1"), request=RequestId("b1"), namespace="lab")
-    shop.fleet.book(theirs)
+    _theirs(shop, ours, namespace="lab")
     assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
     assert isinstance(shop.ask(ask, namespace="lab"), NoPlace)
-
     shop.give_back(ours)
-
     assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
     assert not isinstance(shop.ask(ask, namespace="lab"), NoPlace)
-
-    shop.fleet.unbook(AllocationId("b1"))
+    shop.cluster.unbook(AllocationId("b1"))
     assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)
 
 
@@ -266,17 +251,10 @@ def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> No
     ask = claim(modes=("mps",), memory_mib=4000, uid=1)
     ours = shop.take(ask, namespace="den")
     (device,) = shop.devices(ours)
-    theirs = msgspec.structs.replace(
-        shop.booked[ours],
-        allocation=AllocationId("b1"),
-        request=RequestId("b1"),
-        devices=(msgspec.structs.replace(device, profile="1g.5gb", size=1, share=None),),
-    )
-    shop.fleet.book(theirs)
+    _theirs(shop, ours, devices=(msgspec.structs.replace(device, profile="1g.5gb", size=1, share=None),))
     more = shop.take(ask, namespace="den")
     assert more is None or shop.devices(more)[0].start != device.start
-
-    shop.fleet.unbook(AllocationId("b1"))
+    shop.cluster.unbook(AllocationId("b1"))
     again = shop.ask(ask, namespace="den")
     assert not isinstance(again, NoPlace)
 
@@ -287,15 +265,9 @@ def test_a_whole_gpu_that_another_allocator_gave_away_is_no_home() -> None:
     ask = claim(modes=("mps",), memory_mib=1000, uid=1)
     ours = shop.take(ask, namespace="den")
     (device,) = shop.devices(ours)
-    theirs = msgspec.structs.replace(
-        shop.booked[ours],
-        allocation=AllocationId("b1"),
-        request=RequestId("b1"),
-        devices=(msgspec.structs.replace(device, share=None),),
-    )
-    shop.fleet.book(theirs)
+    _theirs(shop, ours, devices=(msgspec.structs.replace(device, share=None),))
     assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
     shop.give_back(ours)
     assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
-    shop.fleet.unbook(AllocationId("b1"))
+    shop.cluster.unbook(AllocationId("b1"))
     assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_allocator.core.placement.splitting import split
+from sluice_allocator.core.placement.search.split import split
 
 _IDLE_8 = [100] * 8
 

@@ -11,19 +11,19 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import catalog, find_model
 from sluice.mig.model import GpuModel, Profile
-from sluice_allocator.core.placement import NoPlace, Place, PlacingRules
-from sluice_allocator.core.placement.rules import AllowedProfiles
-from sluice_allocator.core.placement.substitutes import TRIED_MAX, larger_profiles, ways
-from sluice_allocator.core.placement.wants import larger_for, shape_for
+from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig
+from sluice_allocator.core.placement.nodes.device_spec import larger_for, shape_for
+from sluice_allocator.core.placement.spec.config import AllowedProfiles
+from sluice_allocator.core.placement.spec.larger_profiles import TRIED_MAX, larger_profiles, step_combinations
 
-ANY = PlacingRules()
+ANY = PlacementConfig()
 A100 = "a100-40gb"
 WITH_MIG = [model for model in catalog() if model.profiles]
 
 
-def only(*profiles: str) -> PlacingRules:
+def only(*profiles: str) -> PlacementConfig:
     """An operator lets only these profiles be made on an A100-40GB."""
-    return PlacingRules(allowed_profiles=(AllowedProfiles(("A100-SXM4-40GB",), profiles),))
+    return PlacementConfig(allowed_profiles=(AllowedProfiles(("A100-SXM4-40GB",), profiles),))
 
 
 def model(key: str) -> GpuModel:
@@ -33,39 +33,35 @@ def model(key: str) -> GpuModel:
     return found
 
 
-def larger(key: str, profile: str, rules: PlacingRules = ANY) -> list[str]:
+def larger(key: str, profile: str, rules: PlacementConfig = ANY) -> list[str]:
     """What may serve instead of a profile, in the order in which it is tried."""
     return [each.name for each in larger_for(model(key), claim(profile=profile), rules)]
 
 
-# -- what may serve instead ---------------------------------------------------------------------------------------
-
-
-def test_never_less_memory_than_asked():
-    """mig-adapter §3.1: it compares compute first and gives a 2g.10gb for a 1g.20gb, which has more memory."""
-    assert "2g.10gb" not in larger("a100-40gb", "3g.20gb")
-    assert larger("a100-80gb", "1g.20gb") == ["2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
-    assert not {"1g.10gb", "1g.10gb+me"} & set(larger("a100-80gb", "1g.20gb"))
-
-
-def test_never_fewer_sms_than_asked():
-    """mig-adapter §3.2.1's family: a 3g.20gb has the memory of a 4g.20gb and fewer SMs."""
-    assert larger(A100, "4g.20gb") == ["7g.40gb"]
-
-
-def test_an_attribute_that_is_asked_for_is_not_lost():
-    """mig-adapter §3.1: it reads a 1g.5gb+me as a 1g.5gb. Anyone who asks for the media engines needs them."""
-    assert larger(A100, "1g.5gb+me") == ["7g.40gb"]
-    assert larger(A100, "1g.5gb")[0] == "1g.5gb+me"
-
-
-def test_least_waste_comes_first():
-    """A 7g for a 1g would cost six others theirs, where a 2g would have done."""
-    assert larger(A100, "1g.10gb") == ["2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]
+@pytest.mark.parametrize(
+    ("key", "profile", "rules", "found"),
+    [
+        # mig-adapter §3.1: it compares compute first and gives a 2g.10gb for a 1g.20gb, which has more memory.
+        (A100, "3g.20gb", ANY, ["4g.20gb", "7g.40gb"]),
+        ("a100-80gb", "1g.20gb", ANY, ["2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]),
+        # mig-adapter §3.2.1's family: a 3g.20gb has the memory of a 4g.20gb and fewer SMs.
+        (A100, "4g.20gb", ANY, ["7g.40gb"]),
+        # mig-adapter §3.1: it reads a 1g.5gb+me as a 1g.5gb. A pod that asks for the media engines needs them.
+        (A100, "1g.5gb+me", ANY, ["7g.40gb"]),
+        # A 7g for a 1g would cost six others theirs, where a 2g would have done.
+        (A100, "1g.10gb", ANY, ["2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]),
+        # A profile that the operator forbids is not made as a substitute either.
+        (A100, "1g.5gb", only("2g.10gb", "7g.40gb"), ["2g.10gb", "7g.40gb"]),
+    ],
+)
+def test_a_substitute_has_no_less_and_wastes_least(key, profile, rules, found):
+    """A pod would have less than it asked for, or others would lose more than it needs."""
+    assert larger(key, profile, rules) == found
 
 
 def test_a_name_that_a_model_does_not_know_is_as_large_as_anywhere():
     """On an A30 there is no 1g.5gb; its 1g.6gb has at least as much of everything."""
+    assert larger(A100, "1g.5gb")[0] == "1g.5gb+me"
     assert larger("a30", "1g.5gb")[0] == "1g.6gb"
     assert "1g.6gb" not in larger("a30", "1g.10gb")
 
@@ -76,7 +72,6 @@ def test_shares_have_no_substitute():
     shop = Shop(node("node-a", 1), rules=rules)
     share = Claim(container="main", modes=("mps",), memory_mib=30_000)
     shop.take(claim(profile="7g.40gb"))
-
     assert isinstance(shop.ask(share, substitute=True), NoPlace)
     assert larger_for(model(A100), Claim(container="main", modes=("exclusive", "mps"), memory_mib=900), rules) == ()
 
@@ -118,11 +113,6 @@ def _covers(profile: Profile, least: Profile) -> bool:
     return all(mine >= its for mine, its in zip(one, other, strict=True))
 
 
-def test_operators_forbid_substitutes_as_they_forbid_profiles():
-    """A profile that may not be made is not made as a substitute either."""
-    assert larger(A100, "1g.5gb", only("2g.10gb", "7g.40gb")) == ["2g.10gb", "7g.40gb"]
-
-
 def test_geometries_of_hami_hold_for_substitutes():
     """HAMi's keys choose among its geometries only, which know no 4g on an A100."""
     asked = claim(memory_mib=8_000, known_geometries=True)
@@ -130,9 +120,6 @@ def test_geometries_of_hami_hold_for_substitutes():
     found = larger_profiles(model(A100), asked, model(A100).profile("2g.10gb"), ANY)
     assert found
     assert {each.name for each in found} <= set(names)
-
-
-# -- where it is looked for ---------------------------------------------------------------------------------------
 
 
 def test_the_asked_size_is_preferred_wherever_it_is():
@@ -147,7 +134,6 @@ def test_a_larger_profile_serves_where_the_asked_one_has_no_place():
     """mig-adapter's size-up: instead of waiting, the pod runs on the next larger one; what it asked for is known."""
     shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
     shop.take_on("GPU-node-b-0", claim(profile="7g.40gb"))
-
     place = shop.ask(claim(profile="1g.5gb"), substitute=True)
     assert isinstance(place, Place)
     assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-a", "1g.6gb", "1g.5gb")
@@ -172,7 +158,6 @@ def test_several_devices_are_served_on_one_node_with_one_step():
     """All devices of a claim are of the size that was found for it; the other claim keeps what it asked for."""
     shop = Shop(node("node-a", 2), rules=only("2g.10gb", "3g.20gb"))
     left, right = claim(container="left", profile="1g.5gb", gpus=3), claim(container="right", profile="3g.20gb")
-
     place = shop.ask(left, right, substitute=True)
     assert isinstance(place, Place)
     found = [(device.container, device.profile) for device in place.devices]
@@ -194,7 +179,7 @@ def _only(uuid: str):
 
 def test_what_a_substitute_could_serve_is_not_said_to_fit_nowhere():
     """Its owner would change what a larger profile serves as soon as one is free."""
-    rules = PlacingRules(
+    rules = PlacementConfig(
         allowed_profiles=tuple(AllowedProfiles((each.product_names[0],), (each.largest.name,)) for each in WITH_MIG)
     )
     shop = Shop(node("node-a", 1), rules=rules)
@@ -213,7 +198,7 @@ def test_what_a_substitute_could_serve_is_not_said_to_fit_nowhere():
 def test_the_ways_that_are_tried_are_bounded_and_differ(most: tuple[int, ...]):
     """A pod of many containers must not cost a decision per combination; one of two gets all that there are."""
     every = [range(has + 1) for has in most]
-    found = list(ways(every))
+    found = list(step_combinations(every))
     assert len(found) == min(TRIED_MAX, math.prod(has + 1 for has in most) - 1)
     assert len(set(found)) == len(found)
     assert all(0 <= step <= has for way in found for step, has in zip(way, most, strict=True))
@@ -223,5 +208,5 @@ def test_the_ways_that_are_tried_are_bounded_and_differ(most: tuple[int, ...]):
 
 def test_only_steps_that_serve_a_claim_are_combined():
     """What no GPU can give is not tried with everything else once more."""
-    assert list(ways([[0, 3], [1, 4]])) == [(0, 1), (0, 4), (3, 1), (3, 4)]
-    assert list(ways([[0, 1], []])) == []
+    assert list(step_combinations([[0, 3], [1, 4]])) == [(0, 1), (0, 4), (3, 1), (3, 4)]
+    assert list(step_combinations([[0, 1], []])) == []

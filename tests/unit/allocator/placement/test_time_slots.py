@@ -2,23 +2,24 @@
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement.lanes import Lanes, ShareKey
+from sluice_allocator.core.placement.nodes.time_slots import DeviceKey, TimeSlots
 
 Rectangle = tuple[int, int]
 """Width in percent, time in permille."""
 
 
-def _key(number: int) -> ShareKey:
+def _key(number: int) -> DeviceKey:
     return AllocationId(f"a{number}"), 0
 
 
-def _lanes(*shares: Rectangle) -> Lanes:
-    lanes = Lanes()
+def _lanes(*shares: Rectangle) -> TimeSlots:
+    lanes = TimeSlots()
     for number, (width, time) in enumerate(shares):
         lanes.add(_key(number), width, time)
     return lanes
@@ -45,12 +46,34 @@ def _narrowest(shares: list[Rectangle]) -> int:
     )
 
 
-def test_two_halves_of_the_time_share_the_same_sms() -> None:
-    """Without turns the second share would be refused although the first leaves the SMs idle half of the time."""
-    lanes = _lanes((60, 500))
-    assert lanes.why_not(60, 500) is None
-    lanes.add(_key(1), 60, 500)
-    assert lanes.width_percent == 60
+_JOINED = [(60, 1000), (30, 200)]
+_LONG = [(60, 700), (40, 700)]
+
+
+@pytest.mark.parametrize(
+    ("booked", "more", "short"),
+    [
+        # Without turns it would be refused although the first leaves the SMs idle half of the time.
+        ([(60, 500)], (60, 500), None),
+        # A wider share widens its lane only as far as there are SMs.
+        (_JOINED, (40, 500), None),
+        (_JOINED, (41, 500), WaitReason.GPU_TIME_USED_UP),
+        (_JOINED, (71, 500), WaitReason.GPU_INSUFFICIENT_SMS),
+        # A user who reads "SMs" where time is short makes the share narrower in vain.
+        (_LONG, (50, 300), None),
+        (_LONG, (50, 400), WaitReason.GPU_TIME_USED_UP),
+        (_LONG, (61, 300), WaitReason.GPU_INSUFFICIENT_SMS),
+        # A narrow share in a wide lane would eat the time that the next wide share needs.
+        ([(80, 500), (20, 500), (15, 500)], (80, 500), None),
+    ],
+)
+def test_one_more_share_takes_turns_or_what_is_short_is_named(booked, more, short) -> None:
+    """Two tenants would be promised more SMs at one moment than the GPU has, or one would wait beside idle SMs."""
+    lanes = _lanes(*booked)
+    assert lanes.why_not(*more) is short
+    if short is None:
+        lanes.add(_key(9), *more)
+        assert lanes.width_percent <= 100
 
 
 def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_booked() -> None:
@@ -64,24 +87,6 @@ def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_book
     assert lanes.width_percent == 100
 
 
-def test_a_wider_share_widens_its_lane_only_as_far_as_there_are_sms() -> None:
-    """Two tenants would be promised more SMs at one moment than the GPU has."""
-    lanes = _lanes((60, 1000), (30, 200))
-    assert lanes.why_not(40, 500) is None
-    assert lanes.why_not(41, 500) is WaitReason.GPU_TIME_USED_UP
-    assert lanes.why_not(71, 500) is WaitReason.GPU_INSUFFICIENT_SMS
-    lanes.add(_key(2), 40, 500)
-    assert lanes.width_percent == 100
-
-
-def test_says_that_time_is_short_only_where_more_time_would_help() -> None:
-    """A user who reads "SMs" where time is short makes the share narrower in vain."""
-    lanes = _lanes((60, 700), (40, 700))
-    assert lanes.why_not(50, 400) is WaitReason.GPU_TIME_USED_UP
-    assert lanes.why_not(50, 300) is None
-    assert lanes.why_not(61, 300) is WaitReason.GPU_INSUFFICIENT_SMS
-
-
 def test_a_lane_shrinks_to_the_widest_share_that_is_left() -> None:
     """SMs of a tenant who left would stay blocked as long as anybody of its lane lives."""
     lanes = _lanes((10, 300), (90, 700))
@@ -91,13 +96,6 @@ def test_a_lane_shrinks_to_the_widest_share_that_is_left() -> None:
     assert lanes.width_percent == 90
     lanes.remove(_key(2))
     assert lanes.width_percent == 10
-
-
-def test_a_small_share_joins_the_lane_that_it_wastes_least_of() -> None:
-    """A narrow share in a wide lane eats the time that the next wide share needs."""
-    lanes = _lanes((80, 500), (20, 500))
-    lanes.add(_key(2), 15, 500)
-    assert lanes.why_not(80, 500) is None
 
 
 def test_what_is_booked_is_counted_even_beyond_the_whole_gpu() -> None:
@@ -132,7 +130,7 @@ _SHARES = st.lists(st.tuples(st.integers(1, 100), st.integers(1, 1000)), max_siz
 @given(_SHARES, st.lists(st.integers(0, 6), max_size=4))
 def test_whoever_is_admitted_can_be_served_at_once(shares: list[Rectangle], leaving: list[int]) -> None:
     """Tenants would be promised SMs and time that no order of turns can give."""
-    lanes = Lanes()
+    lanes = TimeSlots()
     live: dict[int, Rectangle] = {}
     for number, (width, time) in enumerate(shares):
         short = lanes.why_not(width, time)

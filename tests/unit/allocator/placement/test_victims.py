@@ -11,7 +11,7 @@ from judges.placements import NodeTruth, Truth
 
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import HostNeeds, HostRoom
-from sluice_allocator.core.placement import Asking, Displacing, Place, find_displacing
+from sluice_allocator.core.placement import Place, PlaceRequest, PreemptionPlan, find_preemption
 
 HIGH = 10
 
@@ -37,13 +37,13 @@ class Contest(Shop):
         """Say at which priority a tenant may go."""
         if priority is not None:
             self.priorities[name] = priority
-            self.fleet.offer_victim(AllocationId(name), priority, guarded=guarded)
+            self.cluster.offer_victim(AllocationId(name), priority, guarded=guarded)
 
     def displace(self, *claims, priority: int = HIGH, allows=lambda _devices, _victims: True, **rest):
         """Whose place would be had."""
-        return find_displacing(self.fleet, Asking(claims, **rest), priority, allows)
+        return find_preemption(self.cluster, PlaceRequest(claims, **rest), priority, allows)
 
-    def names(self, found: Displacing | None) -> list[str]:
+    def names(self, found: PreemptionPlan | None) -> list[str]:
         """Who would go."""
         return sorted(victim.allocation for victim in found.victims) if found is not None else []
 
@@ -51,7 +51,7 @@ class Contest(Shop):
 
     def truth_of(self, name: str, gone: tuple[str, ...]) -> Truth:
         """One node without some of its tenants."""
-        host = self.fleet.nodes[NodeName(name)].facts
+        host = self.cluster.nodes[NodeName(name)].facts
         left = {each: booking for each, booking in self.booked.items() if booking.node == name and each not in gone}
         return Truth({name: NodeTruth(self.snapshots[name], host)}, left)
 
@@ -65,7 +65,9 @@ class Contest(Shop):
             memory += own if own is not None else sizes.get(device.profile, gpu.memory_mib)
         return max(self.priorities[name] for name in names), len(names), memory
 
-    def losses(self, asking: Asking, priority: int = HIGH) -> dict[tuple[str, tuple[str, ...]], tuple[int, int, int]]:
+    def losses(
+        self, asking: PlaceRequest, priority: int = HIGH
+    ) -> dict[tuple[str, tuple[str, ...]], tuple[int, int, int]]:
         """Every node and set of tenants whose going makes room, with what is lost."""
         found = {}
         for name in self.snapshots:
@@ -81,12 +83,12 @@ class Contest(Shop):
         return found
 
 
-def fits_without(contest: Contest, asking: Asking, node_name: str, gone: list[str]) -> bool:
+def fits_without(contest: Contest, asking: PlaceRequest, node_name: str, gone: list[str]) -> bool:
     """Whether the request fits a node when exactly these have gone."""
     return Chooser(contest.truth_of(node_name, tuple(gone))).some_place(asking) is not None
 
 
-def wrong_without(contest: Contest, asking: Asking, place: Place, gone: list[str]) -> list[str]:
+def wrong_without(contest: Contest, asking: PlaceRequest, place: Place, gone: list[str]) -> list[str]:
     """What is wrong with this very place when exactly these have gone."""
     return Chooser(contest.truth_of(place.node, tuple(gone))).wrong_with(asking, place.node, place.devices)
 
@@ -123,14 +125,14 @@ def test_one_slice_costs_as_little_as_it_can(data):
     if data.draw(st.booleans()):
         contest.host("a", cpu_cores=4.0)
     found = contest.displace(asked, priority=priority)
-    possible = contest.losses(Asking((asked,)), priority)
-    without_anybody = any(fits_without(contest, Asking((asked,)), name, []) for name in contest.snapshots)
+    possible = contest.losses(PlaceRequest((asked,)), priority)
+    without_anybody = any(fits_without(contest, PlaceRequest((asked,)), name, []) for name in contest.snapshots)
     if without_anybody:
         return  # it is not asked then
     assert (found is None) == (not possible)
     if found is not None:
-        assert found.loss == min(possible.values())
-        assert contest.loss(tuple(contest.names(found))) == found.loss
+        assert found.cost == min(possible.values())
+        assert contest.loss(tuple(contest.names(found))) == found.cost
         assert (found.place.node, tuple(n for n in contest.priorities if n in contest.names(found))) in possible
         assert all(victim.priority < priority for victim in found.victims)
 
@@ -143,7 +145,7 @@ def test_several_slices_never_cost_a_tenant_too_many(data):
     filled(data.draw, contest)
     priority = data.draw(st.integers(1, 4))
     asked = claim(profile=data.draw(st.sampled_from(A30_PROFILES)), gpus=2)
-    asking = Asking((asked,))
+    asking = PlaceRequest((asked,))
     if any(fits_without(contest, asking, name, []) for name in contest.snapshots):
         return
     found = contest.displace(asked, priority=priority)
@@ -153,7 +155,7 @@ def test_several_slices_never_cost_a_tenant_too_many(data):
         return
     gone = contest.names(found)
     place = found.place
-    assert found.loss[0] == min(loss[0] for loss in possible.values())
+    assert found.cost[0] == min(loss[0] for loss in possible.values())
     assert not wrong_without(contest, asking, place, gone)
     for each in gone:
         others = [other for other in gone if other != each]
@@ -173,7 +175,7 @@ def test_a_share_takes_the_place_of_as_few_shares_as_it_can(data):
         half = {"sm_partition": 40} if mode == "fractional" else {}
         contest.tenant(data.draw(PRIORITY), claim(modes=(mode,), memory_mib=gib * 1024, **half), namespace=people)
     asked = claim(modes=("mps",), memory_mib=data.draw(st.sampled_from((4, 20, 36))) * 1024)
-    asking = Asking((asked,))
+    asking = PlaceRequest((asked,))
     if fits_without(contest, asking, "a", []):
         return
     found = contest.displace(asked)
@@ -182,7 +184,7 @@ def test_a_share_takes_the_place_of_as_few_shares_as_it_can(data):
     if found is None:
         return
     gone = contest.names(found)
-    assert found.loss[0] == min(loss[0] for loss in possible.values())
+    assert found.cost[0] == min(loss[0] for loss in possible.values())
     assert fits_without(contest, asking, "a", gone)
     for each in gone:
         assert not fits_without(contest, asking, "a", [other for other in gone if other != each])

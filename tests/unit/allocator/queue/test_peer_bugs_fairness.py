@@ -141,7 +141,7 @@ def test_an_idle_gpu_counts_as_whole_whatever_was_reported_of_it_meanwhile(empty
         shown = snapshot("node-a", (gpu,), modes=("exclusive", "mps"), generation=generation)
         all_of(empty, empty.observe(subjects.inventory(shown.node), NodeInventory(snapshot=shown, stale=False)))
     end(empty, grant)
-    assert empty.allocator.ctx.cluster.accounts.used("default").memory_mib == 0
+    assert empty.allocator.ctx.cluster.namespace_usage.used("default").memory_mib == 0
     assert isinstance(bound(empty, asked("whole", claim(profile=None))), Grant)
 
 

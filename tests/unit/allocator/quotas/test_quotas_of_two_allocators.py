@@ -194,7 +194,7 @@ def test_what_is_bound_is_never_taken_back(pair):
 
 def test_what_counts_as_bound_follows_each_word(bench):
     """A grant counts among those that may be taken back until it is bound, and again from its Revoke on."""
-    opened = bench.allocator.ctx.cluster.accounts.opened
+    opened = bench.allocator.ctx.cluster.namespace_usage.opened
     grant = granted(bench, "p1", SMALL)
     allocation = grant.booking.allocation
     assert list(opened("lab")) == [allocation]
@@ -216,7 +216,7 @@ def test_a_bound_share_stays_bound_when_it_is_booked_with_another_size(bench):
         (device,) = grant.booking.devices
         larger = msgspec.structs.replace(device, share=msgspec.structs.replace(device.share, memory_mib=2000))
         assert fleet.book(msgspec.structs.replace(grant.booking, devices=(larger,)))
-    assert list(fleet.accounts.opened("lab")) == [waiting.booking.allocation]
+    assert list(fleet.namespace_usage.opened("lab")) == [waiting.booking.allocation]
 
 
 def test_a_slice_that_was_adopted_is_not_taken_back(pair):

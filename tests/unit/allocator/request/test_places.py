@@ -9,8 +9,8 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Cordoned, Grant, InstanceReport, Pending, Uncordoned
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import find_model
-from sluice_allocator.core.placement import PlacingRules
-from sluice_allocator.core.placement.wants import WHOLE, shape_for
+from sluice_allocator.core.placement import PlacementConfig
+from sluice_allocator.core.placement.nodes.device_spec import WHOLE, shape_for
 
 A100 = find_model("a100-40gb")
 H100 = find_model("h100-sxm-80gb")
@@ -44,15 +44,15 @@ def places(writes) -> list:
 )
 def test_a_claim_never_gets_less_than_it_asks_for(model, ask, profile):
     """Sizes round up to the smallest profile that is enough by compute slices, then memory."""
-    shape = shape_for(model, claim(**({"profile": None} | ask)), PlacingRules(), mig=True)
+    shape = shape_for(model, claim(**({"profile": None} | ask)), PlacementConfig(), mig=True)
     assert shape.name == profile
 
 
 def test_a_gpu_without_mig_is_only_given_whole():
     """A whole-GPU ask gets it; a sized ask does not waste it."""
     whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
-    assert shape_for(A100, whole, PlacingRules(), mig=False) is WHOLE
-    assert shape_for(A100, sized, PlacingRules(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
+    assert shape_for(A100, whole, PlacementConfig(), mig=False) is WHOLE
+    assert shape_for(A100, sized, PlacementConfig(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
 
 
 def _gb10(node):

@@ -28,9 +28,9 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, simulate
-from sluice_allocator.core.placement.asking import asking_of
-from sluice_allocator.core.placement.hosts import Node
-from sluice_allocator.core.placement.looking import Look, look_for
+from sluice_allocator.core.placement.nodes.node import Node
+from sluice_allocator.core.placement.search.context import SearchContext, prepare
+from sluice_allocator.core.placement.spec.place_request import place_request_of
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
@@ -131,10 +131,13 @@ def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, *(pod(name, ONE_PER_HOST) for name in "ab")) == ["gpu-1", WaitReason.NODE_POD_ANTI_AFFINITY]
     ctx = bench.allocator.ctx
-    (_, crowd) = {bar.crowd: None for bar in look_for(ctx.cluster, asking_of(pod("b", ONE_PER_HOST)), frozenset()).bars}
-    assert list(crowd.interested) == ["b"]
+    (_, term_count) = {
+        bar.term_count: None
+        for bar in prepare(ctx.cluster, place_request_of(pod("b", ONE_PER_HOST)), frozenset()).pod_filters
+    }
+    assert list(term_count.interested) == ["b"]
     assert ends(bench, "b") == {}
-    assert not crowd.interested
+    assert not term_count.interested
 
 
 def test_a_pod_that_another_wants_apart_is_kept_out_and_its_equals_are_not() -> None:
@@ -311,16 +314,16 @@ def test_what_is_freed_on_the_only_node_is_given_to_who_would_rather_be_elsewher
 def test_a_decision_looks_at_as_many_nodes_in_a_large_fleet_as_in_a_small_one(monkeypatch, nodes: int) -> None:
     """Nodes with a replica are passed over, and one without is taken: the others are not looked at."""
     looked_at: list[str] = []
-    why_not_on = Look.why_not_on
+    why_not_on = SearchContext.why_not_on
 
-    def counted(look: Look, node: Node) -> WaitReason | None:
+    def counted(look: SearchContext, node: Node) -> WaitReason | None:
         looked_at.append(node.name)
         return why_not_on(look, node)
 
     bench = bench_of(**{f"gpu-{at:02}": facts("ab"[at % 2]) for at in range(nodes)})
     both = msgspec.structs.replace(ONE_PER_HOST, spread=OVER_ZONES.spread)
     ask(bench, *(pod(f"p{at}", both) for at in range(4)))
-    monkeypatch.setattr(Look, "why_not_on", counted)
+    monkeypatch.setattr(SearchContext, "why_not_on", counted)
     assert ask(bench, pod("p4", both)) == ["gpu-04"]
     assert len(looked_at) <= 6
     looked_at.clear()

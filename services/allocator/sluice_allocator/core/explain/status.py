@@ -33,8 +33,8 @@ from sluice_allocator.core.explain.reason_filters import ReasonsByFilter, reason
 from sluice_allocator.core.gangs.reconcile import why_group_waits, why_not_begun
 from sluice_allocator.core.moves.defragment import Proposal, propose
 from sluice_allocator.core.moves.move import about_moving
-from sluice_allocator.core.placement import Asking, Place, Victim, asking_of, explain, find_place, refuse
-from sluice_allocator.core.placement.leftover import LeftOver, left_over
+from sluice_allocator.core.placement import Place, PlaceRequest, Victim, explain, find_place, place_request_of, refuse
+from sluice_allocator.core.placement.explain.left_over import LeftOver, left_over
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
 from sluice_allocator.core.quotas.alternatives import nor_other
@@ -126,7 +126,7 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
     if isinstance(host, Refusal):
         return host
     substitute = ask.leeway.substitute != "no"
-    asking = Asking(
+    asking = PlaceRequest(
         ask.claims,
         pod.namespace,
         host,
@@ -323,7 +323,7 @@ def _without_place(ctx: SchedulerContext, request: RequestId, asked: AllocationR
             RequestState.QUEUED, f"waits: {why.message}", asked.revision, steps=reasons_by_filter(why.reasons)
         )
     if request in ctx.queue:
-        asking = asking_of(asked)
+        asking = place_request_of(asked)
         why = why_waits(ctx, request, asking) or with_cordons(ctx, with_promises(ctx, explain(ctx.cluster, asking)))
         why = nor_other(asked, why)
         return RequestStatus(

@@ -17,14 +17,14 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.gangs.gang import Gang, GangContext, GangInstance, StuckMember, Trial, Why
 from sluice_allocator.core.gangs.reconcile import say_why_group_waits
 from sluice_allocator.core.placement import (
-    Asking,
     NoPlace,
     Place,
-    asking_of,
+    PlaceRequest,
+    alternative_place_requests,
     find_free,
     find_place,
     find_place_on,
-    further_askings,
+    place_request_of,
     too_few_gpus,
 )
 from sluice_allocator.core.queue.pending_queue import shape_of
@@ -42,7 +42,7 @@ def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
     asked = ctx.facts.requests.get(stuck.member) if stuck is not None else None
     if stuck is not None and isinstance(asked, AllocationRequested):
         avoid = ctx.backoff.avoided(stuck.member, ctx.now)
-        askings = (asking_of(asked), *further_askings(asked))
+        askings = (place_request_of(asked), *alternative_place_requests(asked))
         if all(find_place_on(ctx.cluster, asking, node, avoid) is None for asking in askings):
             return
     begin_trial(ctx, leader)
@@ -117,7 +117,7 @@ def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is not None:
         return over
-    found = find_place(ctx.cluster, asking_of(asked), ctx.backoff.avoided(request, ctx.now))
+    found = find_place(ctx.cluster, place_request_of(asked), ctx.backoff.avoided(request, ctx.now))
     if not isinstance(found, Place):
         return found
     return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found
@@ -223,10 +223,10 @@ def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:
     over = never_allows(ctx, asked[0].namespace, total(least_of(ctx, each.claims) for each in asked))
     if over is not None:
         return f"they can run together only if the quota is raised: {over.sentence_of_all()}"
-    alike: dict[bytes, tuple[Asking, int]] = {}
+    alike: dict[bytes, tuple[PlaceRequest, int]] = {}
     for each in asked:
         shape = shape_of(each)
-        alike[shape] = asking_of(each), alike[shape][1] + 1 if shape in alike else 1
+        alike[shape] = place_request_of(each), alike[shape][1] + 1 if shape in alike else 1
     few = too_few_gpus(ctx.cluster, alike.values())
     if few is None:
         return ""

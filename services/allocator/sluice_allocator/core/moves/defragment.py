@@ -18,8 +18,8 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
 from sluice_allocator.core.moves.move import book_move, exact_place, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.moves.state import MoveContext
-from sluice_allocator.core.placement import Asking, asking_of
-from sluice_allocator.core.placement.defragmenting import MayMove, MovePlan, plan_moves
+from sluice_allocator.core.placement import PlaceRequest, place_request_of
+from sluice_allocator.core.placement.defragment import MayMove, MovePlan, plan_moves
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
 from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
@@ -139,7 +139,7 @@ def _is_moving(ctx: MoveContext, allocation: AllocationId) -> bool:
 def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_move: MayMove) -> MovePlan | None:
     return plan_moves(
         ctx.cluster,
-        replace(asking_of(asked), substitute=False),
+        replace(place_request_of(asked), substitute=False),
         ctx.backoff.avoided(request, ctx.now),
         shown=ctx.shown,
         may_move=may_move,
@@ -147,15 +147,15 @@ def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_
     )
 
 
-def _asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> Asking | None:
+def _asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
     """What to search for a pod that may be moved for others."""
     mover = mover_of(ctx, allocation)
     if mover is None or not mover.asked.leeway.movable:
         return None
-    return replace(asking_of(mover.asked), substitute=False)
+    return replace(place_request_of(mover.asked), substitute=False)
 
 
-def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> Asking | None:
+def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
     """The same for one that was not moved lately."""
     asking = _asking_of_mover(ctx, allocation)
     return asking if asking is not None and has_stayed(ctx, allocation) else None

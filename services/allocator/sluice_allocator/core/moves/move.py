@@ -35,7 +35,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.moves.state import MoveContext
-from sluice_allocator.core.placement import Place, asking_of, find_place, find_place_on
+from sluice_allocator.core.placement import Place, find_place, find_place_on, place_request_of
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.facts import is_too_late
@@ -162,7 +162,7 @@ def book_move(ctx: MoveContext, mover: Mover, place: Place) -> bool:
 
 def exact_place(ctx: MoveContext, mover: Mover) -> Place | None:
     """A free place of the size that a pod requested."""
-    asking = replace(asking_of(mover.asked), substitute=False)
+    asking = replace(place_request_of(mover.asked), substitute=False)
     found = find_place(ctx.cluster, asking, ctx.backoff.avoided(mover.request, ctx.now))
     return found if isinstance(found, Place) else None
 
@@ -245,7 +245,7 @@ def _place_there(ctx: MoveContext, kept: Grant, request: RequestId, asked: Alloc
         return None
     trial = ctx.cluster.alone(snapshot)
     trial.unbook(kept.booking.allocation)
-    asking = replace(asking_of(asked), substitute=False)
+    asking = replace(place_request_of(asked), substitute=False)
     with ctx.cluster.peers.without([kept.booking.allocation]):
         return find_place_on(trial, asking, node, ctx.backoff.avoided(request, ctx.now))
 

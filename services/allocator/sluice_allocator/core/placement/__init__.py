@@ -4,47 +4,53 @@ Placement: what every GPU can do, what is booked on it, and the best place for a
 Other packages import this one only through the names below.
 """
 
-from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere, asking_of, further_askings
-from sluice_allocator.core.placement.displacing import Displacing, find_displacing, find_displacing_own
-from sluice_allocator.core.placement.fleet import Fleet
-from sluice_allocator.core.placement.idle import TooFew, too_few_gpus
-from sluice_allocator.core.placement.least import least_usage
-from sluice_allocator.core.placement.leftover import left_over
-from sluice_allocator.core.placement.looking import NoPlace, Place
-from sluice_allocator.core.placement.peers import peer_of
-from sluice_allocator.core.placement.promising import Promise, find_promise
-from sluice_allocator.core.placement.refusing import refuse
-from sluice_allocator.core.placement.rules import PlacingRules, PoolRules, Weights
-from sluice_allocator.core.placement.search import explain, find_free, find_place, find_place_on, wait_for_pods
-from sluice_allocator.core.placement.victims import Victim
+from sluice_allocator.core.placement.affinity.peers import peer_of
+from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
+from sluice_allocator.core.placement.explain.capacity_bound import TooFew, least_usage, too_few_gpus
+from sluice_allocator.core.placement.explain.left_over import left_over
+from sluice_allocator.core.placement.explain.reasons import explain, find_place
+from sluice_allocator.core.placement.explain.refusal import refuse
+from sluice_allocator.core.placement.index.victim_index import Victim
+from sluice_allocator.core.placement.preempt.find_victims import PreemptionPlan, find_own_preemption, find_preemption
+from sluice_allocator.core.placement.reserve import ReservedPlace, find_reservation
+from sluice_allocator.core.placement.search.context import NoPlace, Place
+from sluice_allocator.core.placement.search.find import find_free, find_place_on, wait_for_pods
+from sluice_allocator.core.placement.spec.config import PlacementConfig, PoolConfig, Weights
+from sluice_allocator.core.placement.spec.place_request import (
+    Avoid,
+    PlaceRequest,
+    alternative_place_requests,
+    place_request_of,
+    without_shunned_nodes,
+)
 
 __all__ = [
-    "Asking",
     "Avoid",
-    "Displacing",
-    "Fleet",
+    "ClusterState",
     "NoPlace",
     "Place",
-    "PlacingRules",
-    "PoolRules",
-    "Promise",
+    "PlaceRequest",
+    "PlacementConfig",
+    "PoolConfig",
+    "PreemptionPlan",
+    "ReservedPlace",
     "TooFew",
     "Victim",
     "Weights",
-    "anywhere",
-    "asking_of",
+    "alternative_place_requests",
     "explain",
-    "find_displacing",
-    "find_displacing_own",
     "find_free",
+    "find_own_preemption",
     "find_place",
     "find_place_on",
-    "find_promise",
-    "further_askings",
+    "find_preemption",
+    "find_reservation",
     "least_usage",
     "left_over",
     "peer_of",
+    "place_request_of",
     "refuse",
     "too_few_gpus",
     "wait_for_pods",
+    "without_shunned_nodes",
 ]

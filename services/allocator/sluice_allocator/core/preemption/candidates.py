@@ -23,7 +23,14 @@ from sluice.contracts.messages import (
 from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import Usage, total
 from sluice.contracts.resize import min_sizes, same_places
-from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
+from sluice_allocator.core.placement import (
+    Avoid,
+    PlaceRequest,
+    PreemptionPlan,
+    Victim,
+    find_own_preemption,
+    find_preemption,
+)
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.quotas.quota import forbids_place, guaranteed, keeps_guarantee
 from sluice_allocator.core.state.bus_cache import request_of
@@ -33,12 +40,12 @@ from sluice_allocator.core.state.grant_facts import is_being_revoked, is_gone, i
 def find_victims(
     ctx: PreemptionContext,
     request: RequestId | None,
-    asking: Asking,
+    asking: PlaceRequest,
     priority: int,
     avoid: Avoid = frozenset(),
     *,
     at_limit: bool = False,
-) -> Displacing | None:
+) -> PreemptionPlan | None:
     """
     A place that a request of this priority can have by evicting others; None when that does not help.
 
@@ -56,7 +63,7 @@ def find_victims(
         after = [victim.allocation for victim in victims]
         return not forbids_place(ctx, request, asking.namespace, devices, after)
 
-    find = find_displacing_own if at_limit else find_displacing
+    find = find_own_preemption if at_limit else find_preemption
     return find(ctx.cluster, asking, priority, allows, avoid)
 
 
@@ -114,7 +121,7 @@ def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerE
     if (
         concerned
         or allocation in ctx.sparing.leaving_of
-        or allocation in ctx.cluster.stock.victims.known
+        or allocation in ctx.cluster.index.victims.known
         or allocation in ctx.facts.promises
     ):
         ctx.sparing.look[allocation] = None
@@ -186,7 +193,7 @@ def note_revoked(ctx: PreemptionContext, grant: Grant) -> None:
     """This process is about to revoke a grant: decisions until the ledger has that count without it."""
     allocation = grant.booking.allocation
     namespace = grant.booking.namespace
-    if namespace in ctx.facts.quotas or allocation in ctx.cluster.stock.victims.known:
+    if namespace in ctx.facts.quotas or allocation in ctx.cluster.index.victims.known:
         look_at_victim(ctx, allocation)
     note_loss(ctx, namespace)
 
@@ -212,8 +219,10 @@ def look_at_victims_of(ctx: PreemptionContext, request: RequestId) -> None:
 
 def look_at_guarantee(ctx: PreemptionContext, namespace: str) -> None:
     """A namespace's guarantee may have changed: look at its evictable pods and at those that are going."""
-    ctx.sparing.look |= {victim.allocation: None for victim in ctx.cluster.stock.victims.of(namespace)}
-    ctx.sparing.look |= dict.fromkeys(ctx.cluster.accounts.opened(namespace))  # what is being revoked is among these
+    ctx.sparing.look |= {victim.allocation: None for victim in ctx.cluster.index.victims.of(namespace)}
+    ctx.sparing.look |= dict.fromkeys(
+        ctx.cluster.namespace_usage.opened(namespace)
+    )  # what is being revoked is among these
 
 
 def look_at_evictions(ctx: PreemptionContext) -> None:

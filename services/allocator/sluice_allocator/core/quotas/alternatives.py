@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested
-from sluice_allocator.core.placement import Asking, NoPlace, Place, further_askings
+from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, alternative_place_requests
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place
 from sluice_allocator.core.quotas.retry import QuotaContext
 
 
 def find_other(
-    ctx: QuotaContext, request: RequestId, asked: AllocationRequested, find: Callable[[Asking], Place | None]
+    ctx: QuotaContext, request: RequestId, asked: AllocationRequested, find: Callable[[PlaceRequest], Place | None]
 ) -> Place | None:
     """The place of the first alternative with one that its namespace's limits allow; `find` searches."""
-    for asking in further_askings(asked):
+    for asking in alternative_place_requests(asked):
         if forbids_asking(ctx, request, asked.namespace, asking.claims) is None:
             place = find(asking)
             if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices):
@@ -30,7 +30,8 @@ def find_other(
 def may_have_other(ctx: QuotaContext, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether its namespace's limits allow an alternative, whatever they say of its first claims."""
     return any(
-        forbids_asking(ctx, request, asked.namespace, asking.claims) is None for asking in further_askings(asked)
+        forbids_asking(ctx, request, asked.namespace, asking.claims) is None
+        for asking in alternative_place_requests(asked)
     )
 
 

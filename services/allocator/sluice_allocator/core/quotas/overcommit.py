@@ -29,17 +29,17 @@ def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEnt
     """Track bookings for the overcommit check: unbound grants, and grants adopted after the limit was set."""
     if isinstance(entry, Closed):
         return  # nothing is booked any more
-    booking, accounts = entry.booking, ctx.cluster.accounts
+    booking, namespace_usage = entry.booking, ctx.cluster.namespace_usage
     binding = ctx.facts.bindings.get(booking.request)
     stays_open = True
     if isinstance(entry, Grant) and isinstance(binding, Bound) and binding.allocation == allocation:
         stays_open = entry.adopted and _is_limited_since(ctx, booking)
-    if accounts.is_open(booking.namespace, allocation) == stays_open:
+    if namespace_usage.is_open(booking.namespace, allocation) == stays_open:
         return
     if not stays_open:
-        accounts.settle(booking.namespace, allocation)
+        namespace_usage.settle(booking.namespace, allocation)
     elif ctx.cluster.booking(allocation) is not None:
-        accounts.reopen(booking.namespace, allocation)
+        namespace_usage.reopen(booking.namespace, allocation)
 
 
 def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
@@ -54,7 +54,7 @@ def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
     quota = ctx.facts.quotas.get(entry.booking.namespace)
     if quota is None or entry.adopted or not _is_over(ctx, quota) or not _is_limited_since(ctx, entry.booking):
         return
-    for other in ctx.cluster.accounts.opened(entry.booking.namespace):
+    for other in ctx.cluster.namespace_usage.opened(entry.booking.namespace):
         booking = ctx.cluster.booking(other)
         if booking is not None:
             ctx.changed_requests[booking.request] = None
@@ -160,7 +160,7 @@ def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Us
     taken, and the predecessors are gone.
     """
     opened: dict[AllocationId, Booking] = {}
-    for allocation in ctx.cluster.accounts.opened(quota.namespace):
+    for allocation in ctx.cluster.namespace_usage.opened(quota.namespace):
         booking = ctx.cluster.booking(allocation)
         if booking is not None:
             opened[allocation] = booking

@@ -21,7 +21,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
-from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
+from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_place
 from sluice_allocator.core.quotas.retry import QuotaContext
 from sluice_allocator.core.quotas.unadopted_usage import least_of, silent_source, usage_unbooked
 from sluice_allocator.core.state.grant_facts import is_promise
@@ -103,7 +103,7 @@ def usage_of(ctx: QuotaContext, devices: Iterable[DeviceGrant]) -> Usage:
 
 def usage(ctx: QuotaContext, namespace: str) -> Usage:
     """The usage of a namespace: granted, reserved, or being revoked."""
-    return ctx.cluster.accounts.used(namespace)
+    return ctx.cluster.namespace_usage.used(namespace)
 
 
 def guaranteed(ctx: QuotaContext, namespace: str) -> Amounts:
@@ -163,7 +163,7 @@ def forbids_place(
     return _exceeded(quota, others, ctx.cluster.usage_of(devices))
 
 
-def why_waits(ctx: QuotaContext, request: RequestId | None, asking: Asking) -> NoPlace | None:
+def why_waits(ctx: QuotaContext, request: RequestId | None, asking: PlaceRequest) -> NoPlace | None:
     """Why a namespace's limits allow no place for these claims now; None where they do not forbid it."""
     over = forbids_asking(ctx, request, asking.namespace, asking.claims)
     if over is not None or asking.namespace not in ctx.facts.quotas:
@@ -300,7 +300,7 @@ def _try_again(ctx: QuotaContext, concerns: Callable[[AllocationRequested], bool
 
 def look_at_given_back(ctx: QuotaContext) -> None:
     """Namespaces have less than before: their requests that wait for that are tried again."""
-    for namespace in ctx.cluster.accounts.given_back:
+    for namespace in ctx.cluster.namespace_usage.given_back:
         if ctx.queue.aside_after(namespace, None) is not None:
             ctx.over_quota.wake(namespace)
-    ctx.cluster.accounts.given_back.clear()
+    ctx.cluster.namespace_usage.given_back.clear()

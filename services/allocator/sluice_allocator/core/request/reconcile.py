@@ -35,7 +35,7 @@ from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
-from sluice_allocator.core.placement import asking_of, further_askings, refuse
+from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
 from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_entries
@@ -227,8 +227,8 @@ def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRe
 
 def _refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
     """Why these settings never allow the request, or one of its alternatives."""
-    refusal = refuse(ctx.cluster.rules, asking_of(asked), max_gpus_per_node=ctx.rules.max_gpus_per_node)
-    for asking in further_askings(asked) if asked.alternatives and refusal is None else ():
+    refusal = refuse(ctx.cluster.rules, place_request_of(asked), max_gpus_per_node=ctx.rules.max_gpus_per_node)
+    for asking in alternative_place_requests(asked) if asked.alternatives and refusal is None else ():
         refusal = refusal or refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     return refusal
 

@@ -10,7 +10,7 @@ and its bound. `placement.promising` chooses the place; nothing is evicted for i
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.placement import Place, asking_of, find_promise
+from sluice_allocator.core.placement import Place, find_reservation, place_request_of
 from sluice_allocator.core.queue.pending_queue import PendingShape
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.reservations.aging import ReservationContext
@@ -105,9 +105,9 @@ def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
         ctx.aging.no_claim(group.shape)  # another allocator's, or one by which movable pods make room for it
         return False
     limits = _Limits(ctx, turn)
-    promise = find_promise(
+    promise = find_reservation(
         ctx.cluster,
-        asking_of(asked),
+        place_request_of(asked),
         not_from_others(ctx, request),
         shown=ctx.shown,
         wait_for=limits.wait_for,

@@ -13,7 +13,7 @@ it, to be had when the reservation is gone (a Grant with `after`), and that it g
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant
-from sluice_allocator.core.placement import Place, anywhere, asking_of, find_place_on
+from sluice_allocator.core.placement import Place, find_place_on, place_request_of, without_shunned_nodes
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.state.grant_facts import is_being_revoked, is_exchange, is_gone, standing_promise
@@ -62,4 +62,6 @@ def _place_there(
     trial = ctx.cluster.alone(snapshot)
     trial.unbook(allocation)
     with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
-        return find_place_on(trial, anywhere(asking_of(asked)), node, ctx.backoff.avoided(request, ctx.now))
+        return find_place_on(
+            trial, without_shunned_nodes(place_request_of(asked)), node, ctx.backoff.avoided(request, ctx.now)
+        )

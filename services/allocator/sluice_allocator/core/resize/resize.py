@@ -17,7 +17,7 @@ from sluice.contracts.kube.quantities import MEMORY_MIB_MAX
 from sluice.contracts.messages import AllocationRequested, Booking, Bound, DeviceGrant, Grant, Share
 from sluice.contracts.reasons import WaitReason, shorten
 from sluice.contracts.resize import is_resize_done, max_sizes, min_sizes
-from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.preemption.candidates import note_loss
 from sluice_allocator.core.quotas.quota import forbids, usage_of, why_unknown
 from sluice_allocator.core.resize.pending import (
@@ -272,7 +272,7 @@ def _short_of(
     others into the larger size, having read that it shrank. Not in a home that is closed: a process may be there
     whose use journal and ledger have forgotten.
     """
-    trials: dict[tuple[object, ...], Home] = {}
+    trials: dict[tuple[object, ...], SharedDevice] = {}
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
         if booked.share is None or counted.share is None or max_sizes((booked,), (wanted,)) == (booked,):
             continue

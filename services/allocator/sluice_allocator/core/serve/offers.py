@@ -20,13 +20,13 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.gangs.trial import begin_trial, go_on_with_trials, offer_to_group
 from sluice_allocator.core.placement import (
-    Asking,
     NoPlace,
     Place,
-    asking_of,
+    PlaceRequest,
     explain,
     find_free,
     find_place_on,
+    place_request_of,
     wait_for_pods,
 )
 from sluice_allocator.core.preemption.candidates import find_victims
@@ -50,7 +50,7 @@ def serve(ctx: SchedulerContext) -> None:
         go_on_with_trials(ctx)
     if ctx.queue.has_news:
         _look_outside(ctx)
-    if ctx.cluster.accounts.given_back:
+    if ctx.cluster.namespace_usage.given_back:
         look_at_given_back(ctx)
     if ctx.over_quota.woken:
         _offer_to_namespaces(ctx)
@@ -279,7 +279,7 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
         _wait_for_limits(ctx, request, asked, over)
         return False
     with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
-        place = _place_on(ctx, request, asking_of(asked), node)
+        place = _place_on(ctx, request, place_request_of(asked), node)
     fits = place is not None and isinstance(_within_limits(ctx, request, asked, place), Place)
     if not fits and asked.alternatives:
         other = _other(ctx, request, asked, node)
@@ -304,7 +304,7 @@ def _other(
     if not asked.alternatives:
         return None
 
-    def find(asking: Asking) -> Place | None:
+    def find(asking: PlaceRequest) -> Place | None:
         if node is not None:
             return _place_on(ctx, request, asking, node)
         return find_free(ctx.cluster, asking, ctx.backoff.avoided(request, ctx.now))
@@ -313,7 +313,7 @@ def _other(
         return find_other(ctx, request, asked, find)
 
 
-def _place_on(ctx: SchedulerContext, request: RequestId, asking: Asking, node: NodeName) -> Place | None:
+def _place_on(ctx: SchedulerContext, request: RequestId, asking: PlaceRequest, node: NodeName) -> Place | None:
     """A place on this node; on a node that a pod uses only as a last resort, only if there is no other."""
     avoid = ctx.backoff.avoided(request, ctx.now)
     if node in asking.host.shun:
@@ -365,7 +365,7 @@ def _stand_apart(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
 
 def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> Place | NoPlace | None:
     """A free place, or why there is none; None when the request has been given one by eviction."""
-    asking, avoid = asking_of(asked), ctx.backoff.avoided(request, ctx.now)
+    asking, avoid = place_request_of(asked), ctx.backoff.avoided(request, ctx.now)
     with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
         free = find_free(ctx.cluster, asking, avoid)
     if free is None:
@@ -396,7 +396,7 @@ def _evict_for(
     if not asked.preempts or asked.group is not None or standing_promise(ctx, request) is not None:
         return False  # members of a group are granted together or not at all; a reservation is waited for
     avoid = not_from_others(ctx, request)
-    found = find_victims(ctx, request, asking_of(asked), asked.priority, avoid, at_limit=at_limit)
+    found = find_victims(ctx, request, place_request_of(asked), asked.priority, avoid, at_limit=at_limit)
     if found is None:
         return False
     ctx.queue.remove(request)

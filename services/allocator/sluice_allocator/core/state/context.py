@@ -17,7 +17,7 @@ from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, 
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.placement import Fleet, Place
+from sluice_allocator.core.placement import ClusterState, Place
 from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
@@ -65,7 +65,7 @@ class Context:
         self.now = 0.0
         """The time of the event being handled."""
         self.facts = BusCache()
-        self.cluster = Fleet(rules.placing)
+        self.cluster = ClusterState(rules.placing)
         self.queue = PendingQueue(rules.waiting_max)
         self.backoff = RequestBackoff(rules)
         self.offers = CapacityOffers()

@@ -19,10 +19,10 @@ from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.messages import Claim
 from sluice.mig.catalog import catalog
 from sluice.mig.model_names import is_meant
-from sluice_allocator.core.placement.rules import PlacingRules
-from sluice_allocator.core.placement.wants import WHOLE, shape_for
+from sluice_allocator.core.placement.nodes.device_spec import WHOLE, shape_for
+from sluice_allocator.core.placement.spec.config import PlacementConfig
 
-RULES = PlacingRules()
+RULES = PlacementConfig()
 TABLE = tomllib.loads(Path(sluice.mig.__file__).with_name("catalog.toml").read_text())["model"]
 ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 ARCHITECTURES = {

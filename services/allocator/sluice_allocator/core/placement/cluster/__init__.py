@@ -1,0 +1,1 @@
+"""The state of all nodes, GPUs and bookings, kept up to date one fact at a time."""

@@ -1,0 +1,72 @@
+"""
+Usage per namespace, kept up to date with every booking and release, without a walk over bookings.
+
+Limits are compared with it in `quotas`.
+"""
+
+from collections.abc import Iterator
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.quotas.usage import NOTHING, Usage
+
+
+class NamespaceUsage:
+    """
+    Per namespace, the usage of its bookings, and the bookings that may still be taken back.
+
+    Every booking counts from its first moment, limit or not: a limit set later finds what already runs.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[str, Usage] = {}
+        self._open: dict[str, dict[AllocationId, None]] = {}
+        self.given_back: dict[str, None] = {}
+        """Namespaces whose usage went down since this was last taken."""
+
+    def used(self, namespace: str) -> Usage:
+        """The usage of a namespace."""
+        return self._used.get(namespace, NOTHING)
+
+    def opened(self, namespace: str) -> Iterator[AllocationId]:
+        """A namespace's bookings not known to be bound, in booking order."""
+        return iter(tuple(self._open.get(namespace, ())))
+
+    def is_open(self, namespace: str, allocation: AllocationId) -> bool:
+        """Whether a namespace's booking is not known to be bound."""
+        return allocation in self._open.get(namespace, ())
+
+    def book(self, namespace: str, allocation: AllocationId, usage: Usage, *, is_open: bool) -> None:
+        """Count a new booking; `is_open`: it may still be taken back."""
+        self.change(namespace, NOTHING, usage)
+        if is_open:
+            self.reopen(namespace, allocation)
+
+    def unbook(self, namespace: str, allocation: AllocationId, usage: Usage) -> None:
+        """Count a booking no longer."""
+        self.change(namespace, usage, NOTHING)
+        self.settle(namespace, allocation)
+
+    def reopen(self, namespace: str, allocation: AllocationId) -> None:
+        """A booking is no longer bound."""
+        self._open.setdefault(namespace, {})[allocation] = None
+
+    def settle(self, namespace: str, allocation: AllocationId) -> None:
+        """A booking is bound, or gone."""
+        known = self._open.get(namespace)
+        if known is not None:
+            known.pop(allocation, None)
+            if not known:
+                del self._open[namespace]
+
+    def change(self, namespace: str, before: Usage, after: Usage) -> None:
+        """A booking's usage changed: its GPU appeared, changed or disappeared."""
+        if before == after:
+            return
+        more = after - before
+        used = self.used(namespace) + more
+        if used == NOTHING:
+            self._used.pop(namespace, None)
+        else:
+            self._used[namespace] = used
+        if more.gpus < 0 or more.memory_mib < 0 or more.compute_permille < 0:
+            self.given_back[namespace] = None

@@ -1,0 +1,1 @@
+"""Why a request has no place, and what a place leaves."""

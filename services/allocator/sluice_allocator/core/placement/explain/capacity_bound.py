@@ -1,0 +1,176 @@
+"""
+What the whole cluster could hold when empty: whether pods that start together ever can, by counting devices.
+
+A reported shortage is certain; one that is not reported may exist, because nodes, their CPU and shares are not looked
+at. Costs one look at each class of nodes per different request, never at single GPUs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal
+
+from sluice.contracts.messages import Claim
+from sluice.contracts.quotas.usage import PERMILLE, Usage, compute_slices_of, total
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax.device_limit import devices_of
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
+from sluice_allocator.core.placement.explain.empty_gpu import most_exclusive, part_of_one
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, shape_for
+from sluice_allocator.core.placement.nodes.gpu import Gpu
+from sluice_allocator.core.placement.search.context import PASSES, SearchContext, prepare
+from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
+from sluice_allocator.core.placement.spec.place_request import PlaceRequest
+
+Kind = tuple[int, str]
+"""A kind of GPUs in a class of nodes, by its number."""
+Held = tuple[tuple[Kind, int], ...]
+"""The most devices on each kind of GPUs. Demands with the same kinds compete for them."""
+COMPARED_MAX = 64
+"""Most sets of kinds compared: more than any cluster has models."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooFew:
+    """So many pods take at least so many GPUs, or devices, and the cluster has only so many for them, free or not."""
+
+    pods: int
+    takes: int
+    there: int
+    of: Literal["GPUs", "devices"] = "GPUs"
+
+    @property
+    def short(self) -> int:
+        """How many are missing."""
+        return self.takes - self.there
+
+
+@dataclass(slots=True)
+class _Demand:
+    """The demand on one set of GPUs: devices, and the least GPUs for them."""
+
+    memory: Fraction = Fraction(0)
+    compute: Fraction = Fraction(0)
+    """Of whole GPUs, their memory slices and their compute slices."""
+    devices: int = 0
+    pods: dict[int, int] = field(default_factory=dict)
+    """Number of pods, by the number of their request."""
+
+    def add(self, claim: Claim, part: tuple[Fraction, Fraction], number: int, pods: int) -> None:
+        """Add pods whose devices each take at least these parts of a GPU."""
+        self.memory += claim.gpus * pods * part[0]
+        self.compute += claim.gpus * pods * part[1]
+        self.devices += claim.gpus * pods
+        self.pods[number] = pods
+
+
+def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, int]]) -> TooFew | None:
+    """
+    Whether even an idle cluster is too small for all of these together: each request, and its number of pods.
+
+    None where that is uncertain. Unusable GPUs count too, since they come back. Returns the largest shortage, of the
+    fewest pods.
+    """
+    there = _there(cluster)
+    of_kinds: dict[frozenset[Kind], _Demand] = {}
+    of_specs: dict[Held, _Demand] = {}
+    for number, (request, pods) in enumerate(together):
+        context = prepare(cluster, request, frozenset())
+        for claim, spec in zip(request.claims, context.specs, strict=True):
+            samples = _samples(context) if is_exclusive_only(claim) else {}
+            most = _most(context, spec, samples)
+            if most:
+                parts = [part_of_one(spec, samples[kind], substitute=request.substitute) for kind in most]
+                part = min(memory for memory, _ in parts), min(compute for _, compute in parts)
+                for demand in (
+                    of_kinds.setdefault(frozenset(most), _Demand()),
+                    of_specs.setdefault(tuple(most.items()), _Demand()),
+                ):
+                    demand.add(claim, part, number, pods)
+    found = [*_short_of_gpus(of_kinds, there), *_short_of_devices(of_specs, there)]
+    return max(found, key=lambda each: (each.short, -each.pods), default=None)
+
+
+def _there(cluster: ClusterState) -> dict[Kind, int]:
+    """The number of GPUs of each kind, usable or not."""
+    counted: dict[Kind, int] = {}
+    for group in cluster.index.classes.values():
+        for shape in group.shapes.values():
+            for gpu, each in shape.gpus:
+                kind = (group.number, gpu.kind)
+                counted[kind] = counted.get(kind, 0) + each * shape.nodes
+    return counted
+
+
+def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind, int]) -> Iterable[TooFew]:
+    """For each set of kinds: what nothing else can serve has to fit there."""
+    everything: frozenset[Kind] = frozenset().union(*demands)
+    for kinds in dict.fromkeys([everything, *list(demands)[:COMPARED_MAX]]):
+        inside = [demand for of, demand in demands.items() if of <= kinds]
+        memory = sum((demand.memory for demand in inside), Fraction(0))
+        gpus = max(memory, sum((demand.compute for demand in inside), Fraction(0)))
+        pods = {number: many for demand in inside for number, many in demand.pods.items()}
+        found = TooFew(sum(pods.values()), -(-gpus.numerator // gpus.denominator), sum(there[kind] for kind in kinds))
+        if found.short > 0:
+            yield found
+
+
+def _short_of_devices(
+    demands: dict[tuple[tuple[Kind, int], ...], _Demand], there: Mapping[Kind, int]
+) -> Iterable[TooFew]:
+    """For each want: its devices have to fit on all GPUs that could serve it."""
+    for most, demand in demands.items():
+        room = sum(there[kind] * held for kind, held in most)
+        found = TooFew(sum(demand.pods.values()), demand.devices, room, "devices")
+        if found.short > 0:
+            yield found
+
+
+def _samples(context: SearchContext) -> dict[Kind, Gpu]:
+    """A GPU of each kind on which the pod's exclusive devices could be."""
+    return {
+        (group.number, gpu.kind): gpu
+        for group in context.cluster.index.classes.values()
+        if "exclusive" in group.modes and context.why_not(group) in {None, *PASSES}
+        for shape in group.shapes.values()
+        for gpu, _ in shape.gpus
+    }
+
+
+def _most(context: SearchContext, spec: DeviceSpec, samples: Mapping[Kind, Gpu]) -> dict[Kind, int]:
+    """The most devices for a want on each kind of GPU, of those that hold any."""
+    found = {kind: most_exclusive(spec, gpu, substitute=context.request.substitute) for kind, gpu in samples.items()}
+    return {kind: most for kind, most in found.items() if most}
+
+
+def least_usage(cluster: ClusterState, claims: tuple[Claim, ...]) -> Usage:
+    """The least usage of these claims on any model seen. Costs a look at each model."""
+    return total(_least_of(cluster, claim) for claim in claims)
+
+
+def _least_of(cluster: ClusterState, claim: Claim) -> Usage:
+    """The least of each dimension, a lower bound that no single place need reach."""
+    ways = list(_ways(cluster, claim))
+    gpus = devices_of(claim)
+    if not ways:
+        return Usage(gpus)
+    each = Usage(1, min(way.memory_mib for way in ways), min(way.compute_permille for way in ways))
+    if claim.shares_percent is not None:
+        return Usage(gpus, each.memory_mib, each.compute_permille)
+    return Usage(gpus, gpus * each.memory_mib, gpus * each.compute_permille)
+
+
+def _ways(cluster: ClusterState, claim: Claim) -> Iterator[Usage]:
+    """The usage of one device of a claim, on each model and in each mode; for shares, the certain part."""
+    if claim.shares_percent is not None or claim.modes != ("exclusive",):
+        yield Usage(1, claim.memory_mib or 1, 1)
+    if claim.shares_percent is not None or "exclusive" not in claim.modes:
+        return
+    for model in cluster.models():
+        for mig in (True, False):
+            shape = shape_for(model, claim, cluster.rules, mig=mig)
+            if isinstance(shape, Profile):
+                yield Usage(1, shape.memory_mib, shape.compute_slices * PERMILLE)
+            elif not isinstance(shape, WaitReason):
+                yield Usage(1, model.memory_mib, compute_slices_of(model) * PERMILLE)

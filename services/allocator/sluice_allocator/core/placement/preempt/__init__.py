@@ -1,0 +1,1 @@
+"""Finds the pods to evict so that a request has a place."""

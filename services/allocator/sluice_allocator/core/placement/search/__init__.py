@@ -1,0 +1,1 @@
+"""Finds the best place for a request."""
