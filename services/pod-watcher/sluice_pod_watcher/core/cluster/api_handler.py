@@ -172,10 +172,13 @@ class ApiHandler:
             self._context.republish_nodes()
 
     def _result(self, event: PatchDone | PatchRefused | PodEvicted | EvictionRefused, now: float) -> None:
-        record = self._context.pod_store.records.get(event.uid)
+        pod_reconciler = self._context.pod_reconciler
+        request = event.uid
+        if isinstance(event, (PodEvicted, EvictionRefused)):
+            request = pod_reconciler.evicting_for.pop(event.uid, event.uid)
+        record = self._context.pod_store.records.get(request)
         if record is None:
             return
-        pod_reconciler = self._context.pod_reconciler
         match event:
             case PatchDone(step="condition"):
                 pod_reconciler.told(record, now)
@@ -186,11 +189,11 @@ class ApiHandler:
             case PatchRefused():
                 pod_reconciler.patch_refused(record, event, now)
             case PodEvicted():
-                pod_reconciler.evicted(record)
+                pod_reconciler.evicted(record, event.uid)
             case EvictionRefused():
                 pod_reconciler.eviction_refused(record, event, now)
         if isinstance(event, PatchDone):
             self._seen(event.pod, now)
         if isinstance(event, (PatchDone, PatchRefused)) and event.step != "condition":
             self._context.pod_store.due[event.uid] = None  # its message may have waited for this
-        self._context.to_reconcile[event.uid] = None
+        self._context.to_reconcile[request] = None
