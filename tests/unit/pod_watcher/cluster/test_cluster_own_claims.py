@@ -504,7 +504,7 @@ def test_after_a_restart_the_request_on_the_bus_goes_first(shared, new, order):
 
 @pytest.mark.parametrize("first", ["runs", "is deleted before"])
 def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared, first):
-    """The preemptor would wait for pods that nothing ends; and their replacements wait, or they would keep the slice."""
+    """The preemptor would wait for pods that nothing ends; so would it for their replacements, which wait."""
     grant(shared, "u1", "gpus.gpu")
     shared.pass_time(2)
     if first != "runs":
