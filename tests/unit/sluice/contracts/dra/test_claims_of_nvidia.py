@@ -267,8 +267,8 @@ def test_what_cannot_be_done_to_the_letter_is_said():
         "turns: its containers take turns at the driver's own pace; interval Long is not set",
         "limits: a share with these limits, beside others of the namespace and user; each process has them",
         (
-            "mig: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class sluice.dev "
-            "with mode mps and memory"
+            "mig: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class "
+            "sluice.dev with mode mps and memory"
         ),
     )
 
