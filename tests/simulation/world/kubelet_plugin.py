@@ -37,7 +37,8 @@ class KubeletPlugin:
 
     A call comes late, is repeated (as by a kubelet that was restarted), or its answer is lost, and Unprepare may be
     lost for good, or come before the end (a kubelet's reconcile loop, for a pod that was deleted by force). One claim
-    has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go), but for that of a kubelet that was restarted meanwhile. After a reboot nothing counts as prepared.
+    has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go), but for that of a kubelet that was restarted
+    meanwhile. After a reboot nothing counts as prepared.
     """
 
     def __init__(self, clockwork: VirtualClock, machines: dict[str, Machine], trace: Trace) -> None:
