@@ -115,7 +115,7 @@ def test_an_image_that_asks_for_all_gpus_sees_only_its_own(installed: Cluster, n
 
 
 def test_the_claim_says_where_its_devices_are_and_who_has_them(installed: Cluster, namespace: str) -> None:
-    """Allocated with its time and reserved for its pod in one; the kubelet shows each device's health in the pod."""
+    """Allocated with its time and reserved for its pod in one."""
     create(installed, namespace, [pod("one", SMALL)])
     found = until_ready(installed, namespace, ["one"])["one"]
     claim = handed_over.claim_of(installed, found)
@@ -132,12 +132,28 @@ def test_the_claim_says_where_its_devices_are_and_who_has_them(installed: Cluste
     )
     assert not gpu_pods.granted(found)
 
-    def shown() -> list[str]:
-        (status,) = pods(installed, namespace)["one"]["status"]["containerStatuses"]
-        return [one["health"] for each in status.get("allocatedResourcesStatus", []) for one in each["resources"]]
 
-    if int(installed.minor.partition(".")[2]) >= HEALTH_SINCE:
-        until("its device is shown as healthy", lambda: shown() == ["Healthy"])
+def test_an_xid_is_in_the_status_of_the_pod_that_has_the_device(installed: Cluster, namespace: str) -> None:
+    """Its owner sees why the program fails; and that the GPU is well again after a reset."""
+    if int(installed.minor.partition(".")[2]) < HEALTH_SINCE:
+        pytest.skip(f"Kubernetes {installed.minor} shows no health of devices")
+    create(installed, namespace, [pod("one", SMALL)])
+    node = until_ready(installed, namespace, ["one"])["one"]["spec"]["nodeName"]
+
+    def shown() -> list[tuple[str, str]]:
+        (status,) = pods(installed, namespace)["one"]["status"]["containerStatuses"]
+        of_all = [one for each in status.get("allocatedResourcesStatus", []) for one in each["resources"]]
+        return [(each["health"], each.get("message", "")) for each in of_all]
+
+    until("its device is shown as healthy", lambda: shown() == [("Healthy", "")] or Unmet(shown()))
+    (place,) = gpu_pods.slices(installed, namespace)
+    with breaking.xid(installed, node, place["gpu"], 79):
+        found = until(
+            "its device is shown as unhealthy",
+            lambda: [why for health, why in shown() if health == "Unhealthy"] or Unmet(shown()),
+        )
+        assert "Xid 79" in found[0], found
+    until("its device is shown as healthy again", lambda: shown() == [("Healthy", "")] or Unmet(shown()))
 
 
 def test_a_gang_gets_its_devices_whole_or_none(installed: Cluster, namespace: str) -> None:
