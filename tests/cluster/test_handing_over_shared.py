@@ -3,7 +3,7 @@
 import pytest
 from cluster import gpu_pods, handed_over, judging, objects
 from cluster.gpu_pods import IGNORES_TERM, Json, create, delete, is_granted, is_ready, pod, pods, until_ready
-from cluster.handed_over import inside, looking
+from cluster.handed_over import inside, instances, looking
 from cluster.harness.cluster import Cluster
 from cluster.waiting import Unmet, until
 
@@ -102,7 +102,11 @@ def test_pods_of_a_template_have_a_device_each(installed: Cluster, namespace: st
     found = until_ready(installed, namespace, [*names, "plain"])
     without = inside(installed, namespace, "plain")
     seen = [handed_over.check(installed, found[name], without, request="gpu") for name in names]
-    assert len({found[name]["spec"]["nodeName"] for name in names}) == 2 or not seen[0].devices & seen[1].devices
+    own = [
+        (found[name]["spec"]["nodeName"], frozenset(instances(each))) for name, each in zip(names, seen, strict=True)
+    ]
+    assert len({*own}) == len(names)
+    assert {len(each) for _, each in own} == {2}
     assert sorted(gpu_pods.places(installed, namespace).values()) == [["2g.10gb"], ["2g.10gb"]]
     judging.check(installed)
 
