@@ -84,7 +84,11 @@ async def _start(kube: Cluster, pod: Json, plugin: ClaimKubelet) -> None:
     made = {each["name"]: each["resourceClaimName"] for each in pod["status"].get("resourceClaimStatuses", [])}
     for each in pod["spec"].get("resourceClaims", []):
         claim = each.get("resourceClaimName") or made[each["name"]]
-        found = (await kube.get(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{claim}")).body
+        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{claim}"
+        # The server's authorizer knows a moment later than the watch that the pod is on this node.
+        found = (await kube.until(lambda path=path: kube.get(path), lambda reply: reply.code in (200, ABSENT))).body
+        if found["kind"] != "ResourceClaim":
+            return  # it was removed with its pod
         if any(one["driver"] == DRIVER for one in found["status"]["allocation"]["devices"]["results"]):
             answer = (await plugin.prepare(found["metadata"]["uid"]))[found["metadata"]["uid"]]
             assert not answer.error, answer.error
