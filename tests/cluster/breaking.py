@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,20 @@ def reboot(cluster: Cluster, worker: str) -> None:
     Its /run is empty and its MIG instances are gone, as on real GPUs; its disks are kept.
     """
     cluster.reboot(worker, meanwhile=lambda: _reboot_gpus(cluster, worker))
+
+
+@contextlib.contextmanager
+def xid(cluster: Cluster, worker: str, gpu: str, number: int) -> Iterator[None]:
+    """The driver reports an error of a GPU meanwhile."""
+    hardware = HardwareFile(hardware_path(cluster.node(worker).box.kept["/var/lib/sluice"], worker))
+    with hardware.changing() as found:
+        (index,) = [each.index for each in found.gpus if each.uuid == gpu]
+        found.faults.xid, found.faults.xid_gpu = number, index
+    try:
+        yield
+    finally:
+        with hardware.changing() as found:
+            found.faults.xid = 0
 
 
 def is_node_ready(cluster: Cluster, worker: str) -> bool:

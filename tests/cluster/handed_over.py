@@ -59,6 +59,11 @@ def inside(cluster: Cluster, namespace: str, name: str, of: str = "main") -> Ins
     return Inside.of(until(f"{of} of {name} has looked around", look))
 
 
+def instances(seen: Inside) -> set[str]:
+    """Capability files: two of each MIG device."""
+    return {each for each in seen.devices if "/nvidia-cap" in each}
+
+
 def claims(cluster: Cluster, namespace: str | None = None) -> list[Json]:
     """ResourceClaims of a namespace or of all."""
     where = f"--namespace={namespace}" if namespace else "--all-namespaces"

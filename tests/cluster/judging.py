@@ -15,6 +15,7 @@ from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 _POD_UID = re.compile(r"/pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})/")
+_CLAIM = re.compile(r" /run/sluice/claims/([0-9a-f-]{36})\.json ")
 _VARIABLE = b"NVIDIA_VISIBLE_DEVICES="
 _SHARED = b"CUDA_MPS_PIPE_DIRECTORY="
 _CAPABILITY = "nvidia-cap"
@@ -25,7 +26,8 @@ _LOOK_S = 0.3
 
 def holders(cluster: Cluster) -> dict[str, dict[str, set[int]]]:
     """
-    Device -> UID of a pod -> its live processes that see the device, on all machines of the cluster.
+    Device -> UID of a pod -> its live processes that see the device, on all machines of the cluster. Pods that share a
+    ResourceClaim count as one, by that claim's UID.
 
     A process sees what its environment names (tickets), and what /dev of its container has (ResourceClaims). There a
     device that no GPU has any more is `MACHINE nvidia-capN`. Shares of a device are left out.
@@ -40,6 +42,7 @@ def holders(cluster: Cluster) -> dict[str, dict[str, set[int]]]:
                 continue
             environment = (folder / "environ").read_bytes().split(b"\0")
             capabilities = _capabilities(folder)
+            claim = _CLAIM.search((folder / "mountinfo").read_text())
         except OSError:  # the process has ended
             continue
         if any(each.startswith(_SHARED) for each in environment):
@@ -54,7 +57,7 @@ def holders(cluster: Cluster) -> dict[str, dict[str, set[int]]]:
         instances = there.get(machine[1], {})
         named |= {instances.get(each, f"{machine[1]} {_CAPABILITY}{each}") for each in capabilities}
         for uuid in named:
-            found[uuid][uid[1].replace("_", "-")].add(int(folder.name))
+            found[uuid][claim[1] if claim else uid[1].replace("_", "-")].add(int(folder.name))
     return {uuid: dict(each) for uuid, each in found.items()}
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cluster import breaking, gpu_pods, handed_over, judging
 from cluster.gpu_pods import container, create, is_ready, pod, pods, until_pods, until_ready
-from cluster.handed_over import Inside, inside, looking
+from cluster.handed_over import Inside, inside, instances, looking
 from cluster.harness.cluster import Cluster
 from cluster.images.archive import Image, write_archive
 from cluster.images.small import busybox_image
@@ -18,7 +18,7 @@ SHARE = {"sluice.dev/mode": "mps", "sluice.dev/memory": "2Gi"}
 FRACTION = {"sluice.dev/sm-partition": "20", "sluice.dev/memory": "4Gi"}
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-WAVES, IN_A_WAVE = 5, 20
+PODS = 300
 HEALTH_SINCE = 36
 """The minor version of Kubernetes that shows the health of devices without a feature gate (ResourceHealthStatus)."""
 pytestmark = [
@@ -43,11 +43,6 @@ def with_variable(cluster: Cluster, folder: Path, variable: str) -> str:
     write_archive([other], folder / "image.tar")
     cluster.import_images(folder / "image.tar")
     return other.name
-
-
-def instances(seen: Inside) -> set[str]:
-    """Capability files: two of each MIG device."""
-    return {each for each in seen.devices if "/nvidia-cap" in each}
 
 
 def test_each_container_has_what_its_cdi_file_says(installed: Cluster, namespace: str) -> None:
@@ -115,7 +110,7 @@ def test_an_image_that_asks_for_all_gpus_sees_only_its_own(installed: Cluster, n
 
 
 def test_the_claim_says_where_its_devices_are_and_who_has_them(installed: Cluster, namespace: str) -> None:
-    """Allocated with its time and reserved for its pod in one; the kubelet shows each device's health in the pod."""
+    """Allocated with its time and reserved for its pod in one."""
     create(installed, namespace, [pod("one", SMALL)])
     found = until_ready(installed, namespace, ["one"])["one"]
     claim = handed_over.claim_of(installed, found)
@@ -132,12 +127,28 @@ def test_the_claim_says_where_its_devices_are_and_who_has_them(installed: Cluste
     )
     assert not gpu_pods.granted(found)
 
-    def shown() -> list[str]:
-        (status,) = pods(installed, namespace)["one"]["status"]["containerStatuses"]
-        return [one["health"] for each in status.get("allocatedResourcesStatus", []) for one in each["resources"]]
 
-    if int(installed.minor.partition(".")[2]) >= HEALTH_SINCE:
-        until("its device is shown as healthy", lambda: shown() == ["Healthy"])
+def test_an_xid_is_in_the_status_of_the_pod_that_has_the_device(installed: Cluster, namespace: str) -> None:
+    """Its owner sees why the program fails; and that the GPU is well again after a reset."""
+    if int(installed.minor.partition(".")[2]) < HEALTH_SINCE:
+        pytest.skip(f"Kubernetes {installed.minor} shows no health of devices")
+    create(installed, namespace, [pod("one", SMALL)])
+    node = until_ready(installed, namespace, ["one"])["one"]["spec"]["nodeName"]
+
+    def shown() -> list[tuple[str, str]]:
+        (status,) = pods(installed, namespace)["one"]["status"]["containerStatuses"]
+        of_all = [one for each in status.get("allocatedResourcesStatus", []) for one in each["resources"]]
+        return [(each["health"], each.get("message", "")) for each in of_all]
+
+    until("its device is shown as healthy", lambda: shown() == [("Healthy", "")] or Unmet(shown()))
+    (place,) = gpu_pods.slices(installed, namespace)
+    with breaking.xid(installed, node, place["gpu"], 79):
+        found = until(
+            "its device is shown as unhealthy",
+            lambda: [why for health, why in shown() if health == "Unhealthy"] or Unmet(shown()),
+        )
+        assert "Xid 79" in found[0], found
+    until("its device is shown as healthy again", lambda: shown() == [("Healthy", "")] or Unmet(shown()))
 
 
 def test_a_gang_gets_its_devices_whole_or_none(installed: Cluster, namespace: str) -> None:
@@ -195,14 +206,14 @@ def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster
 
 def test_a_burst_of_small_pods_runs_in_waves(installed: Cluster, namespace: str) -> None:
     """More than there is room for, all at once: each runs once, with a device of its own, and no claim is left."""
-    names = [f"pod-{number}" for number in range(WAVES * IN_A_WAVE)]
+    names = [f"pod-{number}" for number in range(PODS)]
     create(installed, namespace, [pod(name, SMALL, container("main", "sleep 1")) for name in names])
 
     def all_ended(found: dict[str, gpu_pods.Json]) -> bool:
         assert not (bad := [name for name, each in found.items() if each["status"].get("phase") == "Failed"]), bad
         return all(found[name]["status"].get("phase") == "Succeeded" for name in names)
 
-    until_pods(installed, namespace, "all have run", all_ended, within_s=400)
+    until_pods(installed, namespace, "all have run", all_ended, within_s=480)
     # The pods are still there: their claims are not.
     until(
         "no claim is left",

@@ -78,6 +78,8 @@ class ClusterSystem:
     """Whether each process has a session of its own (see `Process`)."""
     pods: Path | None = None
     """The tickets of a kubelet's pods: the only node looks for their processes there."""
+    kubelets: Path | None = None
+    """Holds the root directory of each node's kubelet, by its name: an agent of its own serves ResourceClaims there."""
     _processes: dict[str, Process] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _wanted: SystemSpec = field(init=False)
@@ -132,7 +134,18 @@ class ClusterSystem:
                 variables = {"SLUICE_NATS_URL": self.url, "SLUICE_DATA_DIR": str(self.data), **self._watcher_settings()}
             if self.pods is not None and launch.service == AGENT:
                 variables = {**variables, **self._kubelet_settings(self.pods)}
+            if self.kubelets is not None and launch.service == AGENT:
+                variables = {**variables, **self._claim_settings(self.kubelets, launch.name.removeprefix(f"{AGENT} "))}
             self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), variables)
+
+    def _claim_settings(self, kubelets: Path, node: str) -> dict[str, str]:
+        """Of the agent of a node whose kubelet hands devices over."""
+        root = kubelets / node
+        folders = {"KUBELET_ROOT": root, "PODS_DIR": root / "pods", "CDI_DIR": root / "cdi"}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        settings = {"ROLE": "agent", "NODES": node, **{name: str(folder) for name, folder in folders.items()}}
+        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
 
     def _kubelet_settings(self, pods: Path) -> dict[str, str]:
         """Of an agent on a node with a kubelet, whose volumes another driver serves."""
@@ -192,8 +205,12 @@ class ClusterSystem:
 
     def process(self, word: str) -> Process:
         """The one process whose name holds `word`."""
-        (found,) = [each for name, each in self._processes.items() if word in name]
+        (found,) = self.processes(word)
         return found
+
+    def processes(self, word: str) -> list[Process]:
+        """All processes whose names hold `word`."""
+        return [each for name, each in self._processes.items() if word in name]
 
     def agent_of(self, node: str) -> Process:
         """The process of one node's agent; there must be one for each node."""

@@ -19,7 +19,7 @@ from factories.cluster.played_nodes import take_pods
 from factories.processes import Process, own_environment
 from perf.burst import objects
 from perf.burst.measuring import CONTROL_PLANE, Figures, measure
-from perf.burst.variants import HAS_DRA, INSTALLED, RAISED_QPS, Placer, Scene, Variant, manifests
+from perf.burst.variants import INSTALLED, RAISED_QPS, Placer, Scene, Variant, manifests
 from perf.figures import end_in_order, machine, write_section
 
 NODES = [f"gpu-{number}" for number in range(8)]
@@ -45,8 +45,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.in_cluster:
         return _measure_all(options)
-    if "dra" in (options.placer or ()) and not HAS_DRA:
-        parser.error("--placer dra: this version of the pod-watcher has no setting hand_over")
     if why := clusters.why_impossible():
         sys.stderr.write(f"skipped: {why}\n")
         return 0
@@ -68,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _measure_all(options: argparse.Namespace) -> int:
-    placers = options.placer or [each for each in PLACERS if each != "dra" or HAS_DRA]
-    found: dict[Variant, list[Figures]] = {Variant(each, qps): [] for qps in LIMITS[options.limits] for each in placers}
+    wanted = [Variant(each, qps) for qps in LIMITS[options.limits] for each in options.placer or PLACERS]
+    found: dict[Variant, list[Figures]] = {each: [] for each in wanted}
     with _scene(clusters.find(options.in_cluster)) as scene:
         for number in range(options.rounds):
             shapes = objects.shapes(options.pods, seed=number)
@@ -115,7 +113,7 @@ def _burst(scene: Scene, variant: Variant, shapes: Sequence[str]) -> Figures:
     control_plane = scene.machines.control_plane
     control_plane.restart_controllers(client_qps=variant.client_qps)
     scene.machines.save()
-    pids = {name: control_plane.box.processes[name].pid for name in CONTROL_PLANE}
+    pids = {name: [control_plane.box.processes[name].pid] for name in CONTROL_PLANE}
     with scene.standing(variant.placer) as (ask, more):
         first = [ask(f"first-{number}", shape) for number, shape in enumerate(objects.MIX)]
         pods = [ask(f"pod-{number}", shape) for number, shape in enumerate(shapes)]

@@ -103,7 +103,7 @@ class Observer:
 
 
 async def measure(
-    kube: Cluster, first: Sequence[Json], pods: Sequence[Json], pids: Mapping[str, int], audit: Path
+    kube: Cluster, first: Sequence[Json], pods: Sequence[Json], pids: Mapping[str, Sequence[int]], audit: Path
 ) -> Figures:
     """One burst, after a few pods at first. The namespace is empty before and afterwards."""
     async with kube.opened():
@@ -161,11 +161,12 @@ def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def _cpu_s(pids: Mapping[str, int]) -> dict[str, float]:
-    """So far, of each process and what it has started."""
+def _cpu_s(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """So far, of the processes of each name and what they have started."""
     found = {}
-    for name, pid in pids.items():
-        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for name, all_of in pids.items():
+        processes = [psutil.Process(pid) for pid in all_of]
+        family = [*processes, *(child for each in processes for child in each.children(recursive=True))]
         found[name] = sum(sum(each.cpu_times()[:2]) for each in family)
     return found
 

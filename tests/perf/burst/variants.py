@@ -19,9 +19,9 @@ from factories.cluster.cluster_system import DEPLOYED, ClusterSystem
 from factories.cluster.kubernetes import Cluster, Json
 from factories.processes import Process, own_environment
 from perf.burst import objects
+from perf.burst.kubelets import kubelet_roots
 
 from sluice.runtime.nats_server.free_ports import free_ports
-from sluice_pod_watcher.settings import PodWatcherSettings
 
 Placer = Literal["tickets", "dra", "static", "partitionable"]
 RAISED_QPS = 1000
@@ -30,11 +30,10 @@ MEMORY = Path("/dev/shm")
 SERVER = f"https://127.0.0.1:{PORT}"
 ACCOUNTS = "system:serviceaccounts"
 INSTALLED = ("namespaces.yaml", "crd-gpus.yaml", "csidriver.yaml", "rbac.yaml")
-POLICIES = ("keep", "left-alone", "no-side-door", "bindings")
+POLICIES = ("keep", "left-alone", "no-side-door", "bindings", "claims")
 SERVICES = ("broker", "node-agent", "allocator", "inventory", "pod-watcher")
-Standing = tuple[Callable[[str, str], Json], dict[str, int]]
+Standing = tuple[Callable[[str, str], Json], dict[str, list[int]]]
 """Of what is up for a burst: how a pod of a name and profile asks it, and its own processes."""
-HAS_DRA = "hand_over" in PodWatcherSettings.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +102,19 @@ class Scene:
         memory = MEMORY if os.access(MEMORY, os.W_OK) else None
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sl-", dir=memory)))
-            mode = {"HAND_OVER": placer} if HAS_DRA else {}
+            mode = {"HAND_OVER": placer}
             user = "system:serviceaccount:sluice-system:sluice-pod-watcher"
             account = self.identity("pod-watcher", user, ACCOUNTS, f"{ACCOUNTS}:sluice-system")
             port, webhook = self._webhook(folder, mode)
             stack.callback(webhook.stop)
             webhook.start()
-            asked = {"gpus": objects.GPUS, "agents": 1, "role": "watch", "watcher": mode, "has_sessions": True}
+            asked = {"gpus": objects.GPUS, "agents": len(self.nodes), "role": "watch", "watcher": mode}
+            asked |= {"has_sessions": True, "kubelets": kubelet_roots(self.folder) if placer == "dra" else None}
             system = stack.enter_context(ClusterSystem(folder, account, self.nodes, **asked))
             stack.enter_context(self.applied(self._admission(port)))
             asyncio.run(self._in_effect())
-            pids = {name: system.process(name).pid for name in SERVICES} | {"webhook": webhook.pid}
-            yield objects.asking_sluice, pids
+            pids = {name: [each.pid for each in system.processes(name)] for name in SERVICES}
+            yield objects.asking_sluice, pids | {"webhook": [webhook.pid]}
 
     def _webhook(self, folder: Path, mode: Mapping[str, str]) -> tuple[int, Process]:
         """With a certificate as from cert-manager."""

@@ -703,7 +703,7 @@ CASES = (
         "P-117",
         "§7",
         "Unprepare is late or lost, and a process opens its device late.",
-        ("only Unprepare frees", "processes of claims not looked for", "pods of a claim not awaited"),
+        ("only Unprepare frees", "processes of claims not looked for", "other pods of a claim not looked for"),
     ),
     Case(
         "P-118",

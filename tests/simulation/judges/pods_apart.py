@@ -195,12 +195,19 @@ class ApartJudge:
         return not told.shut and all(at is not None and now - at > TAKEN_IN_S for at in since)
 
     def _most(self, told: Told, node: str, pod: Pod) -> int:
-        """The most pods like this one that it may believe to be on a node."""
+        """The most pods like this one that it may believe to be on a node: of its job, all are decided at once."""
         booked = {**told.ledger, **told.sent}
         booked |= {allocation: each.booking for allocation, each in self._open_entries(node)}
         names = [self._name(told, each.request) for each in booked.values() if each.node == node]
+        names += self._to_be_sent(told, pod, {each.request for each in booked.values()})
         pods = [self._pod(name) for name in names]
         return sum(each is not None and _is_like(pod, each) for each in pods)
+
+    def _to_be_sent(self, told: Told, pod: Pod, booked: set[str]) -> list[str]:
+        """The other pods of its job that have no booking yet: theirs may follow, and be on any node."""
+        groups = {asked.group.name for asked in told.requests.values() if asked.name == pod.name and asked.group}
+        others = (asked for request, asked in told.requests.items() if request not in booked)
+        return [one.name for one in others if one.name != pod.name and one.group and one.group.name in groups]
 
     def _open_entries(self, node: str) -> Iterator[tuple[str, Grant | Revoke]]:
         for allocation, entry in self._books.ledger.get(node, {}).items():

@@ -314,7 +314,10 @@ def with_cluster(plan: Plan, without: Sequence[str] = ()) -> Plan:
     handed_over = draw_handovers(Random(f"pod-watchers {plan.seed}"), plan.faults_until, without)
     more += [Fault(at, kind, target, lasts_s) for at, kind, target, lasts_s in handed_over]
     faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
-    plan = replace(plan, cluster=True, watchers=2 if handed_over else 1, faults=faults)
+    # What a folder's pods ask for by claims, its admission adds: a cluster's asks as its pods do.
+    plain = {"by_claim": False, "alternatives": (), "one_gpu": False, "shares_claim": False}
+    pods = tuple(replace(life, pod=replace(life.pod, **plain)) for life in plan.pods)  # type: ignore[arg-type]
+    plan = replace(plan, pods=pods, hands_over=(), cluster=True, watchers=2 if handed_over else 1, faults=faults)
     return with_kube_claims(plan, without)
 
 

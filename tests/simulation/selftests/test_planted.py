@@ -27,7 +27,7 @@ FOUND_AT = {
     "journal trusted for CDI files": 2,
     "CDI files not compared": 2,
     "one answer to two calls": 2,
-    "pods of a claim not awaited": 1,
+    "other pods of a claim not looked for": 1,
     "booked pods not counted as peers": 1,
     "empty hosts ignored for spread": 9,
     "nothing adopted": 7,

@@ -12,6 +12,7 @@ from simulation.world.broker import Broker
 from simulation.world.device_steps import found_homes, found_marks, home_of, marks_of, on_marked_gpu, on_mps
 from simulation.world.hardware import DeviceRefusedError, Gpu, Machine, Ticket
 from simulation.world.host import Host
+from simulation.world.kubelet_plugin import SHARED
 from simulation.world.mps_daemons import MPS_ROOT
 from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
@@ -488,11 +489,12 @@ class AgentHost(Host):
             return DeviceRefused(instruction.token, DeviceErrorKind(refused.kind), refused.why)
 
     def _tenants(self, instruction: ListTenants) -> Event:
-        """Who is in the pod's cgroup; now and then that cannot be seen."""
+        """Who is in the pod's cgroup, or has a claim's file mounted; now and then that cannot be seen."""
         if self.dice.random() < UNSEEN:
             return TenantsUnseen(instruction.token, "too many open files")
         owner = instruction.owner
-        left = self.machine.of_pod(owner) if self.machine.pod_of(owner) == owner else []
+        is_found = self.machine.pod_of(owner) == owner or f"{owner}{SHARED}" in instruction.claims
+        left = self.machine.of_pod(owner) if is_found else []
         return TenantsListed(instruction.token, tuple(PodProcess(process.pid, "python") for process in left))
 
     def _mps(self, instruction: MpsInstruction) -> Event:

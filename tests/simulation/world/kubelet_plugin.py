@@ -11,8 +11,11 @@ from simulation.world.virtual_clock import VirtualClock
 from sluice_node_agent.core.instructions import AnswerCall
 
 RESTART_S = 0.5
-ANSWER_LOST, LATE, REPEATED, TWICE, UNPREPARE_LOST = 0.05, 0.15, 0.2, 0.1, 0.15
-"""How often a kubelet loses an answer, calls late, prepares again, calls twice at a time, and never unprepares."""
+ANSWER_LOST, LATE, REPEATED, TWICE, UNPREPARE_LOST, TOO_EARLY = 0.05, 0.15, 0.2, 0.1, 0.15, 0.3
+"""
+How often a kubelet loses an answer, calls late, prepares again, calls twice at a time, never unprepares, and does so
+before the containers have ended.
+"""
 LATE_S, REPEATED_AFTER_S = 6.0, 8.0
 
 
@@ -33,8 +36,9 @@ class KubeletPlugin:
     they have ended.
 
     A call comes late, is repeated (as by a kubelet that was restarted), or its answer is lost, and Unprepare may be
-    lost for good. One claim has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go), but for that of a
-    kubelet that was restarted meanwhile. After a reboot nothing counts as prepared.
+    lost for good, or come before the end (a kubelet's reconcile loop, for a pod that was deleted by force). One claim
+    has one call at a time (kubernetes, pkg/kubelet/cm/dra/manager.go), but for that of a kubelet that was restarted
+    meanwhile. After a reboot nothing counts as prepared.
     """
 
     def __init__(self, clockwork: VirtualClock, machines: dict[str, Machine], trace: Trace) -> None:
@@ -93,6 +97,11 @@ class KubeletPlugin:
 
         self._call(machine, claim, answered, prepare=True)
 
+    def forget(self, claim: str) -> None:
+        """The pod's object is gone, maybe by force: now and then its use is ended while its containers run."""
+        if self.dice.random() < TOO_EARLY:
+            self.unprepare(claim)
+
     def unprepare(self, claim: str) -> None:
         """The containers of the pod have ended."""
         self._over[claim] = None
@@ -108,7 +117,7 @@ class KubeletPlugin:
         if machine is None:
             return  # never prepared: the kubelet knows nothing of it
         self._prepared.pop(claim, None)
-        if self.dice.random() < UNPREPARE_LOST and not claim.endswith(SHARED):  # nothing else tells its end
+        if self.dice.random() < UNPREPARE_LOST:
             self.trace.tell("kubelet", "unprepare is lost", claim, machine.node)
             return
 

@@ -188,6 +188,8 @@ class Kubelets:
             if request in self.claims:
                 self.plugin.unprepare(self.claims[request])
 
+        if request in self.claims:
+            self.plugin.forget(self.claims[request])
         self.clockwork.after(pod.lingers_s, stop)
 
     def owners_by_claim(self) -> set[str]:

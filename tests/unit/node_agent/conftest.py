@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -488,9 +489,10 @@ class Node:
                 except OSError as error:
                     return TicketRefused(token, str(error))
                 return TicketMade(token)
-            case ListTenants(token=token, owner=owner):
+            case ListTenants(token=token):
+                found = (self.pods.get(each, ()) for each in (instruction.owner, *instruction.claims))
                 unseen = self.unseen
-                return TenantsUnseen(token, unseen) if unseen else TenantsListed(token, self.pods.get(owner, ()))
+                return TenantsUnseen(token, unseen) if unseen else TenantsListed(token, tuple(chain(*found)))
             case CompareTickets(token=token, tickets=tickets):
                 return TicketsCompared(token, self.tickets.wrong_of(tickets))
             case RemoveTicket(token=token, ticket=ticket):

@@ -6,8 +6,8 @@ from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
 
 from sluice.contracts.dra.names import cdi_device, device_names
-from sluice.contracts.messages import ResourceClaimRef, SliceGone, SliceQuarantined, SliceReady
-from sluice_node_agent.core.events import HandOverChanged, PodProcess, QuarantineReleased
+from sluice.contracts.messages import ResourceClaimRef, SliceGone, SliceReady
+from sluice_node_agent.core.events import HandOverChanged, PodProcess
 from sluice_node_agent.core.instructions import (
     AnswerCall,
     CdiDevice,
@@ -480,20 +480,21 @@ def test_nothing_follows_a_slices_last_record(node):
 
 
 @pytest.mark.parametrize("at", [INSTANCE, WHOLE], ids=["instance", "whole GPU"])
-def test_a_claim_of_several_pods_is_kept_until_the_last_has_ended(node, at):
-    """Not all of its pods are known here: only the kubelet knows the last."""
+def test_a_claim_of_several_pods_is_kept_until_no_process_of_any_is_left(node, at):
+    """One that was deleted by force opens its device later: the kubelet has unprepared the claim meanwhile."""
     booking = _booking(node, at=at, shared=True)
     _ready(node, booking)
     node.prepare("u1")
     node.work()
+    node.pods["u1"] = LEFT  # of another pod than the one that asked
+    node.unprepare("u1")
     node.order(node.revoke(booking))
     node.work()
-    for _ in range(60):
+    node.tick()
+    assert not isinstance(node.word("a1"), SliceGone)
+    del node.pods["u1"]
+    for _ in range(3):
         node.tick()
-    assert isinstance(node.word("a1"), SliceQuarantined)
-    assert "the kubelet has not ended its use yet" in node.word("a1").message
-    node.unprepare("u1")
-    node.work()
     assert isinstance(node.word("a1"), SliceGone)
 
 
@@ -507,20 +508,6 @@ def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
     node.work()
     node.tick()
     assert not isinstance(node.word("a1"), SliceGone)
-
-
-def test_an_operator_can_end_the_wait_for_a_kubelet(node):
-    """A kubelet that lost its state never ends the use of a shared claim."""
-    booking = _booking(node, shared=True)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    for _ in range(60):
-        node.tick()
-    node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_a_journal_of_an_older_version_is_read(node):

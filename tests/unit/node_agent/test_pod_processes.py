@@ -11,10 +11,11 @@ from factories.cluster.pod_cgroups import CGROUPS, names_of, pod_cgroups
 
 from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.dra.cdi_files import file_name
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner.pod_processes import PodProcesses
 
-UID = str(uuid4())
+UID, OTHER = str(uuid4()), str(uuid4())
 """Real processes in real cgroups: those of a test that runs beside this one are not its own."""
 
 
@@ -61,6 +62,20 @@ async def test_a_node_inside_a_container_is_known_by_its_kubelet(threads, tmp_pa
     """Kind and k3d: not the machine's own namespace, and yet all that the kubelet starts is seen."""
     pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "kubelet"), threads, has_kubelet=True)
     assert await pods.left_of(UID) == ()
+
+
+async def test_processes_of_all_pods_with_a_claim_are_found_by_its_file(threads, tmp_path):
+    """A pod that the agent does not know may open the device late; the file was written again, or is gone."""
+    processes = _fake(tmp_path, "pid:[4026532000]", "kubelet", "sleep", "other")
+    name = f"/cdi/{file_name('claim-1')}"
+    for pid, cgroup, root in ((1, "0::/", name), (2, f"0::/kubepods/pod{UID}/c", f"{name}//deleted"), (3, "0::/", "/")):
+        (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
+        (tmp_path / f"{pid}/cgroup").write_text(cgroup)
+        mounts = f"36 35 0:24 / /dev rw\n37 35 0:25 {root} /run/sluice/claims/claim-1.json ro - tmpfs tmpfs rw\n"
+        (tmp_path / f"{pid}/task/{pid}/mountinfo").write_text(mounts)
+    pods = PodProcesses(processes, threads, has_kubelet=True)
+    assert await pods.left_of(OTHER, ("claim-1",)) == (PodProcess(2, "sleep"),)
+    assert await pods.left_of(OTHER, ("claim-2",)) == ()
 
 
 async def test_without_proc_nothing_is_concluded(threads, tmp_path):

@@ -8,6 +8,7 @@ NVIDIA's configuration of a device in a ResourceClaim or DeviceClass: how the co
 from dataclasses import dataclass
 
 from sluice.contracts.dra.fields import Fields
+from sluice.contracts.dra.names import DEVICE_CLASS
 from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.source_text import SourceValue, is_null, source_text_of
 
@@ -23,6 +24,7 @@ _ELSEWHERE = {
 _STRATEGIES = ("TimeSlicing", "MPS")
 _INTERVALS = ("Default", "Short", "Medium", "Long")
 _MIB = 1024**2
+_SHARE_INSTEAD = f"class {DEVICE_CLASS} with mode mps and memory, or mode fractional with sm-partition; or no limits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +71,19 @@ def read_config(parameters: Fields, devices: int) -> Sharing:
 
 
 def _mps(kind: str, config: Fields, devices: int) -> Sharing:
+    share_of = "defaultActiveThreadPercentage"
     per_device = "defaultPerDevicePinnedMemoryLimit"
     limit = "defaultPinnedDeviceMemoryLimit"
-    config.only(("defaultActiveThreadPercentage", limit, per_device, "multiUser"))
+    config.only((share_of, limit, per_device, "multiUser"))
     if config.truth("multiUser"):
         why = "Sluice serves one user with an MPS server"
         right = "no multiUser, and the same runAsUser in all containers"
         raise config.at("multiUser").wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
-    percent = config.whole("defaultActiveThreadPercentage", 1, 100)
+    for key in (share_of, limit, per_device) if kind == MIG_CONFIG else ():
+        if config.has(key):
+            why = "a MIG device of a named profile has no MPS server: Sluice chooses the instances in which shares live"
+            raise config.at(key).wrong(RefusalReason.UNSUPPORTED_KEY, why, _SHARE_INSTEAD)
+    percent = config.whole(share_of, 1, 100)
     of_all = _limit_mib(config, limit)
     limits = [of_all] * devices
     each = config.inside(per_device)

@@ -184,8 +184,8 @@ def _shape_claim(asked: Asked, base: Claim, shape: Shape, configs: Sequence[_Giv
         return claim
     if shape.profile is not None:
         context.warnings.add(
-            f"{asked.name}: its containers take turns on the MIG device, without MPS and its limits; for limits, class "
-            f"{DEVICE_CLASS} with sm-partition or memory"
+            f"{asked.name}: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class "
+            f"{DEVICE_CLASS} with mode mps and memory"
         )
         return claim
     if sharing.percent is None and sharing.memory_mib is None:

@@ -41,6 +41,8 @@ class PodManifest:
     """By ResourceClaims: instead of the request's claims, in this order."""
     same_gpu: tuple[tuple[str, ...], ...] = ()
     """By ResourceClaims: containers of its claims whose devices must be on one GPU."""
+    by_claim: bool = False
+    """Whether it asks by ResourceClaims of its own."""
 
 
 def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:

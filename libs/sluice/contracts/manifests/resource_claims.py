@@ -164,6 +164,7 @@ def with_request(
         warnings=(*found.warnings, *unknown_demands(spec)),
         alternatives=asked.alternatives,
         same_gpu=asked.same_gpu,
+        by_claim=True,
     )
     return asking(read, asked.claims)
 

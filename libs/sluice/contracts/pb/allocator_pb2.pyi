@@ -66,7 +66,7 @@ ADJUST_REFUSAL_QUOTA_EXCEEDED: AdjustRefusal
 ADJUST_REFUSAL_NOT_NOW: AdjustRefusal
 
 class SimulateRequest(_message.Message):
-    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts", "labels")
+    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts", "labels", "same_gpu", "by_claim")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,8 @@ class SimulateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    SAME_GPU_FIELD_NUMBER: _ClassVar[int]
+    BY_CLAIM_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     annotations: _containers.ScalarMap[str, str]
@@ -97,7 +99,15 @@ class SimulateRequest(_message.Message):
     priority: int
     never_preempts: bool
     labels: _containers.ScalarMap[str, str]
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    same_gpu: _containers.RepeatedCompositeFieldContainer[OneGpu]
+    by_claim: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ..., same_gpu: _Optional[_Iterable[_Union[OneGpu, _Mapping]]] = ..., by_claim: _Optional[bool] = ...) -> None: ...
+
+class OneGpu(_message.Message):
+    __slots__ = ("containers",)
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, containers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ContainerAsk(_message.Message):
     __slots__ = ("name", "limits", "requests", "run_as_user", "driver_capabilities")

@@ -9,9 +9,14 @@ from sluice.contracts.request_syntax.pod_request import ContainerRequest
 
 def written_claims(claims: Sequence[Claim]) -> tuple[dict[str, str], tuple[ContainerRequest, ...]]:
     """Annotations, and the containers that they are for: those of the claims, with `.` for `/`."""
-    named = [(claim.container.replace("/", "."), claim) for claim in claims]
+    named = [(written_name(claim.container), claim) for claim in claims]
     keys = {f"{name}.{SLUICE}/{key}": text for name, claim in named for key, text in _keys(claim)}
     return keys, tuple(ContainerRequest(name, uid=claim.uid) for name, claim in named)
+
+
+def written_name(container: str) -> str:
+    """A claim's `container` as the name of a container, which has no `/`."""
+    return container.replace("/", ".")
 
 
 def _keys(claim: Claim) -> Iterator[tuple[str, str]]:

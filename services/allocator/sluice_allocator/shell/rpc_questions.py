@@ -39,6 +39,8 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
         labels=dict(request.labels),
         priority=request.priority,
         preempts=not request.never_preempts,
+        same_gpu=tuple(tuple(each.containers) for each in request.same_gpu),
+        by_claim=request.by_claim,
     )
 
 

@@ -116,11 +116,13 @@ class ListTenants:
     """
     List all processes of a pod, also those that hold no device (yet) -> TenantsListed, or TenantsUnseen.
 
-    `owner` is the pod's UID. A pod without a cgroup on this machine has none.
+    `owner` is the pod's UID. A pod without a cgroup on this machine has none. `claims` are UIDs of ResourceClaims that
+    other pods use as well: the processes of all their containers are listed, too.
     """
 
     token: int
     owner: str
+    claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,11 +265,16 @@ class CdiPart:
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """What one request of a claim hands over. `name` is its device's in the claim's allocation."""
+    """
+    What one request of a claim hands over. `name` is its device's in the claim's allocation.
+
+    `shared`: its containers are to be found by the claim, as not all of their pods are known (`ListTenants`).
+    """
 
     name: str
     container: ContainerDevices
     parts: tuple[CdiPart, ...]
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ _NOTHING_TO_SEE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EAC
 """It is gone (also while it was read), or we may not read it."""
 _READ_MAX_BYTES = 64 * 1024
 """No file of /proc that is read here is as long: a cgroup path has at most 4096 bytes, a process is in at most 20."""
+_MOUNTS_MAX_BYTES = 16 * 1024 * 1024
 _STAT_STARTED_AT = 22 - 3
 """`starttime` is field 22 of /proc/<pid>/stat; the fields after the name in brackets begin with field 3 (proc(5))."""
 
@@ -145,7 +146,30 @@ class Processes:
             left -= looked
         return tuple(found)
 
+    def with_mounted(self, names: Collection[str]) -> tuple[int, ...]:
+        """
+        The processes of pods that have a file of one of these names mounted by its own (proc(5), `mountinfo`), also if
+        it was removed or replaced since. Raises OSError when there is no /proc, or a list of mounts is too long.
+        """
+        return tuple(
+            pid
+            for pid in sorted(self.pids())
+            if any(self.owner_of(thread) and self._has_mounted(pid, thread, names) for thread in self.threads_of(pid))
+        )
+
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _has_mounted(self, pid: int, thread: int, names: Collection[str]) -> bool:
+        try:
+            listed = self.read(pid, f"task/{thread}/mountinfo", _MOUNTS_MAX_BYTES)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return False  # it has just ended
+            raise
+        if len(listed) >= _MOUNTS_MAX_BYTES:
+            raise OSError(errno.EFBIG, f"process {pid} has more mounts than {_MOUNTS_MAX_BYTES} bytes name")
+        roots = (line.split(" ", 4)[3:4] for line in listed.decode("utf-8", "replace").splitlines())
+        return any(root.removesuffix("//deleted").rpartition("/")[2] in names for found in roots for root in found)
 
     def _holds(self, pid: int, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
         """How many of its open files were checked, and whether one is among the wanted."""

@@ -22,6 +22,11 @@ _DRAFT_SUFFIX = ".draft"
 _FILE_MODE = 0o644
 
 
+def file_name(claim: str) -> str:
+    """The name of a claim's file, by its UID."""
+    return f"{_PREFIX}{claim}{_SUFFIX}"
+
+
 class CdiFiles:
     """The CDI files of one node. Calls block briefly and raise OSError."""
 
@@ -66,7 +71,7 @@ class CdiFiles:
         """The file of a claim."""
         if not _CLAIM.fullmatch(claim):
             raise OSError(f"{claim[:80]!r} is no UID of a ResourceClaim")
-        return self._directory / f"{_PREFIX}{claim}{_SUFFIX}"
+        return self._directory / file_name(claim)
 
     def _make_directory(self) -> None:
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from sluice_node_agent.device.cdi_edits import CharDevice, CommonEdits, version_
 
 _OWN_MOUNT = ("ro", "nosuid", "nodev", "bind")
 """Programs in it may run: the time quota's library is loaded from there."""
+CLAIMS_PATH = "/run/sluice/claims"
 SHM = "/dev/shm"  # noqa: S108 - where programs have their shared memory
 _SHARED_MEMORY = ("rw", "nosuid", "nodev", "noexec", "bind")
 
@@ -40,12 +41,20 @@ class HandedOver:
     shared_memory: str = ""
 
 
-def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits) -> dict[str, Any]:
-    """The CDI file of the claim with this UID, as JSON."""
+def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits, mark: str = "") -> dict[str, Any]:
+    """
+    The CDI file of the claim with this UID, as JSON.
+
+    `mark` is its own path where several pods use the claim: mounted into each container, it shows whose processes are
+    there (`Processes.with_mounted`).
+    """
     prefix = f"{CDI_KIND}="
     names = [cdi_device(claim, device.name).removeprefix(prefix) for device in devices]
     own = [_edits(device) for device in devices]
     shared = {**common.edits, "env": _with_void(common.edits.get("env", ()))}
+    if mark:
+        mount = _mount(mark, f"{CLAIMS_PATH}/{claim}.json", ("ro", "nosuid", "nodev", "noexec", "bind"))
+        shared["mounts"] = [*common.edits.get("mounts", ()), mount]
     return {
         "cdiVersion": version_of((shared, *own), kind=CDI_KIND, names=names, at_least=common.version),
         "kind": CDI_KIND,

@@ -53,7 +53,9 @@ class ClaimFiles:
 
     def _spec(self, order: WriteCdi) -> dict[str, Any]:
         devices = [self._handed_over(device) for device in order.devices]
-        return cdi_spec(order.claim, devices, self._nodes.common())
+        is_shared = any(device.shared for device in order.devices)
+        mark = str(self._files.path_of(order.claim)) if is_shared else ""
+        return cdi_spec(order.claim, devices, self._nodes.common(), mark)
 
     def _handed_over(self, device: CdiDevice) -> HandedOver:
         nodes = tuple(node for part in device.parts for node in self._nodes.of(part.gpu, part.gi_id))

@@ -10,12 +10,12 @@ from simulation.plans.pods import Ask, Device
 from simulation.planted.bug import PlantedBug
 
 from sluice_allocator.core.node import reconcile
+from sluice_node_agent.core.events import TenantsListed
 from sluice_node_agent.core.hand_over import claims, controller
 from sluice_node_agent.core.hand_over.claims import prepared_devices
 from sluice_node_agent.core.hand_over.controller import HandOver
 from sluice_node_agent.core.instructions import AnswerCall, RemoveCdi
 from sluice_node_agent.core.slices import destroy
-from sluice_node_agent.core.state.tasks import Awaits
 
 
 def _unnoted(original: Any) -> Any:
@@ -39,13 +39,13 @@ def _file_kept(original: Any) -> Any:
 
 
 def _only_unprepare_counts(original: Any) -> Any:
-    def to_close(record: Any, token: int) -> Any:
+    def take_result(record: Any, sent: Any, result: Any, state: Any) -> Any:
         """A slice is kept until the kubelet has unprepared its claims, whatever became of their pods."""
-        step = original(record, token)
-        waits = step is None and record.revoked and record.prepared and not record.ignores_holders
-        return Awaits("its claims are prepared") if waits else step
+        if isinstance(result, TenantsListed) and record.prepared:
+            return destroy.Outcome(trouble="its claims are prepared", ends_by_itself=True)
+        return original(record, sent, result, state)
 
-    return to_close
+    return take_result
 
 
 def _claims_have_no_processes(original: Any) -> Any:
@@ -122,13 +122,12 @@ def _unprepare_waits(original: Any) -> Any:
     return take_result
 
 
-def _pods_of_a_claim_not_awaited(original: Any) -> Any:
-    def to_close(record: Any, token: int) -> Any:
-        """Pods of a claim end when they end: its device is empty, so that it is free."""
-        step = original(record, token)
-        return None if isinstance(step, Awaits) else step
+def _only_the_pod_that_asked(_original: Any) -> Any:
+    def shared_claims(_booking: Any) -> tuple[str, ...]:
+        """Other pods of a claim end when they end: its device is empty, so that it is free."""
+        return ()
 
-    return to_close
+    return shared_claims
 
 
 def _named_with_its_alternative(_original: Any) -> Any:
@@ -218,7 +217,7 @@ HAND_OVER_BUGS = (
         "only Unprepare frees",
         "capacity, for ever, where an Unprepare is lost",
         ("I3", "I4"),
-        ((destroy, "_to_close", _only_unprepare_counts),),
+        ((destroy, "take_result", _only_unprepare_counts),),
         _handing_over,
     ),
     PlantedBug(
@@ -271,10 +270,10 @@ HAND_OVER_BUGS = (
         _late,
     ),
     PlantedBug(
-        "pods of a claim not awaited",
+        "other pods of a claim not looked for",
         "a GPU shared with a pod that opens it late",
         ("LAW 3", "I1"),
-        ((destroy, "_to_close", _pods_of_a_claim_not_awaited),),
+        ((destroy, "shared_claims", _only_the_pod_that_asked),),
         _owning,
     ),
     PlantedBug(

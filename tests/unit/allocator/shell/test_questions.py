@@ -1,6 +1,7 @@
 """Questions to the allocator: what would become of a pod, and how a request stands. Asking leaves no trace."""
 
 import copy
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,9 +10,10 @@ from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_repo
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import Grant, RequestRejected, RequestWithdrawn
+from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.messages import DeviceFilter, Grant, RequestRejected, RequestWithdrawn
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
-from sluice.contracts.request_syntax import ContainerRequest
+from sluice.contracts.request_syntax import ContainerRequest, RequestLimits
 from sluice_allocator.core.explain.reason_filters import FILTERS, reasons_by_filter
 from sluice_allocator.core.explain.status import (
     AsksNothing,
@@ -24,6 +26,8 @@ from sluice_allocator.core.explain.status import (
     how_it_stands,
     simulate,
 )
+from sluice_allocator.shell.rpc_questions import pod_asked
+from sluice_console.core.simulate.questions import question_of
 
 
 def ask(bench: Bench, **annotations: str) -> Simulated:
@@ -237,3 +241,24 @@ def test_an_answer_about_a_hundred_classes_of_gpus_can_still_be_read(empty):
     listed = sum(len(step.reasons) for step in found.steps)
     assert listed < 40
     assert listed + found.more == 101  # each kind, and that no node can fit it
+
+
+def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_gpu_if_it_must(empty):
+    """`matchAttribute` on the parent's UUID: neither of the first two GPUs has room for all four instances."""
+    text = (Path(__file__).parents[3] / "data/dra/gpu-test4.yaml").read_text()
+    read = read_manifests("f", text, limits=ManifestLimits(), asks=RequestLimits(), by_claims=True)
+    pod = next(each for each in read if each.ask is not None)
+    question = pod_asked(question_of(pod))
+
+    empty.add_node(snapshot("tickets", (gpu_report("tickets", 0),)))
+    empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in (0, 1)), kubelet_hands_over=True))
+    for name in ("p1", "p2"):
+        empty.bound(name, claim(profile="3g.20gb", only=DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
+    waits = simulate(empty.allocator.desk, question)
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), kubelet_hands_over=True))
+    found = simulate(empty.allocator.desk, question)
+
+    assert isinstance(waits, WouldWait)
+    assert isinstance(found, WouldBind)
+    assert {each.grant.gpu for each in found.devices} == {"GPU-node-b-0"}
+    assert len(found.devices) == 4

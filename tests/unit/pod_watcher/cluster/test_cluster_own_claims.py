@@ -13,6 +13,9 @@ from sluice.contracts.messages import (
     Bound,
     Claim,
     ContainerDevices,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
     Released,
     RequestRejected,
     RequestWithdrawn,
@@ -497,6 +500,48 @@ def test_after_a_restart_the_request_on_the_bus_goes_first(shared, new, order):
     grant(later, "u1", "gpus.gpu")
     later.pass_time(2)
     assert later.api.opened == ["u1", "u2"]
+
+
+@pytest.mark.parametrize("first", ["runs", "is deleted before"])
+def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared, first):
+    """The preemptor would wait for pods that nothing ends; so would it for their replacements, which wait."""
+    grant(shared, "u1", "gpus.gpu")
+    shared.pass_time(2)
+    if first != "runs":
+        shared.delete("u1")
+        unreserve(shared, "u1")
+    shared.blocked = "a budget forbids it"
+    shared.observe(subjects.eviction(RequestId("u1")), EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    shared.pass_time(2)
+    outcome = subjects.evicted(RequestId("u1")).subject
+    assert isinstance(shared.bus[outcome], EvictionBlocked)
+    shared.blocked = ""
+    shared.pass_time(60)
+    going = ["u1", "u2"] if first == "runs" else ["u2"]
+    assert shared.api.evictions == going
+    assert isinstance(shared.bus[outcome], EvictionDone)
+    note = "evicting the pod with first, whose ResourceClaim it uses too: preempted"
+    assert [each.note for each in shared.api.events if each.uid == "u2" and each.reason == "Evicting"] == [note]
+    shared.show(shared.api.store(pod("third", "u3")))
+    shared.pass_time(20)
+    assert "u3" not in (*consumers(shared), *shared.api.opened)
+    for uid in going:
+        shared.delete(uid)
+        unreserve(shared, uid)
+    shared.pass_time(2)
+    assert isinstance(shared.word("u1"), RequestWithdrawn)
+    assert isinstance(shared.word("u3"), AllocationRequested)
+
+
+def test_a_pod_of_a_claim_that_does_not_start_is_evicted_without_the_others(shared):
+    """They compute: its trouble may be its image."""
+    grant(shared, "u1", "gpus.gpu")
+    shared.pass_time(2)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+    owners = [{"kind": "Job", "name": "o", "uid": "o1", "controller": True}]
+    shared.change("u1", status={"conditions": [condition]}, meta={"ownerReferences": owners})
+    shared.pass_time(62)
+    assert shared.api.evictions == ["u1"]
 
 
 def test_a_pod_with_a_shared_claim_and_another_one_is_refused(shared):

@@ -59,6 +59,9 @@ class PodAsked:
     """Of its spec: it counts where no annotation names one."""
     preempts: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+    same_gpu: tuple[tuple[str, ...], ...] = ()
+    """As in `Asking`."""
+    by_claim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,8 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
         substitute,
         labels=dict(pod.labels),
         source=_only_source(ctx),
+        by_claim=pod.by_claim,
+        same_gpu=pod.same_gpu,
     )
     refusal = refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     if refusal is not None:

@@ -7,6 +7,7 @@ from sluice.contracts.messages import HostNeeds, NodeExpression, PodTerm, Spread
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.request_syntax import ContainerRequest, Unquoted
+from sluice.contracts.request_syntax.written_claim import written_name
 
 
 def question_of(pod: PodManifest) -> pb.SimulateRequest:
@@ -20,6 +21,8 @@ def question_of(pod: PodManifest) -> pb.SimulateRequest:
         priority=pod.urgency.value,
         never_preempts=not pod.urgency.may_preempt,
         labels=pod.labels,
+        same_gpu=[pb.OneGpu(containers=[written_name(each) for each in names]) for names in pod.same_gpu],
+        by_claim=pod.by_claim,
     )
 
 

@@ -37,7 +37,6 @@ EXIT_WOULD_WAIT = 5
 EXIT_WOULD_BE_REFUSED = 6
 STANDARD_INPUT = "-"
 LIMITS = ManifestLimits()
-ONE_GPU = "the prediction does not check that its devices are on one GPU, as matchAttribute asks"
 
 
 class NotReadableError(Exception):
@@ -141,6 +140,4 @@ async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> S
         other = await asked.Simulate(question_of(asking(pod, claims)))
         answer = other if other.WhichOneof("outcome") == "bound" else answer
     found = with_warnings(simulated_pod(pod.namespace, pod.name, file, answer), pod.warnings)
-    if pod.same_gpu:
-        found = with_warnings(found, (ONE_GPU,))
     return with_group(found, pod.ask.group) if pod.ask.group is not None else found

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from sluice.contracts.dra.names import cdi_device, device_names
 from sluice.contracts.messages import Booking, ResourceClaimRef
-from sluice_node_agent.core.hand_over.users import is_shared
 from sluice_node_agent.core.instructions import CdiDevice, CdiPart, PreparedDevice
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
@@ -21,8 +20,7 @@ def with_found_claims(record: SliceRecord, found: Discovered) -> SliceRecord:
     """
     A record that the journal does not know, with what may have been handed over before.
 
-    After a lost journal a device that exists, or a CDI file, may be in use. A shared claim is only known to be
-    prepared by its file: no process tells when its other pods have ended.
+    After a lost journal a device that exists, or a CDI file, may be in use.
     """
     claims = tuple(claim.uid for claim in record.booking.resource_claims)
     files = tuple(claim for claim in claims if claim in found.cdi)
@@ -30,7 +28,7 @@ def with_found_claims(record: SliceRecord, found: Discovered) -> SliceRecord:
         del found.cdi[claim]
     if not files and not record.boot_id:
         return record
-    return replace(record, prepared=files if is_shared(record.booking) else claims, cdi_files=files)
+    return replace(record, prepared=claims, cdi_files=files)
 
 
 def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) -> tuple[CdiDevice, ...]:
@@ -38,7 +36,7 @@ def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) 
     names = device_names(record.booking.allocation, record.booking.resource_claims)
     containers = {each.container: each for each in containers_of(record, state)}
     return tuple(
-        CdiDevice(names[claim.uid, request], containers[key], _parts(record, key, state))
+        CdiDevice(names[claim.uid, request], containers[key], _parts(record, key, state), claim.shared)
         for request, key in sorted(claim.requests.items())
         if key in containers
     )

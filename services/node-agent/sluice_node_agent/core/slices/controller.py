@@ -19,7 +19,7 @@ from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.backoff import back_off, wait_for_end
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import Awaits, NextStep, SliceTask, numbered_devices, with_device
+from sluice_node_agent.core.state.tasks import NextStep, SliceTask, numbered_devices, with_device
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 
@@ -60,8 +60,6 @@ class SliceController:
                 pass
             case SliceRecord() | Tombstone():
                 self.save(step)
-            case Awaits(trouble=trouble):
-                wait_for_end(work, trouble, self._config, now, ())
             case CreateGpuInstance():
                 self._create(work, step)
             case DestroyGpuInstance() if work.record.revoked and self._keep(work, step, now):

@@ -4,9 +4,10 @@ processes, compute instance, GPU instance; each result saved. Used for a Revoke 
 undoing a failed creation. A share leaves its home, and is gone when the home is destroyed or has other tenants.
 
 An empty device does not mean that its pod is gone: a process may open it later, and then the same device file may be a
-new instance. So no process of the pod may be left, with or without a device. That the kubelet has ended the use of its
-claims does not prove it: once a minute it does so for pods whose objects are gone, although their containers still run
-(k8s.io/kubernetes, pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37 for a pod deleted by force).
+new instance. So no process of the pod, or of another one with its claim, may be left, with or without a device. That
+the kubelet has ended the use of its claims does not prove it: once a minute it does so for pods whose objects are gone,
+although their containers still run (k8s.io/kubernetes, pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37 for
+a pod deleted by force).
 
 Pure decisions over one record. The caller retries what is refused without end, because only the device frees a place.
 """
@@ -29,7 +30,7 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
-from sluice_node_agent.core.hand_over.users import is_shared
+from sluice_node_agent.core.hand_over.users import is_shared, shared_claims
 from sluice_node_agent.core.instructions import (
     ListHolders,
     ListTenants,
@@ -43,7 +44,6 @@ from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
-    Awaits,
     NextStep,
     SharedDeviceKey,
     SliceTask,
@@ -53,10 +53,6 @@ from sluice_node_agent.core.state.tasks import (
     without_device,
 )
 
-_PREPARED = (
-    "pods on this node still have its ResourceClaim: the kubelet has not ended its use yet, as it does when the last "
-    "of them has ended"
-)
 _NAMED_MAX = 5
 """How many processes a sentence names."""
 
@@ -130,15 +126,13 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, state
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _to_close(record: SliceRecord, token: int) -> OwnInstruction | Awaits | None:
+def _to_close(record: SliceRecord, token: int) -> OwnInstruction | None:
     """What is left of its ways into a container; None when no container can start with it any more."""
     for ticket in (record.ticket, *record.stale_tickets):
         if ticket:
             return RemoveTicket(token, ticket)
     if record.cdi_files:
         return RemoveCdi(token, record.cdi_files[0])
-    if record.revoked and record.prepared and is_shared(record.booking) and not record.ignores_holders:
-        return Awaits(_PREPARED)
     return None
 
 
@@ -149,13 +143,14 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> Own
     Listing the pod's processes costs less than listing a device's, so it comes first. But clients of a shared device
     are disconnected by its server before: they would compute until their process ends.
     """
-    grant, owner = work.record.booking.devices[number], work.record.booking.owner
+    booking = work.record.booking
+    grant, look = booking.devices[number], ListTenants(token, booking.owner, shared_claims(booking))
     looks_for_pod = _may_run(work, state) and not work.deserted and not _lives_on(work, state)
     is_let_go = grant.share is None or (bool(work.holders) and not work.to_terminate)
     if looks_for_pod and is_let_go:
-        return ListTenants(token, owner)
+        return look
     step = _to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
-    return ListTenants(token, owner) if step is None and looks_for_pod else step
+    return look if step is None and looks_for_pod else step
 
 
 def _may_run(work: SliceTask, state: NodeState) -> bool:

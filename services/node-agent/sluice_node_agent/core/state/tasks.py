@@ -22,16 +22,8 @@ from sluice_node_agent.core.journal_records import (
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.devices import DevicePlacement
 
-
-@dataclass(frozen=True, slots=True)
-class Awaits:
-    """What a slice waits for that ends without us."""
-
-    trouble: str
-
-
-NextStep = SliceRecord | Tombstone | OwnInstruction | Awaits | None
-"""What one slice needs next: a record to save first, an instruction, time, or nothing."""
+NextStep = SliceRecord | Tombstone | OwnInstruction | None
+"""What one slice needs next: a record to save first, an instruction, or nothing."""
 NextSharedDeviceStep = SharedDeviceRecord | SharedDeviceGone | OwnInstruction | None
 SharedDeviceKey = tuple[GpuUuid, int, int]
 """The place of a home: its GPU, start and size. It holds at most one at a time."""

@@ -277,7 +277,7 @@ class StepExecutors:
         if self._pods is None:
             return TenantsListed(order.token, ())
         try:
-            return TenantsListed(order.token, await self._pods.left_of(order.owner))
+            return TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims))
         except OSError as error:
             return TenantsUnseen(order.token, str(error))
 

@@ -1,11 +1,13 @@
 """
-Find a pod's processes on this machine by its cgroup, including those that hold no device yet.
+Find a pod's processes on this machine by its cgroup, including those that hold no device yet; and the processes of all
+pods with a ResourceClaim, by the CDI file that is mounted into their containers.
 
 The pod's UID identifies its cgroup, which the kubelet names (v1 and v2, drivers cgroupfs and systemd). A request that
 is not a pod of a kubelet (a manifest in a folder, a `sluice run`) has no such cgroup, so this module finds nothing of
 it. Its processes are those on its device, and a `sluice run` keeps its request as long as a process has its lease.
 """
 
+import asyncio
 from concurrent.futures import Executor as Threads
 from typing import Self
 
@@ -13,6 +15,7 @@ from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.csi.kubelet_paths import is_pod_uid
 from sluice_node_agent.csi.pod_exit import PodExitWait, why_unseen
 from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.dra.cdi_files import file_name
 from sluice_node_agent.settings import NodeAgentSettings
 
 
@@ -28,6 +31,7 @@ class PodProcesses:
         """
         self._processes = processes
         self._tenants = PodExitWait(processes, threads)
+        self._threads = threads
         self._has_kubelet = has_kubelet
         self._are_seen = False
 
@@ -50,11 +54,21 @@ class PodProcesses:
         self._are_seen = not why
         return f"{why}; set hostPID: true in the agent's pod" if why else ""
 
-    async def left_of(self, uid: str) -> tuple[PodProcess, ...]:
-        """A pod's remaining processes, without zombies. Raises OSError where they are not visible."""
+    async def left_of(self, uid: str, claims: tuple[str, ...] = ()) -> tuple[PodProcess, ...]:
+        """
+        A pod's remaining processes, and those of containers with one of these ResourceClaims, without zombies. Raises
+        OSError where they are not visible.
+        """
         if not is_pod_uid(uid):
             return ()
         found = await self._tenants.left_of(uid, within_s=0.0)
+        if claims and not found:
+            names = frozenset(map(file_name, claims))
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._marked, names)
         if not found and (why := self.why_unseen()):
             raise OSError(why)
         return tuple(PodProcess(pid, self._processes.name_of(pid), self._processes.is_in_kernel(pid)) for pid in found)
+
+    def _marked(self, names: frozenset[str]) -> tuple[int, ...]:
+        """Two looks in a row: one may miss a child that its parent created meanwhile."""
+        return self._processes.with_mounted(names) or self._processes.with_mounted(names)

@@ -51,8 +51,10 @@ class ApiHandler:
         match event:
             case ListingStarted() | ListingEnded():
                 self._listing(event)
-            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():
+            case PatchDone() | PatchRefused():
                 self._result(event, now)
+            case PodEvicted() | EvictionRefused():
+                self._eviction(event, now)
             case ClaimsRead() | ClaimsUnreadable():
                 self._claims(event, now)
             case _:
@@ -171,11 +173,11 @@ class ApiHandler:
             self._context.publisher.listed({})
             self._context.republish_nodes()
 
-    def _result(self, event: PatchDone | PatchRefused | PodEvicted | EvictionRefused, now: float) -> None:
+    def _result(self, event: PatchDone | PatchRefused, now: float) -> None:
+        pod_reconciler = self._context.pod_reconciler
         record = self._context.pod_store.records.get(event.uid)
         if record is None:
             return
-        pod_reconciler = self._context.pod_reconciler
         match event:
             case PatchDone(step="condition"):
                 pod_reconciler.told(record, now)
@@ -185,12 +187,21 @@ class ApiHandler:
                 pod_reconciler.told(record, now, refused=event.status)
             case PatchRefused():
                 pod_reconciler.patch_refused(record, event, now)
-            case PodEvicted():
-                pod_reconciler.evicted(record)
-            case EvictionRefused():
-                pod_reconciler.eviction_refused(record, event, now)
         if isinstance(event, PatchDone):
             self._seen(event.pod, now)
-        if isinstance(event, (PatchDone, PatchRefused)) and event.step != "condition":
+        if event.step != "condition":
             self._context.pod_store.due[event.uid] = None  # its message may have waited for this
         self._context.to_reconcile[event.uid] = None
+
+    def _eviction(self, event: PodEvicted | EvictionRefused, now: float) -> None:
+        """The answer to an eviction: that of a pod beside others belongs to their request."""
+        pod_reconciler = self._context.pod_reconciler
+        request = pod_reconciler.evicting_for.pop(event.uid, event.uid)
+        record = self._context.pod_store.records.get(request)
+        if record is None:
+            return
+        if isinstance(event, PodEvicted):
+            pod_reconciler.evicted(record, event.uid)
+        else:
+            pod_reconciler.eviction_refused(record, event, now)
+        self._context.to_reconcile[request] = None

@@ -75,6 +75,8 @@ class PodReconciler:
     """Of the ResourceClaims by which kubelets hand devices over; its instructions are in `out` as well."""
     out: list[Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
+    evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)
+    """Pods beside others that are being evicted, and the request that stands for their ResourceClaim."""
 
     def __post_init__(self) -> None:
         """Claims share the queue and the instructions."""
@@ -92,14 +94,15 @@ class PodReconciler:
             self._read(record, now)
         view = record.view
         self.claims.watch_for(record)
-        if record.ended is not None or view is None:
+        has_left = bool(record.over) or (view is not None and view.dying)
+        if record.ended is None and record.eviction and has_left:
+            self._evict(record, record.eviction, now)  # those beside it
+        if record.ended is not None or view is None or record.over:
             return
         is_bound_anew = isinstance(record.answer, Bound) and not view.dying
         if record.confirm_by == "write" and view.is_gated and not is_bound_anew and not record.needs_read:
             self._send(record, record.sent, now)  # whatever the answer: annotations come before a revocation
         if view.dying:
-            if record.eviction and not record.evicted:
-                self._evicted(record)
             return
         self._read_claims(record, view, now)
         self.claims.make(record, view, now)
@@ -112,7 +115,7 @@ class PodReconciler:
             self._bind_or_annotate(record, view, record.answer, now)
         cause = self._why_evict(record, view, stuck, now)
         if cause:
-            self._evict(record, cause, now)
+            self._evict(record, cause, now, alone=bool(stuck) and not record.eviction)
         self._tell(record, stuck, now)
 
     # -- the pod itself -------------------------------------------------------------------------------------------
@@ -129,7 +132,7 @@ class PodReconciler:
         if not view.is_gated:
             self._annotate(record, view, bound, annotations, now)
             return
-        if record.is_refused or self.answers_are_old or record.evicting.under_way or record.evicted:
+        if record.is_refused or self.answers_are_old or record.evicting.under_way or record.is_going:
             return  # its slice is being revoked or may be stale, or the pod is terminating
         if not record.confirm_by and (
             self._reads_claims_again(record, view, bound, now)
@@ -331,36 +334,63 @@ class PodReconciler:
             return f"its slice was lost: {loss_cause(record.answer)}"
         return "its slice was lost (see its condition)" if record.is_lost else ""
 
-    def _evict(self, record: PodRecord, cause: str, now: float) -> None:
-        if not record.evicted and self._may(record, record.evicting, now):
+    def _evict(self, record: PodRecord, cause: str, now: float, *, alone: bool = False) -> None:
+        """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
+        if self._stays(record) and self._may(record, record.evicting, now):
             self.status_writer.event(record, "Warning", "Evicting", f"evicting the pod: {cause}")
             self.out.append(EvictPod(record.uid, record.namespace, record.name, cause))
+        for uid, name in () if alone else self.claims.beside(record):
+            writing = record.evicting_beside.setdefault(uid, PendingWrite())
+            if uid not in record.going and self._may(record, writing, now):
+                self.evicting_for[uid] = record.uid
+                if not writing.failures:
+                    why = f"evicting the pod with {record.name}, whose ResourceClaim it uses too: {cause}"
+                    self.status_writer.evicting_beside(record.namespace, uid, name, why)
+                self.out.append(EvictPod(uid, record.namespace, name, cause))
+        self._see_whether_gone(record)
 
-    def evicted(self, record: PodRecord) -> None:
-        """The eviction was accepted."""
-        record.evicting = PendingWrite()
-        self._evicted(record)
+    def _stays(self, record: PodRecord) -> bool:
+        view = record.view
+        return view is not None and not view.dying and not record.over and not record.is_going
 
-    def _evicted(self, record: PodRecord) -> None:
+    def _see_whether_gone(self, record: PodRecord) -> None:
+        """Report an ordered eviction once that of each pod was accepted."""
+        stay = self._stays(record) or any(uid not in record.going for uid, _ in self.claims.beside(record))
+        if record.evicted or stay:
+            return
         record.evicted = True
         if record.eviction:
             self.outcomes.append((record.uid, EvictionDone(request=record.uid)))
 
+    def evicted(self, record: PodRecord, uid: RequestId) -> None:
+        """The eviction of the pod, or of one beside it, was accepted."""
+        record.going[uid] = None
+        if uid == record.uid:
+            record.evicting = PendingWrite()
+        self._see_whether_gone(record)
+
     def eviction_refused(self, record: PodRecord, event: EvictionRefused, now: float) -> None:
         """The eviction was rejected."""
-        if event.status in NOT_THAT_POD:
+        is_its_own = event.uid == record.uid
+        if event.status in NOT_THAT_POD and is_its_own:
             record.mark_for_read()
+        elif event.status in NOT_THAT_POD:
+            self.evicted(record, event.uid)
+            return
         elif event.status:
-            why = f"cannot evict the pod now, retrying: {event.message}"
+            which = "the pod" if is_its_own else "a pod with its ResourceClaim"
+            why = f"cannot evict {which} now, retrying: {event.message}"
             self.status_writer.event(record, "Warning", "EvictionBlocked", why)
             if record.eviction and not record.evicted:  # otherwise its eviction was reported already
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
-        self._failed(record, record.evicting, now, self.config.evict_retry_s)
+        writing = record.evicting if is_its_own else record.evicting_beside.setdefault(event.uid, PendingWrite())
+        self._failed(record, writing, now, self.config.evict_retry_s)
 
     def gone(self, record: PodRecord) -> None:
-        """The object was deleted: an ordered eviction is done."""
-        if record.eviction and not record.evicted:
-            self._evicted(record)
+        """The object was deleted: an ordered eviction of this pod is done."""
+        if record.eviction:
+            record.going[record.uid] = None
+            self._see_whether_gone(record)
 
     # -- Events and log -------------------------------------------------------------------------------------------
 

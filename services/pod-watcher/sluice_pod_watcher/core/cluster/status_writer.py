@@ -95,15 +95,19 @@ class StatusWriter:
     def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
         """Queue an Event about a pod. The same one again extends its series."""
         note = shorten(note, NOTE_CHARACTERS_MAX)
-        digest = hashlib.sha256(f"{record.uid}/{reason}/{note}".encode()).hexdigest()[:16]
-        name = record.name[:NAME_CHARACTERS_MAX].rstrip("-.")  # before a dot comes a letter or a digit
-        key = f"{name}.{digest}"
+        key = _key(record.uid, record.name, reason, note)
         count = record.events.pop(key, 0) + 1
         record.events[key] = count
         while len(record.events) > EVENTS_REMEMBERED:
             record.events.pop(next(iter(record.events)))
         said = WriteEvent(record.uid, record.namespace, record.name, key, level, reason, note, count)
         self._queue.append(said)
+
+    def evicting_beside(self, namespace: str, uid: RequestId, name: str, note: str) -> None:
+        """Queue an Event about a pod that has no record: it is evicted with another one."""
+        note = shorten(note, NOTE_CHARACTERS_MAX)
+        key = _key(uid, name, "Evicting", note)
+        self._queue.append(WriteEvent(uid, namespace, name, key, "Warning", "Evicting", note))
 
     def _remind(self, record: PodRecord, problem: PodProblem, now: float) -> float | None:
         """Write an Event when the problem is new, and again before that one expires. Returns when to look again."""
@@ -126,3 +130,8 @@ class StatusWriter:
         while self._queue and self._events.take(now):
             found.append(self._queue.popleft())
         return found
+
+
+def _key(uid: RequestId, name: str, reason: str, note: str) -> str:
+    digest = hashlib.sha256(f"{uid}/{reason}/{note}".encode()).hexdigest()[:16]
+    return f"{name[:NAME_CHARACTERS_MAX].rstrip('-.')}.{digest}"  # before a dot comes a letter or a digit

@@ -267,8 +267,8 @@ def test_what_cannot_be_done_to_the_letter_is_said():
         "turns: its containers take turns at the driver's own pace; interval Long is not set",
         "limits: a share with these limits, beside others of the namespace and user; each process has them",
         (
-            "mig: its containers take turns on the MIG device, without MPS and its limits; for limits, class "
-            "sluice.dev with sm-partition or memory"
+            "mig: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class "
+            "sluice.dev with mode mps and memory"
         ),
     )
 
@@ -528,6 +528,15 @@ IN_DOCS = "a profile or productName of docs/models.md; GPUs that are not in it b
             f"{PARAMETERS}.kind",
             "r is a MIG device",
             "MigDeviceConfig",
+        ),
+        (
+            claim(
+                request("r", MIG, "A.profile == '1g.5gb'"),
+                config=[mps("r", kind="MigDeviceConfig", defaultActiveThreadPercentage=50)],
+            ),
+            f"{PARAMETERS}.sharing.mpsConfig.defaultActiveThreadPercentage",
+            "a MIG device of a named profile has no MPS server: Sluice chooses the instances in which shares live",
+            "class sluice.dev with mode mps and memory, or mode fractional with sm-partition; or no limits",
         ),
         (
             claim(request("r"), config=[nvidia({"kind": "GpuConfig", "apiVersion": "v1"})]),

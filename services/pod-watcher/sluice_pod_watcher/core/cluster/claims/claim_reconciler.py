@@ -6,6 +6,7 @@ Level-triggered, as the pods are: each step follows from the claim as it was las
 time, with the version that was seen as their guard, so a step that landed without an answer is seen or refused.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts.dra.names import DRIVER
@@ -185,6 +186,10 @@ class ClaimReconciler:
             why = f"it uses the ResourceClaim {ref.name} beside another pod, and that claim is not allocated yet"
             self._is_late(record, why, now)
             return ""
+        if beside is not None and beside.eviction:
+            why = f"the pods that use its ResourceClaim {ref.name} are being evicted. It waits until they have ended"
+            self._is_late(record, why, now)
+            return ""
         if claim.is_reserved_for(record.uid):
             record.claim_problem, record.claim_late_since = "", None
             return claim.node
@@ -194,6 +199,14 @@ class ClaimReconciler:
             where = record.uid, claim.namespace, claim.name
             self.out.append(WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
         return ""
+
+    def beside(self, record: PodRecord) -> Iterator[tuple[RequestId, str]]:
+        """The other pods that have its slice by ResourceClaims that its request stands for: UID and name."""
+        for ref in record.terms.resource_claims if record.terms is not None else ():
+            claim = self.store.get(record.namespace, ref.name) if ref.shared else None
+            for each in claim.reserved if claim is not None and claim.uid == ref.uid else ():
+                if each.get("resource") == "pods" and each.get("uid") != record.uid:
+                    yield RequestId(str(each.get("uid"))), str(each.get("name"))
 
     def watch_for(self, record: PodRecord) -> None:
         """Its request may stand for other pods of its claims, which shows only where they are watched."""

@@ -75,12 +75,17 @@ class PodRecord:
     eviction: str = ""
     """Why the allocator wants the pod evicted."""
     evicted: bool = False
+    """Its eviction is reported, or that of all its pods was accepted."""
+    going: dict[RequestId, None] = field(default_factory=dict)
+    """Of its pod and those beside it, the ones whose eviction was accepted."""
     opened_at: float | None = None
     """Since when its gate is open, for pods that have not started."""
     writing: PendingWrite = field(default_factory=PendingWrite)
     """Writes of annotations, pin and gate: one at a time."""
     reading: PendingWrite = field(default_factory=PendingWrite)
     evicting: PendingWrite = field(default_factory=PendingWrite)
+    evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)
+    """Of each other pod with its ResourceClaim."""
     reading_claims: PendingWrite = field(default_factory=PendingWrite)
     places: VolumeTopologies | None = None
     """The topologies of its volumes; None before they were read."""
@@ -129,6 +134,11 @@ class PodRecord:
     def active(self) -> bool:
         """Whether it is wanted."""
         return self.ended is None
+
+    @property
+    def is_going(self) -> bool:
+        """Whether its pod was evicted."""
+        return self.evicted or self.uid in self.going
 
     @property
     def is_understood(self) -> bool:
