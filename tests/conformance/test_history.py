@@ -1,6 +1,7 @@
 """The history as people read it, on real servers."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -120,9 +121,26 @@ async def test_who_follows_a_server_that_freezes_is_told(nats: NatsRig) -> None:
         server.freeze()
         try:
             with pytest.raises(BusError, match="the NATS server went away"):
-                await anext(batches)
+                [batch async for batch in batches]
         finally:
             server.thaw()
+
+
+async def test_a_program_goes_on_after_the_last_message_that_it_has_taken_in(nats: NatsRig) -> None:
+    """A recorder that starts again counts nothing twice; and it learns the server's time and that nothing comes."""
+    bus = await nats.bus()
+    last = 0
+    for name in "abc":
+        last = await say(bus, place(name), last)
+    async with open_history(nats.broker.url, name="test") as history, asyncio.timeout(20):
+        created = await history.created()
+        read = [recorded async for batch in history.read() for recorded in batch]
+        rest = [recorded async for batch in history.read(after=read[0].sequence) for recorded in batch]
+        assert rest == read[1:]
+        assert time.time() - 20 < read[0].stored_at <= read[2].stored_at < time.time() + 1
+        batches = history.read(after=read[2].sequence, follow=True)
+        assert await anext(batches) == []
+        assert await history.created() == created
 
 
 async def test_a_copy_that_cannot_be_sent_is_sent_with_the_next(nats: NatsRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import LOOPBACK
-from sluice_console.shell.inspect.usage import ask_agents
+from sluice.runtime.grpc.usage_client import ask_agents
 from sluice_console.shell.live import agent_snapshots
 from sluice_inventory.core.events import Pull, PullFailed
 from sluice_inventory.shell.puller import Puller

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+import grpc.aio
+import pytest
 from factories.inventory import news, snapshot
 
 from sluice.contracts.bus import subjects
@@ -61,7 +63,11 @@ async def until_pulled(bus: NatsBus) -> NodeInventory:
 async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
     """An announcement leads to a pull and a message on the bus; gRPC answers; SIGTERM ends it with code 0."""
     (port,) = free_ports(1)
-    settings = {"SLUICE_INVENTORY_GRPC_ADDRESS": f"127.0.0.1:{port}", "SLUICE_DATA_DIR": str(tmp_path)}
+    settings = {
+        "SLUICE_INVENTORY_GRPC_ADDRESS": f"127.0.0.1:{port}",
+        "SLUICE_DATA_DIR": str(tmp_path),
+        "SLUICE_INVENTORY_RECORD_FILE": str(tmp_path / "usage.db"),
+    }
     others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     agent = transport.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(Agent(), server))
     async with asyncio.timeout(WAIT_S), Broker(tmp_path / "nats") as broker, agent as endpoint:
@@ -75,7 +81,12 @@ async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
             assert (await until_pulled(bus)).snapshot == snapshot()
             async with transport.channel(f"127.0.0.1:{port}") as channel:
                 listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
+                with pytest.raises(grpc.aio.AioRpcError, match="nothing is recorded yet: a minute is recorded when"):
+                    await InventoryServiceStub(channel).Report(inventory_pb2.ReportRequest())
             assert listed.totals.creatable_total == 19
+            recorder = await bus.last(Stream.STATE, subjects.lease("recorder").subject)
+            assert recorder is not None
+            assert recorder.message.endpoint == f"127.0.0.1:{port}"
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
         finally:

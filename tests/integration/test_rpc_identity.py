@@ -30,10 +30,10 @@ from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity
+from sluice.runtime.grpc.usage_client import ask_agents
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker
-from sluice_console.shell.inspect.usage import ask_agents
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 FLEET = """

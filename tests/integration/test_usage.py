@@ -13,11 +13,11 @@ from sluice.contracts.messages import Grant
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc.security import LOOPBACK
+from sluice.runtime.grpc.usage_client import ask_agents
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.core.fleet.usage import usages_document
-from sluice_console.shell.inspect.usage import ask_agents
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.commands.hardware_command import change_hardware
 

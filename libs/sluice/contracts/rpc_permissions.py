@@ -29,7 +29,7 @@ class Caller(StrEnum):
     OPERATOR = "operator"
     """A person's own program."""
     WEB = "web"
-    """The web page: an attacker who takes it over can read the usage of slices, and no more."""
+    """The web page: an attacker who takes it over can read the usage of slices, now and over time, and no more."""
 
 
 def dns_name(caller: Caller) -> str:
@@ -49,13 +49,14 @@ ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
     {
         "/sluice.v1.AgentService/GetInventory": _PEOPLE | {Caller.INVENTORY},
         "/sluice.v1.AgentService/GetHealth": _PEOPLE | {Caller.INVENTORY},
-        "/sluice.v1.AgentService/GetUsage": _PEOPLE | {Caller.WEB},
+        "/sluice.v1.AgentService/GetUsage": _PEOPLE | {Caller.WEB, Caller.INVENTORY},
         # Only on the node itself, over a socket that only its owner can open; never over the network.
         "/sluice.v1.NodeControlService/ReleaseQuarantine": frozenset(),
         "/sluice.v1.InventoryService/ListGpus": _PEOPLE,
         "/sluice.v1.InventoryService/GetAllocationMap": _PEOPLE,
         "/sluice.v1.InventoryService/GetNode": _PEOPLE,
         "/sluice.v1.InventoryService/Watch": _PEOPLE,
+        "/sluice.v1.InventoryService/Report": _PEOPLE | {Caller.WEB},
         "/sluice.v1.AllocatorService/Simulate": _PEOPLE,
         "/sluice.v1.AllocatorService/Explain": _PEOPLE,
         "/sluice.v1.AllocatorService/Adjust": _PEOPLE,

@@ -1,5 +1,7 @@
 """What the inventory may be told."""
 
+from pathlib import Path
+
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
 from sluice_inventory.core.config import InventoryConfig
 
@@ -29,6 +31,12 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
     """Most clients that watch the fleet."""
     watch_pending_max: int = 4096
     """Most changes pending for one watcher; beyond it the watcher starts again."""
+    record_file: Path | None = None
+    """SQLite file of usage over time (docs/report.md); none records nothing. One inventory of a fleet needs it."""
+    record_minutes_h: float = 48.0
+    """How long rollups of a minute are kept, in hours; at least one."""
+    record_days: float = 90.0
+    """How long rollups of 15 minutes are kept, in days; at least one."""
     tick_s: float = 0.5
     """Timer interval; at most 10."""
 
@@ -46,6 +54,8 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
             )
         if not 1 <= self.retries_max <= self.pulls_max:
             raise ValueError(f"retries_max = {self.retries_max}: from 1 to pulls_max ({self.pulls_max})")
+        if min(self.record_minutes_h, self.record_days) < 1:
+            raise ValueError("record_minutes_h and record_days are at least 1")
         if self.watchers_max < 0 or self.watch_pending_max < 1:
             raise ValueError("watchers_max is at least 0, watch_pending_max at least 1")
 

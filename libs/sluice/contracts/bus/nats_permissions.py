@@ -80,7 +80,7 @@ def _read_by(role: Role) -> list[Stream]:
     streams = [
         stream for stream in (Stream.BOOK, Stream.STATE) if any(_reads(role, noun, stream) for noun in SUBJECT_KINDS)
     ]
-    return [*streams, Stream.HISTORY] if role in {Role.CONSOLE, Role.OPERATOR} else streams
+    return [*streams, Stream.HISTORY] if role in {Role.CONSOLE, Role.OPERATOR, Role.INVENTORY} else streams
 
 
 def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:

@@ -19,6 +19,13 @@ class SlotState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOT_STATE_BROKEN: _ClassVar[SlotState]
     SLOT_STATE_OFFERED: _ClassVar[SlotState]
     SLOT_STATE_UNUSABLE: _ClassVar[SlotState]
+
+class ReportKey(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPORT_KEY_UNSPECIFIED: _ClassVar[ReportKey]
+    REPORT_KEY_NAMESPACE: _ClassVar[ReportKey]
+    REPORT_KEY_MODEL: _ClassVar[ReportKey]
+    REPORT_KEY_NODE: _ClassVar[ReportKey]
 SLOT_STATE_UNSPECIFIED: SlotState
 SLOT_STATE_ORDERED: SlotState
 SLOT_STATE_IN_USE: SlotState
@@ -28,6 +35,10 @@ SLOT_STATE_FOREIGN: SlotState
 SLOT_STATE_BROKEN: SlotState
 SLOT_STATE_OFFERED: SlotState
 SLOT_STATE_UNUSABLE: SlotState
+REPORT_KEY_UNSPECIFIED: ReportKey
+REPORT_KEY_NAMESPACE: ReportKey
+REPORT_KEY_MODEL: ReportKey
+REPORT_KEY_NODE: ReportKey
 
 class ListGpusRequest(_message.Message):
     __slots__ = ("nodes", "page_size", "page_token")
@@ -247,3 +258,80 @@ class WatchResponse(_message.Message):
     forgotten: str
     caught_up: bool
     def __init__(self, node: _Optional[_Union[NodeInventory, _Mapping]] = ..., forgotten: _Optional[str] = ..., caught_up: _Optional[bool] = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("from_unix", "until_unix", "by", "points")
+    FROM_UNIX_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_UNIX_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    from_unix: int
+    until_unix: int
+    by: ReportKey
+    points: bool
+    def __init__(self, from_unix: _Optional[int] = ..., until_unix: _Optional[int] = ..., by: _Optional[_Union[ReportKey, str]] = ..., points: _Optional[bool] = ...) -> None: ...
+
+class ReportResponse(_message.Message):
+    __slots__ = ("from_unix", "until_unix", "step_s", "rows")
+    FROM_UNIX_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_UNIX_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    from_unix: int
+    until_unix: int
+    step_s: int
+    rows: _containers.RepeatedCompositeFieldContainer[ReportRow]
+    def __init__(self, from_unix: _Optional[int] = ..., until_unix: _Optional[int] = ..., step_s: _Optional[int] = ..., rows: _Optional[_Iterable[_Union[ReportRow, _Mapping]]] = ...) -> None: ...
+
+class ReportRow(_message.Message):
+    __slots__ = ("key", "gpu_hours", "memory_gib_hours", "pod_hours", "used_gpu_hours", "idle_gpu_hours", "capacity_gpu_hours", "waiting_pod_hours", "bound", "wait_p50_s", "wait_p95_s", "wait_max_s", "gpu_hours_by_model", "points")
+    class GpuHoursByModelEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GIB_HOURS_FIELD_NUMBER: _ClassVar[int]
+    POD_HOURS_FIELD_NUMBER: _ClassVar[int]
+    USED_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_POD_HOURS_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    WAIT_P50_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_P95_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MAX_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_BY_MODEL_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    gpu_hours: float
+    memory_gib_hours: float
+    pod_hours: float
+    used_gpu_hours: float
+    idle_gpu_hours: float
+    capacity_gpu_hours: float
+    waiting_pod_hours: float
+    bound: int
+    wait_p50_s: float
+    wait_p95_s: float
+    wait_max_s: float
+    gpu_hours_by_model: _containers.ScalarMap[str, float]
+    points: _containers.RepeatedCompositeFieldContainer[ReportPoint]
+    def __init__(self, key: _Optional[str] = ..., gpu_hours: _Optional[float] = ..., memory_gib_hours: _Optional[float] = ..., pod_hours: _Optional[float] = ..., used_gpu_hours: _Optional[float] = ..., idle_gpu_hours: _Optional[float] = ..., capacity_gpu_hours: _Optional[float] = ..., waiting_pod_hours: _Optional[float] = ..., bound: _Optional[int] = ..., wait_p50_s: _Optional[float] = ..., wait_p95_s: _Optional[float] = ..., wait_max_s: _Optional[float] = ..., gpu_hours_by_model: _Optional[_Mapping[str, float]] = ..., points: _Optional[_Iterable[_Union[ReportPoint, _Mapping]]] = ...) -> None: ...
+
+class ReportPoint(_message.Message):
+    __slots__ = ("start_unix", "allocated_gpus", "used_gpus", "capacity_gpus", "waiting_pods")
+    START_UNIX_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATED_GPUS_FIELD_NUMBER: _ClassVar[int]
+    USED_GPUS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_GPUS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_PODS_FIELD_NUMBER: _ClassVar[int]
+    start_unix: int
+    allocated_gpus: float
+    used_gpus: float
+    capacity_gpus: float
+    waiting_pods: float
+    def __init__(self, start_unix: _Optional[int] = ..., allocated_gpus: _Optional[float] = ..., used_gpus: _Optional[float] = ..., capacity_gpus: _Optional[float] = ..., waiting_pods: _Optional[float] = ...) -> None: ...

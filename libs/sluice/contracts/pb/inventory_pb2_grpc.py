@@ -55,6 +55,11 @@ class InventoryServiceStub:
                 request_serializer=sluice_dot_v1_dot_inventory__pb2.WatchRequest.SerializeToString,
                 response_deserializer=sluice_dot_v1_dot_inventory__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/sluice.v1.InventoryService/Report',
+                request_serializer=sluice_dot_v1_dot_inventory__pb2.ReportRequest.SerializeToString,
+                response_deserializer=sluice_dot_v1_dot_inventory__pb2.ReportResponse.FromString,
+                _registered_method=True)
 
 
 class InventoryServiceServicer:
@@ -93,6 +98,13 @@ class InventoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """Use over time. FAILED_PRECONDITION: this inventory records none. NOT_FOUND: nothing is recorded of that time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InventoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -115,6 +127,11 @@ def add_InventoryServiceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=sluice_dot_v1_dot_inventory__pb2.WatchRequest.FromString,
                     response_serializer=sluice_dot_v1_dot_inventory__pb2.WatchResponse.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=sluice_dot_v1_dot_inventory__pb2.ReportRequest.FromString,
+                    response_serializer=sluice_dot_v1_dot_inventory__pb2.ReportResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +243,33 @@ class InventoryService:
             '/sluice.v1.InventoryService/Watch',
             sluice_dot_v1_dot_inventory__pb2.WatchRequest.SerializeToString,
             sluice_dot_v1_dot_inventory__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.InventoryService/Report',
+            sluice_dot_v1_dot_inventory__pb2.ReportRequest.SerializeToString,
+            sluice_dot_v1_dot_inventory__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

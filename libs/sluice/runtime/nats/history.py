@@ -55,6 +55,8 @@ class HistoryRecord:
     envelope: Envelope | Undecodable
     headers: Mapping[str, str] = field(default_factory=dict)
     """As its writer set them."""
+    stored_at: float = 0.0
+    """When the server stored it, by its clock: unix time."""
 
 
 class NatsHistory:
@@ -65,13 +67,18 @@ class NatsHistory:
         self._stream = stream
 
     async def read(
-        self, *, filters: tuple[str, ...] = EVERYTHING, since_s: float | None = None, follow: bool = False
+        self,
+        *,
+        filters: tuple[str, ...] = EVERYTHING,
+        since_s: float | None = None,
+        after: int | None = None,
+        follow: bool = False,
     ) -> AsyncGenerator[list[HistoryRecord], None]:
         """
-        Messages under `filters` of the last `since_s` seconds (None: all that is kept), in batches.
+        Messages under `filters` of the last `since_s` seconds, or after a sequence (by default all), in batches.
 
-        Ends with the present, or never when `follow` is set. Raises BusError when there is no history or the server
-        goes away.
+        Ends with the present, or never when `follow` is set: then a batch is empty when nothing came for a while.
+        Raises BusError when there is no history or the server goes away.
         """
         config = ConsumerConfig(
             name=f"history-{secrets.token_hex(8)}",  # the right to create covers named consumers only
@@ -85,9 +92,21 @@ class NatsHistory:
             config.deliver_policy = DeliverPolicy.BY_START_TIME
             begin = datetime.now(UTC) - timedelta(seconds=since_s)
             config.opt_start_time = begin.isoformat()  # type: ignore[assignment] # the server wants RFC 3339
+        if after is not None:
+            config.deliver_policy = DeliverPolicy.BY_START_SEQUENCE
+            config.opt_start_seq = after + 1
         try:
             async for batch in self._batches(config, follow=follow):
                 yield batch
+        except NotFoundError as error:
+            raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
+        except (NatsError, TimeoutError) as error:
+            raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error
+
+    async def created(self) -> str:
+        """When the server made HISTORY: another value is another life of it. Raises BusError."""
+        try:
+            return (await self._stream.stream_info(STREAM)).created.isoformat()  # type: ignore[union-attr]
         except NotFoundError as error:
             raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
         except (NatsError, TimeoutError) as error:
@@ -111,8 +130,11 @@ class NatsHistory:
                 finally:
                     _end_if_cancelled()
                 if not messages:  # nothing published for a while; or the reader just ended, as the next pull shows
+                    if follow:
+                        yield []
+                        continue
                     silent += 1
-                    if follow or silent < SILENT_MAX:
+                    if silent < SILENT_MAX:
                         continue
                     await self._stream.stream_info(STREAM)  # raises when the server is silent
                     return
@@ -120,7 +142,11 @@ class NatsHistory:
                 pending = messages[-1].metadata.num_pending
                 yield [
                     HistoryRecord(
-                        message.subject, message.metadata.sequence.stream, decode(message.data), message.headers or {}
+                        message.subject,
+                        message.metadata.sequence.stream,
+                        decode(message.data),
+                        message.headers or {},
+                        message.metadata.timestamp.timestamp(),
                     )
                     for message in messages
                 ]

@@ -57,7 +57,11 @@ def launches(wanted: SystemSpec) -> list[Launch]:
         for nodes in shared_out(wanted.nodes, wanted.processes)
     ]
     found = [
-        Launch("inventory", "inventory", {"GRPC_ADDRESS": wanted.inventory_address}),
+        Launch(
+            "inventory",
+            "inventory",
+            {"GRPC_ADDRESS": wanted.inventory_address, "RECORD_FILE": f"{wanted.data_dir}/usage.db"},
+        ),
         *agents,
         *(Launch(name, "allocator", {}) for name in numbered("allocator", wanted.allocators)),
         Launch("pod-watcher", "pod-watcher", {"PODS_DIR": wanted.pods_dir, **fleet}),

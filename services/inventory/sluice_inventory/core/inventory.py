@@ -98,6 +98,11 @@ class Inventory:
         node = self._nodes.get(name)
         return node.view() if node is not None else None
 
+    def endpoint(self, name: NodeName) -> str:
+        """The gRPC address of a node's agent as last announced; empty when unknown."""
+        node = self._nodes.get(name)
+        return node.announcement.endpoint if node is not None and node.announcement is not None else ""
+
     # -- the bus --------------------------------------------------------------------------------------------------
 
     def _start_reading(self, event: ReadingStarted, now: float) -> None:

@@ -1,5 +1,7 @@
 """Runs the inventory: its core on the bus, the pulls, and the gRPC server over the core's state."""
 
+import asyncio
+
 import grpc.aio
 
 from sluice.contracts.bus import subjects
@@ -19,6 +21,7 @@ from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.metrics import FleetMetrics
 from sluice_inventory.shell.puller import Puller, channels_max
+from sluice_inventory.shell.recorder import Recording
 from sluice_inventory.shell.server import InventoryServer
 from sluice_inventory.shell.watchers import NotifyingInventory, Watchers
 
@@ -69,7 +72,8 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
         tick_s=settings.tick_s,
         shows=FleetMetrics(core, service.clock).now,
     )
-    server = InventoryServer(core, watchers)
+    recording = Recording(service, core, security) if settings.record_file is not None else None
+    server = InventoryServer(core, watchers, recording.reports if recording is not None else None)
 
     def register(on: grpc.aio.Server) -> None:
         server.register(on)
@@ -81,6 +85,9 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
         ) as address:
             logs.get("inventory").info("serving", grpc_address=address)
             with health.runs(service.name, runner, lambda: bus.connected):
-                await runner.run()
+                async with asyncio.TaskGroup() as tasks:
+                    if recording is not None:
+                        tasks.create_task(recording.run(bus, address), name="recorder")
+                    tasks.create_task(runner.run(), name="core")
     finally:
         await puller.close()

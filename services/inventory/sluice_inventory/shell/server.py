@@ -21,8 +21,10 @@ from sluice.contracts.proto.snapshots import inventory_to_proto
 from sluice.contracts.reasons import shorten
 from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, gpu_uses
 from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.recorder.usage_report import NothingRecordedError
 from sluice_inventory.shell import responses
 from sluice_inventory.shell.pagination import Page, PageError
+from sluice_inventory.shell.recorder import Reports
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
 NODES_AT_ONCE = 50
@@ -32,9 +34,10 @@ NODES_AT_ONCE = 50
 class InventoryServer(InventoryServiceServicer):
     """`sluice.v1.InventoryService` over one core."""
 
-    def __init__(self, core: Inventory, watchers: Watchers) -> None:
-        """Read `core`, which does not know of the server."""
+    def __init__(self, core: Inventory, watchers: Watchers, reports: Reports | None = None) -> None:
+        """Read `core`, which does not know of the server. Without `reports`, no use over time is recorded here."""
         self._core = core
+        self._reports = reports
         self._watchers = watchers
         self._counted: dict[NodeName, tuple[NodeSnapshot, tuple[GpuUse, ...]]] = {}
 
@@ -99,6 +102,18 @@ class InventoryServer(InventoryServiceServicer):
         except TooManyWatchersError:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the limit of watchers is reached")
         await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
+
+    async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:  # noqa: N802
+        """Use over time."""
+        if self._reports is None:
+            why = "this inventory records no use over time; set record_file (docs/report.md)"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+            raise AssertionError("abort raises")
+        try:
+            return await self._reports.answer(request)
+        except NothingRecordedError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise AssertionError("abort raises") from error
 
     # -- from the core --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import pytest
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice.runtime.grpc.usage_client import why_implausible
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.usage import (
     IDLE_S,
@@ -13,7 +14,6 @@ from sluice_console.core.fleet.usage import (
     usage_cells,
     usage_of_pod,
     usages_document,
-    why_senseless,
 )
 from sluice_console.core.output.wide import pod_rows
 
@@ -98,10 +98,10 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
 def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
     """One endless time, and no slice of the fleet would be shown."""
     (usage,) = answer(used("fine"), used("x", **{told: number})).values()
-    assert why_senseless(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
+    assert why_implausible(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
     (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
-    assert why_senseless(NODE, usage) == ""
-    assert why_senseless("gpu-2", usage) == f"its agent reports another node, {NODE!r}"
+    assert why_implausible(NODE, usage) == ""
+    assert why_implausible("gpu-2", usage) == f"its agent reports another node, {NODE!r}"
 
 
 def test_a_pod_in_the_list_of_pods_says_what_it_does():

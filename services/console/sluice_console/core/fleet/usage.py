@@ -5,10 +5,8 @@ Answers are taken as they are; missing values are shown as unknown, never as zer
 """
 
 from collections.abc import Iterable, Mapping
-from math import inf
 
 from sluice.contracts.messages import Mode
-from sluice.contracts.reasons import shorten
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.fleet.fleet_state import FleetState
@@ -68,19 +66,6 @@ def nodes_with_slices(fleet_state: FleetState) -> dict[str, str]:
     news = fleet_state.news()
     nodes = dict.fromkeys(booking.node for _, booking in fleet_state.bookings())
     return {node: news[node].endpoint for node in nodes if node in news}
-
-
-def why_senseless(node: str, usage: NodeUsage) -> str:
-    """Why an answer cannot come from the agent of `node`; empty if it can. The agent may be compromised."""
-    if usage.node != node:
-        return f"its agent reports another node, {shorten(usage.node)!r}"
-    for each in usage.slices:
-        told = (
-            each.busy_percent, each.sm_percent, each.memory_busy_percent, each.watched_s, each.age_s, each.idle_s,
-        )  # fmt: skip
-        if not all(0 <= number < inf for number in told if number is not None):
-            return f"its agent tells numbers of {shorten(each.allocation)!r} that make no sense"
-    return ""
 
 
 def usages_document(

@@ -1,11 +1,12 @@
 """Commands that inspect the fleet and the history of pods."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, form_of, run
+from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, run
 
 if TYPE_CHECKING:
     from sluice_console.shell.inspect.views import FleetView
@@ -26,6 +27,7 @@ def add_to(app: App) -> None:
     app.command(pods_command, name="pods")
     app.command(top_command, name="top")
     app.command(usage_command, name="usage")
+    app.command(report_command, name="report")
     app.command(explain_command, name="explain")
     app.command(trace_command, name="trace")
     app.command(events_command, name="events")
@@ -92,6 +94,36 @@ def usage_command(
     wanted_s = idle_s if idle_s is not None else IDLE_S if idle else None
     form = form_of(output, json=json)
     return run(usage(server_url(server), idle_s=wanted_s, form=form))
+
+
+def report_command(
+    *,
+    server: Server = None,
+    since: Annotated[str, Parameter(help="How far to look back: 90m, 24h, 7d, 4w.")] = "7d",
+    by: Annotated[
+        Literal["all", "namespace", "model", "node"], Parameter(help="One row for everything, or for each of these.")
+    ] = "namespace",
+    points: Annotated[bool, Parameter(negative="", help="With values over time, in JSON.")] = False,
+    prices: Annotated[
+        Path | None, Parameter(help="TOML file with a table [prices]: model = price per GPU hour; `*` for the others.")
+    ] = None,
+    csv: Annotated[bool, Parameter(negative="", help="Comma-separated values.")] = False,
+    json: AsJson = False,
+    output: Documented = None,
+) -> int:
+    """Show GPU hours, use, waits and cost over time, by team, model or node (docs/report.md)."""
+    from sluice_console.core.fleet.report import span_s
+    from sluice_console.shell.inspect.report import report
+    from sluice_console.shell.live.running_systems import server_url
+
+    since_s = span_s(since)
+    if since_s is None or since_s > SECONDS_MAX:
+        sys.stderr.write(f"--since {since}: must be a number with a unit, such as 90m, 24h, 7d or 4w\n")
+        return EXIT_USAGE
+    form = form_of(output, json=json)
+    if csv and form != "text":
+        raise UsageError(f"--csv contradicts the output form {form}: name one of them")
+    return run(report(server_url(server), since_s=since_s, by=by, points=points, prices=prices, form=form, as_csv=csv))
 
 
 def explain_command(

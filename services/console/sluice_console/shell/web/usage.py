@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.grpc.usage_client import ask_agents
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.fleet.usage import UsagesDocument, usages_document
-from sluice_console.shell.inspect.usage import ask_agents
 from sluice_console.shell.live.allocator_client import trusted
 
 AT_ONCE = 8
