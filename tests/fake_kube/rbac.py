@@ -90,12 +90,7 @@ class Access:
         return self._tokens[token]
 
     def check(self, user: User, wish: Wish) -> None:
-        """
-        Allow what a role allows.
-
-        Raises:
-            ApiError: 403 with the server's message.
-        """
+        """Allow what a role allows. Raises ApiError: 403 with the server's message."""
         if not self.allowed(user, wish):
             raise self.refusal(user, wish)
 

@@ -47,12 +47,7 @@ def fill(pod: Json, ranges: list[Json]) -> None:
 
 
 def check_ranges(pod: Json, ranges: list[Json]) -> None:
-    """
-    Check a pod against the maxima and minima.
-
-    Raises:
-        ApiError: 403 with the server's message.
-    """
+    """Check a pod against the maxima and minima. Raises ApiError: 403 with the server's message."""
     for each in ranges:
         for limit in each["spec"]["limits"]:
             if limit["type"] == "Container":
@@ -109,12 +104,7 @@ def in_use(pods: list[Json]) -> Counter[str]:
 
 
 def check_quotas(pod: Json, quotas: list[Json], others: list[Json]) -> None:
-    """
-    Check a new pod against the namespace's remaining quota.
-
-    Raises:
-        ApiError: 403 with the server's message.
-    """
+    """Check a new pod against the namespace's remaining quota. Raises ApiError: 403 with the server's message."""
     wanted, used = usage(pod), in_use(others)
     for quota in quotas:
         hard = {name: quantities.parse(most) for name, most in (quota["spec"].get("hard") or {}).items()}

@@ -15,12 +15,7 @@ BUDGETS = "poddisruptionbudgets.policy"
 
 
 def preconditions(resource: str, obj: Json, wanted: Json | None) -> None:
-    """
-    Check the uid and version that a request supposed.
-
-    Raises:
-        ApiError: 409 naming what differs.
-    """
+    """Check the uid and version that a request supposed. Raises ApiError: 409 naming what differs."""
     name, meta = obj["metadata"]["name"], obj["metadata"]
     uid, version = (wanted or {}).get("uid"), (wanted or {}).get("resourceVersion")
     rest = "The object might have been deleted and then recreated"

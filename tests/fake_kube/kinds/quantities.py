@@ -19,12 +19,7 @@ _TEXT = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[
 
 
 def parse(value: object) -> Fraction:
-    """
-    `500m`, `8Gi`, `2`, `1e3` as a number.
-
-    Raises:
-        ValueError: for what is no quantity.
-    """
+    """`500m`, `8Gi`, `2`, `1e3` as a number. Raises ValueError: for what is no quantity."""
     found = _TEXT.match(str(value))
     if found is None:
         raise ValueError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")

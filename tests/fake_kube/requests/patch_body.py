@@ -20,12 +20,7 @@ def accepted(resource: Resource) -> list[str]:
 
 
 def check_type(kind: str, resource: Resource) -> None:
-    """
-    Refuse a kind of patch that the resource does not take.
-
-    Raises:
-        ApiError: 415.
-    """
+    """Refuse a kind of patch that the resource does not take. Raises ApiError: 415."""
     if kind not in accepted(resource):
         told = ", ".join(accepted(resource))
         raise ApiError(
@@ -34,12 +29,7 @@ def check_type(kind: str, resource: Resource) -> None:
 
 
 def read(kind: str, body: bytes) -> Json | list[Json]:
-    """
-    The patch itself.
-
-    Raises:
-        ApiError: 400 for what is no JSON (or YAML, for apply).
-    """
+    """The patch itself. Raises ApiError: 400 for what is no JSON (or YAML, for apply)."""
     try:
         patch = yaml.safe_load(body) if kind == APPLY else json.loads(body)
     except (ValueError, yaml.YAMLError) as fault:

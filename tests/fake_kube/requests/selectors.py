@@ -37,12 +37,7 @@ def _requirement(text: str) -> tuple[str, str, list[str]]:
 
 
 def labels(text: str) -> Predicate:
-    """
-    A `labelSelector` parameter.
-
-    Raises:
-        ApiError: 400 where it cannot be read.
-    """
+    """A `labelSelector` parameter. Raises ApiError: 400 where it cannot be read."""
     parts = [part for part in re.split(r",(?![^(]*\))", text) if part.strip()]
     wanted = [_requirement(part) for part in parts]
 

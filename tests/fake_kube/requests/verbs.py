@@ -35,12 +35,7 @@ class Verbs:
         self._creation, self._deletion = Creation(store, admission), Deletion(store)
 
     async def answer(self, call: Call) -> Answer:
-        """
-        Carry out a request that is no watch.
-
-        Raises:
-            ApiError: the server's refusal.
-        """
+        """Carry out a request that is no watch. Raises ApiError: the server's refusal."""
         target = call.target
         if target.subresource and target.subresource not in self._subresources(target):
             raise no_such_page()
