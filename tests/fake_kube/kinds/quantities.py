@@ -1,8 +1,4 @@
-"""
-Kubernetes quantities as exact fractions: what limits, quotas and the scheduler add up.
-
-The fake's own reading on purpose: what tests Sluice must not borrow Sluice's parser.
-"""
+"""Kubernetes quantities as exact fractions; the fake's own reading, so that Sluice's parser is not borrowed."""
 
 import re
 from fractions import Fraction

@@ -47,20 +47,7 @@ class Patcher:
         self._owners: dict[tuple[str, str], server_side_apply.Owners] = {}
 
     def patched(self, kind: str, live: Json, patch: Json | list[Json], *, part: str, manager: str, force: bool) -> Json:
-        """
-        The object that the patch wants.
-
-        Args:
-            kind: The content type.
-            live: The object as it is; for an apply that creates, one with only its identity.
-            patch: The body.
-            part: What is applied to, "" or a subresource: each has owners of its own.
-            manager: The fieldManager, needed for apply.
-            force: Take over fields of other appliers.
-
-        Raises:
-            ApiError: 400, 409 or 422 by the kind of patch.
-        """
+        """The object that a patch wants; `part` has owners of its own. Raises ApiError: 400, 409 or 422."""
         if kind == JSON_PATCH:
             return json_patch(live, patch)
         assert isinstance(patch, dict)

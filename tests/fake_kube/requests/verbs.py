@@ -1,8 +1,4 @@
-"""
-Carry out a request: create, get, update, patch and delete objects, and the subresources of pods.
-
-Called with an authorised request; returns a code and a body, or raises the server's refusal.
-"""
+"""Carry out an authorised request: create, get, update, patch, delete, and subresources; a code and a body."""
 
 from collections.abc import Callable
 
