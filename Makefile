@@ -23,7 +23,7 @@ TRACE_DIR ?= ../shared/traces
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions burst screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test doses test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions burst screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
 
 help: ## Print the targets that most people need; the Makefile has some more, each with a comment
 	@for group in use test measure maintain; do echo "$$group:"; \
@@ -53,6 +53,11 @@ demo: setup ##use: Watch pods get MIG slices and give them back, on simulated GP
 
 test: setup ##test: Run the tests
 	$(BIN)/pytest -n 6 --dist worksteal -m "not perf and not exhaustive and not cluster"
+
+doses: setup # Take large doses of what `make test` takes small ones of: seeds, kills, requests and cycles (some 15 minutes)
+	SEEDS_IN_TESTS=2000 KILLS_IN_TESTS=50 REQUESTS_IN_TESTS=500 SOAK_IN_TESTS=1 \
+	$(BIN)/pytest -n 6 --dist worksteal -m "not perf and not cluster" tests/chaos tests/soak \
+	    tests/e2e/failures/test_two_allocators.py tests/simulation/selftests/test_seeds.py
 
 test-k8s: setup ##test: Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
 ifneq ($(origin KUBECONFIG),command line)

@@ -15,11 +15,7 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config, items):
-    """
-    Among several workers, files come in no order but the same for each.
-
-    By folders, all that wait for real processes would be played at once and at the end, while a core is idle.
-    """
+    """Files in one order for all workers, not by folders: waits for real processes spread over the run."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: zlib.crc32(item.nodeid.split("::")[0].encode()))
 

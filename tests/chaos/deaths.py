@@ -1,11 +1,4 @@
-"""
-Who has ended by itself in a run, and who may: any other end is a violation, however soon it was started again.
-
-Only one is designed: an agent that cannot write its journal ends, and so does each life that its supervisor gives it
-while the disk is full (docs/operations.md). Whatever else is broken here is waited for: a broker that is away or was
-wiped, streams that were created again, a lost lease, a silent network. What ends a service besides (a denied subject,
-settings or an address that make no sense) is not done here.
-"""
+"""Which processes ended by themselves in a run: only an agent that cannot write its journal may (operations.md)."""
 
 import math
 import time

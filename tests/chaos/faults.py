@@ -1,8 +1,4 @@
-"""
-Does to a running system what a fault says, holds it as long as it says, and mends it.
-
-What the system makes of it is for others to see. Each fault is over when its method returns, with everything running.
-"""
+"""Does to a running system what a fault says, and mends it: with everything running when its method returns."""
 
 import asyncio
 import errno

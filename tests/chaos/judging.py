@@ -1,9 +1,4 @@
-"""
-Judges a finished run by its files: the history of the bus, the devices' own log, what pods lived, and who has died.
-
-The judges are `judges.history` and `judges.devices`; here is only what feeds them. Run it again on a kept folder with
-`python tests/chaos --judge FOLDER`.
-"""
+"""Judges a finished run by its files with `judges.history` and `judges.devices`; again: `--judge FOLDER`."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -56,11 +51,7 @@ def _lives(words: Iterable[Word], wiped: Iterable[float]) -> list[list[Word]]:
 
 
 def _ends_forgotten(words: Iterable[Word], pods: Iterable[devices.Pod], kills: Sequence[dict]) -> frozenset[str]:
-    """
-    Requests whose end is first recorded after a broker was killed, and whose manifest was gone before that.
-
-    The word of their end may have been heard and then forgotten. `judges.devices` judges them by their manifests.
-    """
+    """Requests whose end is first recorded after a broker was killed, and whose manifest was gone before that."""
     unwanted = {pod.name: pod.until for pod in pods}
     names: dict[str, str] = {}
     told: dict[str, float] = {}

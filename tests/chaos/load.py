@@ -1,8 +1,4 @@
-"""
-Pods that come and go all the time, as a seed draws them, and what became of them as far as the bus says.
-
-A pod is a manifest in a folder: when it was written and taken away is the truth that everything else is held against.
-"""
+"""Pods that come and go as a seed draws them; when their manifests were written and removed is the truth."""
 
 import asyncio
 import json

@@ -1,8 +1,4 @@
-"""
-Which faults there are, how long a system may need after each, and the one that a seed draws next.
-
-Draws and tells; it does nothing to any system.
-"""
+"""Which faults there are, how long a system may need after each, and the next one that a seed draws."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""
-Defects for the proof that chaos can fail: `python tests/chaos/planted.py DEFECT` is a service that has one.
-
-Each is the bug of some system that came before; the judges must find it in a short run.
-"""
+"""Services with a known bug each, which the judges must find: `python tests/chaos/planted.py DEFECT`."""
 
 import runpy
 import sys

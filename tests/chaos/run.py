@@ -1,8 +1,4 @@
-"""
-One run: a system under load, fault after fault, after each the time until a new pod has its slice; then all is ended.
-
-What happened is in files when it returns; whether it was right is judged from them (`judging`).
-"""
+"""One run: a system under load, fault after fault, after each the time until a new pod has its slice."""
 
 import asyncio
 import json

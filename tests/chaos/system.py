@@ -1,9 +1,4 @@
-"""
-A whole small system of real processes for chaos: brokers, two allocators, pod-watcher, inventory, an agent per node.
-
-It starts, supervises and stops them, as an orchestrator does; what is broken when is not its business. Each service
-reaches each broker by a wire of its own. Nothing of it outlives the process that made it.
-"""
+"""A small system of real processes: started, supervised and stopped, each service with a wire to each broker."""
 
 import asyncio
 import contextlib
@@ -51,11 +46,7 @@ AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Plan(NatsServerConfig):
-    """
-    A server that tells clients of no other way to any server, and says at `http_port` how it is.
-
-    `addresses` of all servers where each is in a network of its own; it is the one of that `number`.
-    """
+    """A server that tells clients of no other; its health is at `http_port`, `addresses` are those of all servers."""
 
     http_port: int = 0
     number: int = 0

@@ -1,9 +1,4 @@
-"""
-The network between services and brokers: a wire is a port of ours that passes everything on to one server.
-
-A wire that is cut is silent, as a network is: neither end gets an error, what was sent waits, and comes when it is
-mended (TCP would send it again). It never loses or reorders a byte of a connection.
-"""
+"""Ports between services and brokers; a cut one is silent, as a network is, and never loses or reorders a byte."""
 
 import asyncio
 import contextlib

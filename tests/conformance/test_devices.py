@@ -1,8 +1,4 @@
-"""
-What the node agent may rely on, whichever devices it has: simulated ones, or a driver's.
-
-Placements and engines are in `test_devices_layouts.py`; what only NVML can do, in `test_devices_nvml.py`.
-"""
+"""What the node agent may rely on with simulated devices or a driver's; layouts and NVML's own in files beside."""
 
 import subprocess
 import sys

@@ -1,8 +1,4 @@
-"""
-What can be created beside what, on every model of the catalog, by both backends.
-
-The oracle is `judges.layouts`: it reads the catalog's data, and shares no rule with the backends or the C library.
-"""
+"""What fits beside what on every model, by both backends; the oracle `judges.layouts` shares no rule with them."""
 
 import random
 

@@ -1,9 +1,4 @@
-"""
-What only a driver does: stale handles, old libraries, structs of the wrong version, two processes on one machine.
-
-Where no backend's behaviour is at stake, the C library itself is held to NVML's rules, because everything else here
-trusts it.
-"""
+"""What only a driver does (stale handles, old libraries, wrong structs), and NVML's rules held to our C library."""
 
 import ctypes
 import json

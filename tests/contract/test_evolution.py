@@ -1,8 +1,4 @@
-"""
-Two versions side by side: today's code reads yesterday's messages, and yesterday's readers read today's.
-
-The messages, what readers understood and the gRPC numbers of each version are recorded in `golden/` (tools/golden.py).
-"""
+"""Today's code reads yesterday's messages and yesterday's readers today's: recorded in `golden/` by tools/golden.py."""
 
 import json
 import subprocess

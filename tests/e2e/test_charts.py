@@ -1,8 +1,4 @@
-"""
-Pods as public charts render them: each works unchanged, or its owner reads what to change.
-
-`charts/` has them, each with its source; docs/migration.md has the list for readers.
-"""
+"""Public charts' pods (`charts/`, listed in docs/migration.md): unchanged each works, or says what to change."""
 
 import json
 import re

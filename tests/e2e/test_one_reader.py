@@ -1,8 +1,4 @@
-"""
-One pod, one answer: the webhook behind an API server, a folder with a running system, and `sluice simulate -f`.
-
-The corpus says by a label what is right for each pod; this file reads the corpus with a YAML library of its own.
-"""
+"""One pod, one answer: webhook, folder and `sluice simulate -f`; the corpus says by a label what is right."""
 
 import json
 from pathlib import Path

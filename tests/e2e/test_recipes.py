@@ -1,8 +1,4 @@
-"""
-The recipes of docs/recipes.md on a whole Sluice: each manifest as it stands there, its slices, and what follows.
-
-Two nodes with two simulated A100 of 40 GB each, behind the fake API server.
-"""
+"""The recipes of docs/recipes.md as they stand there, on a whole Sluice: two nodes with two simulated A100-40GB."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

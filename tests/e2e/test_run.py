@@ -97,12 +97,7 @@ async def free(up, *, tidy=True):
 
 
 async def done(up, *words, **changes):
-    """
-    A whole `sluice run`, as somebody types it: a shell gives it a process group of its own.
-
-    In that of the tests the end of its command, whose parent is in another group, would leave that group orphaned where
-    no terminal is above it, and if any process in there is stopped just then, the kernel sends all of them SIGHUP.
-    """
+    """A whole `sluice run` as typed in a shell, in a process group of its own: an orphaned one would get SIGHUP."""
     how = {"env": up.environment, "capture_output": True, "text": True, "timeout": DONE_WITHIN_S, "process_group": 0}
     how |= changes
     return await asyncio.to_thread(subprocess.run, (*RUN[:4], *words), check=False, **how)
@@ -336,10 +331,7 @@ def embedded_of(up) -> RunningSystem | None:
 
 
 async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_takes_it_away(up):
-    """
-    On a fresh machine without a GPU. The process that started it may be killed: others use it
-    while one of them runs.
-    """
+    """On a machine without a GPU; the process that started it may be killed while another one uses it."""
     go = up.temporary / "go"
     last = f"echo; while [ ! -e {go} ]; do sleep 0.05; done; exit 5"
     with running(up, "sh", "-c", "env | grep -E 'NVIDIA|CUDA'; echo $$; exec sleep 999") as first:

@@ -1,9 +1,4 @@
-"""
-Sharing fairly on real processes, each told by `sluice explain` in plain words: jobs, preemption, quotas, drains,
-adjusted shares, larger profiles and the way back from them.
-
-One running system serves all tests here, one after another: each has a namespace of its own and leaves nothing behind.
-"""
+"""Sharing fairly on real processes, as `sluice explain` tells it; one system for all tests, a namespace each."""
 
 import asyncio
 import io
@@ -158,11 +153,7 @@ class Here:
         return await self.watching.until(condition, f"{before.name} to be bound again")
 
     async def told(self, name: str, *sentences: str) -> str:
-        """
-        The `sluice explain` output of a pod of this test, or of a request, once it has `sentences` in this order.
-
-        The history is written a moment after the messages, and an allocator may be too busy to answer in time.
-        """
+        """The explanation of a pod of this test, or a request, once it has `sentences` in this order; bounded."""
         story = ""
         try:
             async with asyncio.timeout(TOLD_WITHIN_S):
@@ -204,11 +195,7 @@ async def here(shared, request):
 
 
 async def typed(work) -> tuple[int, str, str]:
-    """
-    A command's exit code and what it printed, without the second that a process of its own takes to start.
-
-    What the test itself logs meanwhile is in it too.
-    """
+    """A command's exit code and output, in this process; what the test itself logs is in it too."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = await work

@@ -19,11 +19,7 @@ PULL = "sluice.v1.AgentService/GetInventory"
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
-    """
-    From the manifest that was seen to the binding, over four processes and a gRPC call; and then back.
-
-    And a collector that hangs afterwards costs no pod its slice, and no service its orderly end.
-    """
+    """From manifest to binding and back, over four processes and a call; a hanging collector delays nothing."""
     there = {
         "request seen",
         "publish AllocationRequested",
@@ -88,11 +84,7 @@ def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
 
 
 def when_whole(running: Running, collector: Collector, trace: str, wanted: set[str]) -> list[Span]:
-    """
-    A trace as it is when all that is wanted is there, both sides of calls too, and every span's parent.
-
-    A parent may be exported after its children: it may be torn again a moment later.
-    """
+    """A trace once all that is wanted is there, both sides of calls, and every span's parent."""
     found: list[Span] = []
 
     def look() -> bool:

@@ -93,11 +93,7 @@ def settled(look: Callable[[], str], shown: str) -> str:
 
 
 def other_node(output: str) -> str:
-    """
-    The same with the two nodes exchanged, and places lettered in the order of nodes again.
-
-    They are alike, and the first pod goes to the one that the allocator knows first, as the page says.
-    """
+    """The same with the two nodes exchanged, and places lettered in their order again: the nodes are alike."""
     first, second = _NODES
     output = output.replace(first, "\0").replace(second, first).replace("\0", second)
     places = sorted(_LEGEND.findall(output), key=lambda place: (place[3], int(place[2]), int(place[1])))

@@ -8,11 +8,7 @@ SECOND_MAX = 4
 
 
 def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> Iterator[tuple[Any, str]]:
-    """
-    Nodes in their third life, opened and idle, and how far the first two came. `begin` gives the first life its orders.
-
-    The step at which a life ends is carried out, but its result is lost.
-    """
+    """Nodes in their third life and how far the first two came; a last step is carried out, its result lost."""
     first, second = 0, 0
     while True:
         node = make_node()

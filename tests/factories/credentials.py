@@ -1,9 +1,4 @@
-"""
-The program that makes a cluster's credentials, which is in no package; and what it makes, as files of a process.
-
-Certificates that it would not make (ended, of another authority, for the wrong use) are made with its own parts, at
-another time or by another authority: so tests refuse what differs from a good one in nothing else.
-"""
+"""The program that makes a cluster's credentials, and its files; wrong ones are made with its own parts."""
 
 import datetime as dt
 import importlib.util

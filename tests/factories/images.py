@@ -1,9 +1,4 @@
-"""
-Images of ours, built for a test by the program with which everybody builds them.
-
-Needs a Docker engine, and SLUICE_TEST_BASE_IMAGE naming an image on it with Python 3.11 or newer and venv. Packages
-come from where pip on this machine is configured to get them.
-"""
+"""Images of ours, built on a Docker engine from SLUICE_TEST_BASE_IMAGE (Python 3.11 or newer, with venv)."""
 
 import os
 import shutil

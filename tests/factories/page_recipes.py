@@ -1,9 +1,4 @@
-"""
-The manifests of docs/recipes.md, and the controllers that make pods of them.
-
-The fake API server has a controller for Deployments only. Other kinds become pods here as their controllers would make
-them, from the manifest as it stands on the page: no field of an ask is written in this file.
-"""
+"""The manifests of docs/recipes.md as they stand there, and the controllers that make pods of them."""
 
 import re
 from collections.abc import Iterator

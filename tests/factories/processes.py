@@ -113,11 +113,7 @@ def switch_off(switch: subprocess.Popen[bytes]) -> None:
 
 
 def kill_with_children(process: subprocess.Popen | psutil.Popen) -> list[psutil.Process]:
-    """
-    Kill a process that starts others, and those that do not end with it. Returns the ones it had to kill.
-
-    The children are killed last: some only clean up once they see it gone, and only they can end what they started.
-    """
+    """Kill a process, then its children that do not end with it (some clean up only then); returns those it killed."""
     family = []
     with contextlib.suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
@@ -132,10 +128,7 @@ def kill_with_children(process: subprocess.Popen | psutil.Popen) -> list[psutil.
 
 @contextlib.contextmanager
 def heeding_ctrl_c() -> Iterator[None]:
-    """
-    Children are started as from a terminal: a shell that puts tests into the background has them ignore its keys, and
-    `nohup` has them ignore its end.
-    """
+    """Children are started as from a terminal, not as by a background shell or `nohup`."""
     keys = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
     as_usual = (signal.default_int_handler, signal.default_int_handler, signal.SIG_DFL)
     before = [signal.signal(key, handler) for key, handler in zip(keys, as_usual, strict=True)]

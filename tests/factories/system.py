@@ -206,12 +206,7 @@ Heard = tuple[str, int, dict]
 
 @contextlib.asynccontextmanager
 async def hearing(url: str, subjects: str) -> AsyncIterator[list[Heard]]:
-    """
-    Every message stored meanwhile on these subjects of STATE.
-
-    A writer that is killed between a message and its copy leaves no copy, and its next message on the subject hides
-    that one.
-    """
+    """Every message stored meanwhile on these subjects of STATE; a killed writer leaves no copy of its last one."""
     heard: list[Heard] = []
 
     async def put(message: Msg) -> None:
@@ -224,12 +219,7 @@ async def hearing(url: str, subjects: str) -> AsyncIterator[list[Heard]]:
 
 
 async def violations_at(url: str, heard: Sequence[Heard] = (), *, sources_killed: bool = False) -> list[str]:
-    """
-    The violations so far on the bus at `url`, from its history, its present state, and what a test `heard`.
-
-    Copies are stored a little after the messages. A judge that reads meanwhile sees an end without its cause, so this
-    waits until every message has its copy. A killed writer leaves messages without one: the wait has an end.
-    """
+    """Violations on the bus from history, state and what a test `heard`, once copies are there (bounded)."""
     async with _client(url) as client:
         deadline = time.monotonic() + COPIES_S
         while True:
@@ -265,11 +255,7 @@ async def _client(url: str) -> AsyncIterator[nats.NATS]:
 
 
 async def _all_of(client: nats.NATS, stream: str, subject: str) -> list[Msg]:
-    """
-    Everything that a stream holds under a subject now.
-
-    By a pull consumer: what is pushed may be on its way already when one asks how much there is, which then is nothing.
-    """
+    """Everything that a stream holds under a subject now, by a pull consumer, which counts exactly."""
     options = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=READ_S)
     subscription = await client.jetstream().pull_subscribe(subject, stream=stream, config=options)
     found: list[Msg] = []

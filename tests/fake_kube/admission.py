@@ -27,12 +27,7 @@ class Admission:
         """Webhook and operation of each call that was made: for tests."""
 
     async def mutate(self, asked: Asked) -> tuple[Json, list[str]]:
-        """
-        The object as it will be checked and stored, and the warnings for the client.
-
-        Raises:
-            ApiError: a webhook's denial or failure; 403 for a RuntimeClass that is not there.
-        """
+        """The object as it will be stored, and warnings. Raises ApiError: a denial or failure; 403: no RuntimeClass."""
         builtin = asked.target.path == "pods" and asked.operation == "CREATE"
         suffix = secrets.token_hex(3)[:5]
         obj = clone(asked.obj)

@@ -27,12 +27,7 @@ class Call:
         return bool(self.parameters.get("dryRun")) or "All" in (self._options().get("dryRun") or [])
 
     def document(self) -> Json:
-        """
-        The body as an object.
-
-        Raises:
-            ApiError: 400 where it is none.
-        """
+        """The body as an object. Raises ApiError: 400 where it is none."""
         try:
             found = yaml.safe_load(self.body) if "yaml" in self.kind else json.loads(self.body or b"{}")
         except (ValueError, yaml.YAMLError) as fault:

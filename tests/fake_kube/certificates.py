@@ -1,8 +1,4 @@
-"""
-Certificates of a test's own: an authority and a server certificate for loopback and given names.
-
-For tests only: keys live as long as a folder, and nothing is rotated.
-"""
+"""An authority and a server certificate for loopback and given names, for tests only."""
 
 import ipaddress
 from dataclasses import dataclass

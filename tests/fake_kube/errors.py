@@ -1,8 +1,4 @@
-"""
-The error answers of an API server: a Status with code, reason, message and details.
-
-The only place for their texts, each copied from a real server.
-"""
+"""The only place for an API server's error answers, each text copied from a real one."""
 
 from typing import Any
 
@@ -38,10 +34,7 @@ class ApiError(Exception):
         details: Json | None = None,
         retry_after_s: int = 0,
     ) -> None:
-        """
-        `reason` where it is not the usual one of the code; `details` as in metav1.StatusDetails; `retry_after_s`: the
-        header of that name, 0 for none.
-        """
+        """`reason` if not the usual one; `details` as in metav1.StatusDetails; `retry_after_s`: 0 for none."""
         super().__init__(message)
         self.code = code
         self.reason = REASONS.get(code, "") if reason is None else reason

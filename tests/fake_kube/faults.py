@@ -1,8 +1,4 @@
-"""
-Faults on command: lost and repeated events, stale lists, errors, slowness, cut connections, a restarted server.
-
-Each switch is one call of a test; nothing happens by chance.
-"""
+"""Faults by switches: lost and repeated events, stale lists, errors, slowness, cut connections, a restart."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,12 +38,7 @@ class Faults:
     # -- asked by the server ----------------------------------------------------------------------------------------
 
     def check(self, target: Target, *, after: bool) -> None:
-        """
-        Fail a request that is to fail, before or after it was carried out.
-
-        Raises:
-            ApiError: with the code that was set.
-        """
+        """Fail a request that is to fail, before or after it was carried out. Raises ApiError with the set code."""
         for each in self._failing:
             if each.after is after and each.verb in {"*", target.verb} and each.path in {"*", target.path}:
                 each.left -= 1
@@ -68,10 +59,7 @@ class Faults:
         after: bool = False,
         retry_after_s: int = 0,
     ) -> None:
-        """
-        The next requests of this verb to this path (`pods/status`) are answered with an error; `after` they took
-        effect. `retry_after_s`: the pause that they request.
-        """
+        """The next requests of this verb to this path (`pods/status`) fail, or only their answers do (`after`)."""
         self._do(lambda: self._failing.append(_Failing(times, verb, path, code, after, retry_after_s)))
 
     def slow(self, delay_s: float) -> None:

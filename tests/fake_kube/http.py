@@ -1,8 +1,4 @@
-"""
-The server's front: HTTP requests in, answers and watch streams out.
-
-Authentication and authorisation; `verbs` and `watch` do the rest. Runs in the server's loop only.
-"""
+"""The server's front, in its loop: HTTP requests, authentication and authorisation, answers and watch streams."""
 
 import asyncio
 from asyncio.trsock import TransportSocket

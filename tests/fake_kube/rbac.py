@@ -1,8 +1,4 @@
-"""
-Authentication and authorisation: bearer tokens, and the Roles and ClusterRoles bound to their users.
-
-Texts of a refusal: kube-apiserver v1.36.2.
-"""
+"""Bearer tokens, and the Roles and ClusterRoles of their users; refusals read as kube-apiserver v1.36.2's."""
 
 import secrets
 from dataclasses import dataclass
@@ -76,12 +72,7 @@ class Access:
         self._tokens.pop(token, None)
 
     def user(self, header: str) -> User:
-        """
-        Who sent an Authorization header; without one it is an anonymous user.
-
-        Raises:
-            ApiError: 401 for an unknown token.
-        """
+        """Who sent an Authorization header, or the anonymous user. Raises ApiError: 401: an unknown token."""
         if not header:
             return ANONYMOUS
         kind, _, token = header.partition(" ")
@@ -90,12 +81,7 @@ class Access:
         return self._tokens[token]
 
     def check(self, user: User, wish: Wish) -> None:
-        """
-        Allow what a role allows.
-
-        Raises:
-            ApiError: 403 with the server's message.
-        """
+        """Allow what a role allows. Raises ApiError: 403 with the server's message."""
         if not self.allowed(user, wish):
             raise self.refusal(user, wish)
 

@@ -1,8 +1,4 @@
-"""
-The resources that the server serves, and how URLs map to them.
-
-Pure: a path and a method become a `Target`, as used by authorisation and the verbs.
-"""
+"""The resources served, and how a path and a method become a `Target` for authorisation and verbs. Pure."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

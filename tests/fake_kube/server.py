@@ -72,12 +72,7 @@ class FakeKube:
         return f"https://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        """
-        Start, and return when it answers.
-
-        Raises:
-            RuntimeError: if it could not.
-        """
+        """Start, and return when it answers. Raises RuntimeError: if it could not."""
         self._thread.start()
         if not self._ready.wait(CALL_LIMIT_S) or self._failure is not None:
             raise RuntimeError(f"the fake API server did not start: {self._failure}")

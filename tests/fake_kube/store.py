@@ -1,9 +1,4 @@
-"""
-What the server holds: objects of every kind, one version counter over all, and the history that watches read.
-
-Objects in it are never changed in place: a change clones the object and stores the clone. Not thread-safe: only the
-server's loop touches it.
-"""
+"""Objects of every kind, one version counter, the history for watches; only the server's loop stores clones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,10 +108,7 @@ class Store:
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
 
     def put(self, resource: str, obj: Json) -> Json:
-        """
-        Store an object as a new version of itself; what is stored is returned. Without a difference nothing is
-        written.
-        """
+        """Store an object as a new version of itself and return it; without a difference nothing is written."""
         key = (obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         before = self.shelf(resource).objects.get(key)
         if before is not None and before == obj:

@@ -1,8 +1,4 @@
-"""
-Mutating webhooks: select those for a request, and call one over TLS.
-
-Trusts only the configuration's caBundle, as a server does. `admission` applies the answer.
-"""
+"""Mutating webhooks: select those for a request, call one over TLS, trusting the configuration's caBundle alone."""
 
 import asyncio
 import base64
@@ -93,13 +89,7 @@ def _selected(store: Store, hook: Json, asked: Asked) -> bool:
 
 
 async def call(hook: Json, asked: Asked, routes: Routes, session: aiohttp.ClientSession) -> tuple[Json, list[str]]:
-    """
-    The object after one webhook, and its warnings.
-
-    Raises:
-        ApiError: its denial; 500 where it cannot be reached, is slow or patches wrongly (unless failurePolicy is
-        Ignore).
-    """
+    """The object after one webhook, and warnings. Raises ApiError: its denial; 500: unreachable, slow, wrong patch."""
     try:
         review = await _ask(hook, asked, routes, session)
     except (aiohttp.ClientError, TimeoutError, ValueError, ssl.SSLError, ConnectionError) as fault:

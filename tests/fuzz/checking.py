@@ -30,12 +30,7 @@ _SHRINK_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """
-    One reader of outside bytes.
-
-    `read` gives what it says of the input (why it refused it, or nothing), raises one of `refuses`, or an
-    AssertionError where something that it read does not survive the way back.
-    """
+    """One reader: `read` returns why it refused the input (or nothing), raises one of `refuses` or AssertionError."""
 
     name: str
     read: Callable[[bytes], object]

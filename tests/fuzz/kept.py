@@ -1,8 +1,4 @@
-"""
-Inputs that a reader once did not bear. Each is a line here that builds it: some are long and uniform.
-
-A new one is added with what a user lost by it, before the reader is mended.
-"""
+"""Inputs that a reader once did not bear, each with what a user lost by it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,10 +1,4 @@
-"""
-Inputs for the fuzzer: what is well written, made wrong in small ways, for ever and repeatably.
-
-Most readers turn away noise at the first byte; what they take for theirs must be nearly right. So each input begins as
-an example and is then hurt: bytes, words and numbers of its text, and, where it is JSON, values of its tree. It knows
-no reader. The same seed gives the same inputs.
-"""
+"""Inputs for the fuzzer: well-written examples made wrong in small ways; equal seeds give equal inputs."""
 
 import json
 import random

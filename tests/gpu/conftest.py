@@ -1,8 +1,4 @@
-"""
-What the checks on real hardware start from. Opt-in: without `--hardware-report` nothing here touches a GPU.
-
-Nothing changes MIG mode or clocks, or any process that is not its own; a compute mode that is set is put back.
-"""
+"""Checks on real hardware, with `--hardware-report` only: no MIG mode, clock or foreign process is changed."""
 
 import os
 from collections.abc import Iterator

@@ -1,8 +1,4 @@
-"""
-What was found on real hardware, to be kept: as JSON for programs and as Markdown for people.
-
-Holds and writes; it judges nothing. Machines stay anonymous: GPUs are named by their index.
-"""
+"""What was found on real hardware, kept as JSON and Markdown; anonymous: GPUs by their index."""
 
 import json
 import re

@@ -1,8 +1,4 @@
-"""
-The real MPS control daemon through our `MpsDaemons`: limits that hold, clients, adoption, death, and nothing left.
-
-On an unused whole GPU without MIG. The checks of this file go together, in their order, over one home.
-"""
+"""The real MPS daemon through our `MpsDaemons` on an unused whole GPU; checks go together, in order, over one home."""
 
 import math
 import os

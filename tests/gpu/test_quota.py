@@ -1,8 +1,4 @@
-"""
-The time quota on a real GPU: the real library and scheduler, and CUDA processes that all want the device all the time.
-
-On an unused GPU, without an MPS daemon: processes then take turns on the device, as tenants of one lane do.
-"""
+"""The time quota on a real, unused GPU without MPS: library, scheduler, and CUDA processes that all want it."""
 
 import os
 import subprocess

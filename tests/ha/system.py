@@ -1,9 +1,4 @@
-"""
-A whole Sluice for a cluster, with two of everything that may be there twice, each its own process.
-
-A fake API server, one broker or three, two allocators, inventories and pod-watchers, one agent per node. A dead
-process stays dead: the standby has to do, until the test itself starts the other one.
-"""
+"""A whole Sluice for a fake cluster, two of everything that may be twice; a dead process stays dead until restarted."""
 
 import asyncio
 import json

@@ -1,8 +1,4 @@
-"""
-The composed system on one machine: images, broker, network and volumes, as a person tries it without a cluster.
-
-Needs what `factories.images` needs, and Docker's compose plugin; skips otherwise. Nothing is published but on loopback.
-"""
+"""The composed system on one machine, as without a cluster; skips without `factories.images` and compose plugin."""
 
 import json
 import os

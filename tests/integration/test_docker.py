@@ -1,8 +1,4 @@
-"""
-The deployed images: each is built, holds one service and nothing else, and runs unprivileged on a read-only root.
-
-Without an engine and a base (`factories.images`) these tests skip.
-"""
+"""The deployed images: each holds one service, unprivileged on a read-only root; skips without `factories.images`."""
 
 import hashlib
 import importlib.metadata

@@ -1,9 +1,4 @@
-"""
-`sluice doctor` on a cluster, with the real kubectl: the shipped manifests are applied, the webhook runs, its trust is
-tried.
-
-Skips without kubectl; tests/unit/console has the checks of each object.
-"""
+"""`sluice doctor` with the real kubectl on the shipped manifests, the webhook running; skips without kubectl."""
 
 import asyncio
 import base64

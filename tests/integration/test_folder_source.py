@@ -1,7 +1,4 @@
-"""
-The pod-watcher in production form: a real folder, a real identities file, and a bus with an allocator played by the
-test.
-"""
+"""The pod-watcher with a real folder, identities file and bus; the test plays the allocator."""
 
 import asyncio
 import os

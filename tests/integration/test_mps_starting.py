@@ -293,10 +293,7 @@ def release_535(place: Place) -> Path:
 
 
 def test_a_daemon_whose_log_says_nothing_of_its_server_any_more_is_taken_over(place: Place) -> None:
-    """
-    An agent on 535.261, restarted when its daemon had run for an hour, that once takes it for dead would never take it
-    for ready again: its log is cut at times, and only the end of a long one is read.
-    """
+    """On 535.261 a daemon whose long log was cut would never be taken for ready again after an agent's restart."""
     old = release_535(place)
     running = MpsDaemons(place.root, old, place.processes, environment=place.environment).start(start_order())
     place.client().hear()

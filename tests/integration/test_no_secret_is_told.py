@@ -1,8 +1,4 @@
-"""
-Every service with marked secrets in every place, made to fail in each way: none appears in its output or files.
-
-Passwords, keys and tokens are searched whole and in the pieces in which a key is written.
-"""
+"""Services with marked secrets, made to fail in each way: none is in output or files, whole or in pieces."""
 
 import asyncio
 import os
@@ -123,11 +119,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 async def told(service: str, *words: str, environment: dict[str, str], until: tuple[str, ...] = ()) -> str:
-    """
-    Run a process to its end, or until it has printed one of `until`; then make it crash. Returns all output.
-
-    Bounded. SIGABRT with a fault handler prints where every thread is.
-    """
+    """All output of a process at its end, or crashed (SIGABRT, fault handler) once it printed one of `until`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,9 +1,4 @@
-"""
-The pod-watcher's roles in a cluster, as processes: a real broker, and an API server that calls the webhook over TLS.
-
-Other tests follow a pod further; these check that the parts are assembled correctly, that replicas do not interfere,
-and what a person sees when something is missing.
-"""
+"""The pod-watcher's roles as processes: assembled right, replicas apart, and what is read when a part is missing."""
 
 import asyncio
 import base64

@@ -1,8 +1,4 @@
-"""
-Inventory, agent, allocator and console as processes, with the certificates that a deployment creates.
-
-Each connects to its intended peers; an impostor of a node's agent is not trusted, and a person reads why.
-"""
+"""Processes with a deployment's certificates reach their peers; an impostor is not trusted, and a person reads why."""
 
 import asyncio
 import datetime as dt

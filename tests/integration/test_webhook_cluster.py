@@ -1,8 +1,4 @@
-"""
-The webhook behind an API server: what `kubectl` shows of accepted and refused pods.
-
-The API server is the fake, which calls webhooks over TLS and checks their patches as a real one does.
-"""
+"""The webhook behind the fake API server over TLS: what `kubectl` shows of accepted and refused pods."""
 
 import secrets
 

@@ -1,9 +1,4 @@
-"""
-What booked devices amount to against a namespace's limits, worked out a second time from what GPUs report.
-
-The rules are those of docs/quotas.md. No code of `sluice.mig` or `sluice.contracts.quotas.usage` is used, for it judges
-both.
-"""
+"""What booked devices count against limits (docs/quotas.md), worked out a second time from what GPUs report."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction

@@ -1,8 +1,4 @@
-"""
-Judges the answers of a simulated workload by themselves: what is held at any moment must fit on its GPU.
-
-Reads the lines as anybody would and knows no code of the allocator: spans are counted slice by slice.
-"""
+"""Judges a simulated workload's answers: what is held fits on its GPU at any moment, slice by slice."""
 
 import json
 from collections import defaultdict

@@ -1,8 +1,4 @@
-"""
-Was a request given what it asked for, where it may be; and where nothing was found, is there really nothing?
-
-Tries every device on every place of every node: slow, for small fleets. Shares no code with the engine it judges.
-"""
+"""Was a request given what it asked for, or is there nothing? Tries every place of every node: for small fleets."""
 
 import itertools
 from collections.abc import Iterator
@@ -35,11 +31,7 @@ WHOLE = "whole GPU"
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """
-    The rules that decide what serves a claim, and what is booked.
-
-    `geometries` are the profiles that claims with `known_geometries` choose from, by a part of the product name.
-    """
+    """The rules what serves a claim; `geometries`: profiles for `known_geometries`, by part of the product name."""
 
     truth: Truth
     geometries: dict[str, tuple[str, ...]] = field(default_factory=dict)

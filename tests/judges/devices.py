@@ -17,11 +17,7 @@ END = float("inf")
 
 @dataclass(frozen=True)
 class Limits:
-    """
-    How long things may take, in calm seconds (no fault, everything recovered) and in seconds of any kind.
-
-    What is forgotten stays forgotten: the numbers only leave room for a machine that has much else to do.
-    """
+    """How long things may take, in calm seconds and in any; generous, for what is forgotten stays forgotten."""
 
     released_s: float = 60.0
     answered_s: float = 60.0
@@ -113,11 +109,7 @@ def violations(
     ended_at: float,
     limits: Limits = Limits(),
 ) -> list[str]:
-    """
-    Everything that must never happen, and did.
-
-    `machines` has each state of each machine, `words` time, subject and message in any order.
-    """
+    """Everything that must never happen, and did; `words` are time, subject and message in any order."""
     wrong: list[str] = []
     stays: list[Stay] = []
     for states in machines:

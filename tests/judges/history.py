@@ -113,12 +113,7 @@ def _is_before(one: Word, other: Word, breaks: list[Break]) -> bool:
 
 
 def _bookings(book: list[Word]) -> Iterator[str]:
-    """
-    A place is granted only when its last grant was revoked before, and no allocation is granted a second time.
-
-    A grant may be for when others are gone (`after`): then these may still have the place. Shares of one home have it
-    together.
-    """
+    """A place is granted when its last grant was revoked, or `after` others; no allocation twice; homes are shared."""
     standing: dict[Place, list[str]] = {}
     ended: set[str] = set()
     shares = _shares(book)

@@ -1,8 +1,4 @@
-"""
-May a pod be on a node, by what Kubernetes says about labels, taints and room? On its own terms, node by node.
-
-See https://kubernetes.io/docs/concepts/scheduling-eviction/ (assign-pod-node, taint-and-toleration).
-"""
+"""May a pod be on a node by labels, taints and room (Kubernetes, assign-pod-node, taint-and-toleration)?"""
 
 from collections.abc import Sequence
 

@@ -159,11 +159,7 @@ class Layouts:
             yield from self._sms(device, profile, shares)
 
     def _sms(self, device: Device, profile: Profile | None, shares: list[Mapping[str, Any]]) -> Iterator[str]:
-        """
-        Percent where the home is all that can be had of a GPU; else SMs of the instance, rounded up for each share.
-
-        With turns only the area is judged: width times time.
-        """
+        """Percent where the home is all of a GPU, else SMs rounded up; with turns the area: width times time."""
         for share in shares:
             if not 1 <= share["sm_partition"] <= 100:
                 yield f"a share of {share['sm_partition']} % of the SMs"

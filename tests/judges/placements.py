@@ -1,9 +1,4 @@
-"""
-What is booked on a fleet, kept on its own terms: is anything given twice, too small, or where it must not be?
-
-Shares no code with the engine that it judges (`sluice_allocator.core.placement`) and none with `sluice.mig`: it reads
-the messages and computes everything from scratch each time, slice by slice. Slow, and meant for small fleets.
-"""
+"""Is anything on a fleet given twice, too small, or in a wrong place? From scratch, slice by slice; small fleets."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,9 +1,4 @@
-"""
-What the tokens of one home may never do, judged from what was said alone: it shares no code with the scheduler.
-
-It gets every event and every answer, in order, and keeps its own books: who holds what since when, and who waits. A
-breach is an AssertionError that names it. Times are in microseconds; events and messages are looked at by their names.
-"""
+"""What the tokens of one home may never do, by events and answers alone, in microseconds. Raises AssertionError."""
 
 from dataclasses import dataclass, field
 from typing import Any

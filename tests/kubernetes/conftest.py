@@ -1,8 +1,4 @@
-"""
-The cluster that this suite runs on: the fake by default, a real one where SLUICE_TEST_KUBECONFIG names its kubeconfig.
-
-Not KUBECONFIG itself: that is set on many desks, and running all tests must not touch production.
-"""
+"""The suite's cluster: the fake, or SLUICE_TEST_KUBECONFIG's; never KUBECONFIG's, which may be production."""
 
 import asyncio
 import os
@@ -35,13 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session", autouse=True)
 def room_on_a_real_cluster() -> Iterator[None]:
-    """
-    What a killed run has left goes.
-
-    Where Sluice is installed in a real cluster, its webhook and pod-watcher leave the tests' namespaces alone.
-
-    The policy that no pod there may look as if it were Sluice's does not hold in them meanwhile: here it may.
-    """
+    """Remove what a killed run left, and keep an installed Sluice and its policy off the tests' namespaces."""
     if not REAL:
         yield
         return

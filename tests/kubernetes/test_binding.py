@@ -101,10 +101,7 @@ async def _minor(kube: Cluster) -> int:
 async def test_a_patch_can_be_guarded_against_a_pod_that_is_being_deleted(
     kube: Cluster, pods: str, guard: Json
 ) -> None:
-    """
-    An absent field is null to a `test`, unlike in the RFC: without this, a slice could only be kept from a terminating
-    pod by reading it first.
-    """
+    """An absent field is null to a `test`, unlike in the RFC: so a terminating pod needs no reading first."""
     body = pod(annotations=ASKED)
     body["metadata"]["finalizers"] = ["sluice.dev/test"]
     await made(kube, pods, body)

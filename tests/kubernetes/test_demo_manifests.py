@@ -1,7 +1,4 @@
-"""
-Manifests with the shapes of NVIDIA's demos, unmodified: through admission, the pod-watcher and the cluster's own
-controllers and scheduler, to an allocation of the devices that they promise. The test is the allocator.
-"""
+"""NVIDIA's demo shapes unmodified, through the whole cluster, to the promised devices; the test is the allocator."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

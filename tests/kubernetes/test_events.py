@@ -120,10 +120,7 @@ async def test_an_event_in_old_words_with_a_time_must_say_as_much(kube: Cluster,
 
 @pytest.mark.parametrize(("note", "code"), [("n" * 1024, 201), ("n" * 1025, 422), ("é" * 512, 201), ("é" * 513, 422)])
 async def test_a_note_has_1024_bytes(kube: Cluster, namespace: str, events: str, note: str, code: int) -> None:
-    """
-    Longer reasons must be cut by us. The refusal speaks of characters, and counts bytes (`len` of a Go string:
-    ValidateEvent in pkg/apis/core/validation/events.go).
-    """
+    """Longer reasons must be cut by us: the refusal speaks of characters and counts bytes (ValidateEvent)."""
     assert (await kube.post(events, event(namespace, note=note))).code == code
 
 

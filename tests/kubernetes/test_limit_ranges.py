@@ -126,10 +126,7 @@ class Custom:
 
 @pytest.fixture
 async def gpus(kube: Cluster) -> AsyncIterator[Custom]:
-    """
-    Served, and gone with all its objects after the test. In a group of its own: that of an installed Sluice is left
-    alone, which would remove GPUs that it does not know.
-    """
+    """Served in a group of its own, so that no installed Sluice removes them; gone after the test."""
     custom = Custom(f"sluice-test-{secrets.token_hex(4)}.dev")
     assert (await kube.post(DEFINITIONS, custom.definition)).code == 201
     try:

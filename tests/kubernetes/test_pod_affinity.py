@@ -1,10 +1,4 @@
-"""
-What a pod demands of other pods, of ports and of volumes, on the way that users go: nothing is pinned where the
-scheduler could not place it.
-
-Every part is the real one (broker, allocator, inventory, agents, pod-watcher with its webhook); GPUs and the cluster
-are simulated. The scheduler has these filters on its own terms (`fake_kube.components.scheduler_affinity`).
-"""
+"""Nothing is pinned where the scheduler cannot place it: affinity, ports, volumes; only GPUs and cluster fake."""
 
 from collections.abc import Iterator
 from typing import Any

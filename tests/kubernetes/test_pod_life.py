@@ -1,9 +1,4 @@
-"""
-The whole way, as users go it: from a manifest to containers on their slice, and back to an empty fleet.
-
-Every part is the real one (broker, allocator, inventory, agents, pod-watcher with its webhook); GPUs are simulated, and
-so is the cluster, unless the suite was given one.
-"""
+"""From a manifest to containers on their slice and back to an empty fleet: all parts real but GPUs and cluster."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,4 @@
-"""
-What each service's account may do, by really asking: all that its service calls in the life of a pod, and nothing more.
-
-The services run with the tokens of their accounts, and on a broker with users; both enforce their rights.
-"""
+"""What each service's account may do, by asking: all calls of a pod's life and no more; also on a broker with users."""
 
 import asyncio
 import contextlib

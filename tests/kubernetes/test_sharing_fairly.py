@@ -1,8 +1,4 @@
-"""
-Jobs of several pods, preemption, quotas and drains as users of a cluster meet them, with what `kubectl describe` shows.
-
-Every part is the real one; GPUs are simulated, and so is the cluster: two nodes of two A100 each.
-"""
+"""Jobs, preemption, quotas and drains as `kubectl describe` shows them: real parts, two nodes of two fake A100."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -50,10 +46,7 @@ class Reader:
         return (await described_in(scene.cluster, self.home, scene.namespace))[name]
 
     async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
-        """
-        Wait until the condition of a pod contains these words; the Event that `kubectl
-        describe` shows of it then.
-        """
+        """Wait until a pod's condition contains these words; the Event that `kubectl describe` shows then."""
 
         async def look() -> str:
             said = (await scene.condition(name)).get("message", "")

@@ -1,8 +1,4 @@
-"""
-Pods that ask for what no node has, or none just now: what a person reads of them, and that they start when it comes.
-
-Every part is the real one (broker, allocator, inventory, agents, pod-watcher with its webhook); GPUs are simulated.
-"""
+"""Pods that ask for what no node has: what a person reads, and that they start when it comes; real parts, fake GPUs."""
 
 import asyncio
 import contextlib

@@ -166,10 +166,7 @@ async def test_initial_events_need_their_match(kube: Cluster, pods: str) -> None
 
 
 async def test_a_watch_says_how_far_it_is_before_it_ends(kube: Cluster, pods: str) -> None:
-    """
-    Where something happened that it does not show, bookmarks come shortly before the timeout: who goes on from the
-    list would be too old after a quiet day. Then the stream just closes.
-    """
+    """Bookmarks come shortly before the timeout, else a quiet day makes the list's version too old."""
     began = await version(kube, pods)
 
     async with kube.watch(

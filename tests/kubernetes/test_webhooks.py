@@ -1,8 +1,4 @@
-"""
-Mutating webhooks, really called over TLS.
-
-A real API server on this machine calls them by URL; one elsewhere cannot reach this machine's loopback, and these skip.
-"""
+"""Mutating webhooks, called over TLS by URL; skips where the API server cannot reach this machine's loopback."""
 
 import asyncio
 import base64

@@ -1,9 +1,4 @@
-"""
-Two kinds of devices behind one set of words: simulated ones, and NVML on our own library.
-
-What a test does behind the agent's back (processes, faults, other programs, reboots) is defined here once for both, so
-that one suite can hold both backends to the same promises.
-"""
+"""Simulated devices and NVML on our library behind one set of words: processes, faults, other programs, reboots."""
 
 import itertools
 from abc import ABC, abstractmethod

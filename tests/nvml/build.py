@@ -37,11 +37,7 @@ class Built:
 
 
 def build(directory: Path, *, old: bool = False) -> Built:
-    """
-    The library in `directory`, made there if it is not yet. Raises NoCompilerError, CannotBuildError.
-
-    `old`: as a driver has it that does not know the profile calls that tell names (v2).
-    """
+    """The library in `directory`; `old`: without profile names. Raises NoCompilerError, CannotBuildError."""
     built = Built(directory / SONAME, directory / IN_PROCESS)
     if built.for_children.exists() and built.in_process.exists():
         return built

@@ -1,9 +1,4 @@
-"""
-A node's agent as allocators see it: reads its ledger, takes its time, fails now and then, and says what it has.
-
-It begins with a slice when all are gone that it is to come after, as PROTOCOL §4 wants it. It has no hardware: whether
-two slices are in each other's way is for the judge, who is asked before one is made and told before one is unmade.
-"""
+"""A node's agent as allocators see it: late, failing now and then, without hardware (PROTOCOL §4)."""
 
 from dataclasses import dataclass
 from random import Random

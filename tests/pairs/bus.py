@@ -1,10 +1,4 @@
-"""
-The bus between two allocators: exact, and each of its readers is late by as much as is drawn for it.
-
-Values, guards and sequences are those of `StreamModel`, which the broker's model is made of. What was accepted is there
-at once and nothing is lost here: the writer decides when a write arrives, and whether its result does. It must not
-know what the words mean.
-"""
+"""The bus between two allocators: exact (`StreamModel`), and each reader is late by as much as is drawn for it."""
 
 from collections.abc import Callable
 from itertools import count

@@ -1,8 +1,4 @@
-"""
-What must be so when all pods are gone: only closing words are on the bus, and no allocator remembers anything.
-
-It must not judge how it came to that.
-"""
+"""When all pods are gone only closing words are on the bus, and no allocator remembers anything."""
 
 from collections.abc import Iterable
 

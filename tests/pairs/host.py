@@ -1,9 +1,4 @@
-"""
-A real allocator core on the bus, with what its shell would do: reading, writing, ticking, and dying in between.
-
-Each has its own delays and its own clock; its writes arrive late, and some answers are lost. It must not decide
-anything that a core decides.
-"""
+"""A real allocator core with its shell's duties: own delays and clock, late writes, lost answers, deaths."""
 
 from collections.abc import Callable
 from random import Random

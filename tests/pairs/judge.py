@@ -1,9 +1,4 @@
-"""
-What must hold at every moment, judged from what lands on the bus, and from what agents are about to do.
-
-It knows the ledger, the agents' words and the bindings, works out what fits by `tests/judges`, and shares no code with
-what it judges. It must not ask an allocator anything.
-"""
+"""What must hold at every moment, from what lands on the bus and agents are about to do; by `tests/judges` alone."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain

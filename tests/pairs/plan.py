@@ -1,9 +1,4 @@
-"""
-What a world is: its nodes, what happens there and when, and how its allocators are configured.
-
-A plan is data, so that it can be made smaller by hand: leave out steps, and play it again with `run_plan`. It must not
-draw anything (`worlds`).
-"""
+"""What a world is, as data: nodes, what happens when, and allocators' configuration; `run_plan` plays it."""
 
 from dataclasses import dataclass
 

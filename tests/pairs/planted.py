@@ -1,9 +1,4 @@
-"""
-Bugs that allocators once had, planted again: proof that the judge finds what this package is there to find.
-
-Each was in the code, was found by worlds like these, and is mended. Two more that were found have their tests in
-`tests/unit/allocator` alone (`test_eviction_after_failure`, `test_two_allocators_agree`): few worlds show them.
-"""
+"""Bugs that allocators once had, planted again: proof that the judge finds them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,9 +1,4 @@
-"""
-What must be so once nothing has happened for a while: no process goes on, nothing is left over, and the cores agree.
-
-What is on the bus is compared with what pods have and agents made; and what allocators have in mind, with what a core
-has that has just read everything. It must not judge in what order things happened: that is for every moment (`judge`).
-"""
+"""At rest nothing is left over: bus, pods and agents agree, and each core with one that has just read everything."""
 
 from collections import Counter
 from collections.abc import Iterator

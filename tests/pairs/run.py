@@ -1,8 +1,4 @@
-"""
-Plays a plan: a stormy part, a calm one until nothing is decided any more, and the end of all pods.
-
-It builds the world and asks the judges; it must not judge anything itself.
-"""
+"""Plays a plan: a stormy part, a calm one until nothing is decided any more, and the end of all pods."""
 
 import traceback
 from collections.abc import Iterator

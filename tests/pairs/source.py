@@ -1,9 +1,4 @@
-"""
-The source of the pods: asks for them, binds them to what they are given, and evicts those that are ordered out.
-
-A pod that was evicted, or whose slice was lost, comes again under another name, as a controller would have it. It must
-not look into an allocator: it reads bindings and orders, each a little late.
-"""
+"""The source of pods: requests, binds, evicts, each read a little late; evicted pods come again under other names."""
 
 from dataclasses import dataclass
 from random import Random

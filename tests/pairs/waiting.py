@@ -1,10 +1,4 @@
-"""
-What must be so of who waits when nothing happens any more: it waits for something true, with a published reason.
-
-Whether a place is free is asked twice: of `tests/judges`, which tries everything and shares no code with the core; and
-of a core that has just read all there is and has no memory to be wrong, which knows limits, larger profiles, whom a pod
-may evict and what it may be promised. It must not ask the allocators that are judged.
-"""
+"""At rest each pod waits for something true, with a published reason: by `tests/judges` and by a fresh core."""
 
 from judges.choosing import Chooser
 from judges.placements import NodeTruth, Truth

@@ -1,10 +1,4 @@
-"""
-What a seed decides beforehand: nodes, pods, what happens to them, and how much goes wrong.
-
-Worlds are small and full, for what two allocators do to each other is about the last free place. Most have pods that
-want several whole GPUs beside tenants of one: they are promised them while a part is free, and another GPU is freed
-beside it (docs/adr/0021, 9). It must not know how anything is decided.
-"""
+"""Worlds by seed: small and full, most with pods that want several whole GPUs beside tenants of one (ADR 0021, 9)."""
 
 from dataclasses import replace
 from random import Random

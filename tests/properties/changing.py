@@ -1,8 +1,4 @@
-"""
-A fleet whose nodes change under waiting requests: GPUs fail and come back, agents fall silent, operators cordon.
-
-Every fact goes to the engine and to the judges' truth, in the same order.
-"""
+"""A fleet that changes under waiting requests: every fact goes to the engine and to the judges' truth, in order."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""
-A fleet to which everything happens in any order, and what must hold after every step.
-
-The engine is only asked through its face; what is right is said by `judges`, which share no code with it.
-"""
+"""A fleet to which everything happens in any order; the engine only asked through its face, judged by `judges`."""
 
 from collections import Counter
 

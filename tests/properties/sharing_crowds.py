@@ -1,8 +1,4 @@
-"""
-What seldom comes about by chance on a small fleet, begun on purpose: full ones, torn ones, those without what is asked.
-
-Each of these only begins something; what becomes of it is drawn, and judged, as everything else is.
-"""
+"""Rare things begun on purpose: full fleets, torn ones, those without what is asked; the rest is drawn and judged."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule

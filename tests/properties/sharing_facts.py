@@ -1,8 +1,4 @@
-"""
-What is on the bus, by noun, and what agents and sources make of it: a small world around the allocators.
-
-Agents and sources do what they are ordered and nothing by themselves. Nothing here knows how a place is chosen.
-"""
+"""What is on the bus, and what obedient agents and sources make of it; nothing here knows how places are chosen."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field

@@ -1,8 +1,4 @@
-"""
-What must be so of all that lands on the bus, whichever process wrote it, and of what stands when nothing is on its way.
-
-It reads the bus as anybody could, and computes everything from scratch: no code of the allocator's is used.
-"""
+"""What must hold of all that lands on the bus and of what stands at rest, from scratch, with no shared code."""
 
 from collections import Counter
 from collections.abc import Iterable

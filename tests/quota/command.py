@@ -1,8 +1,4 @@
-"""
-The command line of the proof. Its last line is exactly `worst_error_percent=N tenants=N`.
-
-The error of a tenant is how far its share is from what it was promised, in percent of the promise.
-"""
+"""The proof's command line; its last line is exactly `worst_error_percent=N tenants=N`, in percent of the promise."""
 
 import argparse
 import contextlib
@@ -64,12 +60,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _hurry() -> None:
-    """
-    Go before what else the machine does, where that is allowed.
-
-    Kernels cost no processor time here, so what is measured is how soon somebody wakes; on a machine with more to do
-    than processors that would be the machine's queue, not the quota.
-    """
+    """Go before what else the machine does, if allowed: measured is who wakes how soon, not the machine's queue."""
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 

@@ -1,8 +1,4 @@
-"""
-Compiles the library, the stand-in and the programs with the machine's C compiler, once per directory.
-
-The library is built by its own Makefile fragment, as images build it; the stand-in and the programs by hand.
-"""
+"""Compiles library (by its Makefile fragment), stand-in and programs with the C compiler, once per directory."""
 
 import fcntl
 import shutil
@@ -45,12 +41,7 @@ class Built:
 
 
 def build(directory: Path = ROOT / "out" / "quota", *, sanitizer: str = "") -> Built:
-    """
-    Everything, in `directory`, where it is older than its sources; one process at a time.
-
-    `sanitizer` is one of gcc's (`thread`, `address,undefined`), for library and programs. Raises NoCompilerError,
-    CannotBuildError.
-    """
+    """Everything older than its sources; `sanitizer`: gcc's. Raises NoCompilerError, CannotBuildError."""
     cc = shutil.which("cc")
     if cc is None:
         raise NoCompilerError("there is no C compiler (cc) on PATH")

@@ -1,8 +1,4 @@
-"""
-One simulated device with its scheduler and its tenants, each in processes of their own; all of it gone at the end.
-
-Every wait has a bound. It decides nothing and judges nothing.
-"""
+"""One simulated device, its scheduler and tenants, each a process, all gone at the end; every wait has a bound."""
 
 import contextlib
 import json

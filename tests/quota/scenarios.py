@@ -1,8 +1,4 @@
-"""
-What tenants do beside each other, and what each is to get of the device by then.
-
-Expected shares are written by hand from what was promised (docs/sharing.md), not computed by anything of ours.
-"""
+"""What tenants do beside each other and what each is to get, written by hand from docs/sharing.md."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,4 @@
-"""
-The soak's broker and allocator in one: a small honest ledger, the words that the agent says, and bad weather.
-
-It outlives the agent's processes. What it promises is what NATS promises: last values, guarded writes, order per
-reading; and in bad weather what NATS does too: a durable that delivers again what it has delivered, older values of a
-subject after newer ones, a reading that starts over, answers that are lost.
-"""
+"""Broker and allocator in one: a small honest ledger, guarded writes, and NATS's bad weather; outlives the agent."""
 
 from dataclasses import dataclass, field
 from random import Random

@@ -1,9 +1,4 @@
-"""
-The kinds of cycles: what is ordered, in which order, and what each must end in.
-
-A script knows nothing of kills: it orders, waits for the word that must come in the end, and gives everything back. It
-must leave the node as it found it, so that the same script can run again with death at another step.
-"""
+"""The kinds of cycles: what is ordered and what must come; each leaves the node as it found it, and knows no kills."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

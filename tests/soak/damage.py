@@ -1,8 +1,4 @@
-"""
-The journal is damaged while the agent is down: cut off in each record, a bit flipped in each, emptied, removed.
-
-The agent must say so loudly, find its slices again by devices and ledger, disturb none of them, and leave nothing.
-"""
+"""A journal damaged while the agent is down: it says so, finds its slices again, disturbs and leaves nothing."""
 
 from collections.abc import Callable
 from pathlib import Path

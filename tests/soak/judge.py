@@ -78,11 +78,7 @@ def read_journal(path: Path) -> JournalSeen:
 
 
 def processes_of(mps: Path, *, asking: bool = False) -> list[Process]:
-    """
-    All processes whose environment names a home below `mps`.
-
-    Those that only ask a daemon something, and end with its answer, only if `asking`.
-    """
+    """All processes whose environment names a home below `mps`; those that only ask a daemon only if `asking`."""
     root = os.fsencode(mps) + b"/"
     found = []
     for entry in Path("/proc").iterdir():
@@ -189,11 +185,7 @@ def at_rest(node: Node, held: Collection[Held], foreign: Collection[Key]) -> lis
 def why_not_gone(
     held: Held, others: Collection[Held], place: Place, machine: Machine, foreign: Collection[Key]
 ) -> list[str]:
-    """
-    What contradicts `SliceGone`: its device, or its ticket.
-
-    A GPU instance without compute instance is not the slice any more: it may be kept warm.
-    """
+    """What contradicts `SliceGone`: its device or its ticket; a bare GPU instance may be kept warm."""
     taken = {spot_of(device) for other in others for device in other.booking.devices}
     spots = [spot for device in held.booking.devices if (spot := spot_of(device)) not in taken]
     wrong = [

@@ -1,9 +1,4 @@
-"""
-The machine below the agent, as the soak's driver meddles with it: faults, foreign instances, tenants, reboots.
-
-`look` gives what is there in the soak's own words, for the judge; it reads the hardware's state itself and not through
-the backend that the agent uses.
-"""
+"""The machine below the agent: faults, foreign instances, tenants, reboots; `look` reads it without the backend."""
 
 import itertools
 import json

@@ -1,9 +1,4 @@
-"""
-The bulk of the soak: slices of all kinds come and go on all GPUs at once, by dice, with kills in between.
-
-Places are drawn so that they fit by the judge's own tables (`tests/simulation/judges/gpu_tables.py`), not by the
-allocator: here only the agent is on trial.
-"""
+"""Slices of all kinds on all GPUs at once, by dice, with kills; places fit by the judge's own tables."""
 
 from dataclasses import dataclass, field
 

@@ -1,8 +1,4 @@
-"""
-MPS daemons of the soak: real processes of the stand-in for nvidia-cuda-mps-control, run by the agent's own code.
-
-Its switches lie in a file of the rig, so that a script can make it fail.
-"""
+"""MPS daemons of the soak: real processes of the stand-in, run by the agent's code, with switches in a file."""
 
 import contextlib
 import json
@@ -50,11 +46,7 @@ def failing(root: Path, switch: str) -> Iterator[None]:
 
 
 def kill_daemons(mps: Path) -> int:
-    """
-    SIGKILL everything that works for a home below `mps`, until nothing is left; how many there were.
-
-    A daemon may have begun a server between a look and its end, so there is another look after each.
-    """
+    """SIGKILL everything that works for a home below `mps`, until nothing is left; how many there were."""
     found: set[int] = set()
     deadline = time.monotonic() + END_S
     while left := {process.pid for process in judge.processes_of(mps, asking=True)}:

@@ -1,9 +1,4 @@
-"""
-The second machine of the soak: NVML on our own C library (`tests/nvml`), with its state in a file that outlives all.
-
-The agent's process works on it through the real nvidia-ml-py and the real backend. What the driver meddles with it says
-to the library's own control functions, and it looks at the library's own state.
-"""
+"""The soak's second machine: our own NVML library (`tests/nvml`) under the real backend, its state in a file."""
 
 import ctypes
 import uuid

@@ -86,11 +86,7 @@ def kills_while_starting(rig: Rig, say: Callable[[str], None], *, stride: int = 
 
 
 def _kill_a_life_that_starts(rig: Rig, side: Side, stride: int) -> list[tuple[str, ...]]:
-    """
-    Raise the step until a life makes the slice with no further append; returns what was being written at each death.
-
-    Whether what it found is written before or after its NodeRecord depends on when the ledger answers.
-    """
+    """Raise the step until a life makes the slice with no further append; what was being written at each death."""
     struck: list[tuple[str, ...]] = []
     for step in range(1, STEPS_MAX, stride):
         rig.arm(Strike(2, "after"), then=lambda: None)

@@ -1,8 +1,4 @@
-"""
-Defects, planted into the agent one at a time: what the soak must find. Each is the bug of some system that came before.
-
-Applied in the driver before it forks, so every life of the agent has it.
-"""
+"""Defects planted into the agent before the driver forks it, one at a time: what the soak must find."""
 
 from collections.abc import Callable, Sequence
 

@@ -64,11 +64,7 @@ def restarts(rig: Rig, times: int, say: Callable[[str], None]) -> None:
 
 
 def _quiet(rig: Rig, held: list[Held]) -> State:
-    """
-    The state at a moment without a command to a daemon.
-
-    One that asks counts as a process of the home until it shows its command; after a restart it would be missed.
-    """
+    """The state at a moment without a command to a daemon, which would count as a process of the home."""
     states = [_state(rig, held)]
 
     def is_quiet() -> bool:

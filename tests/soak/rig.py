@@ -1,9 +1,4 @@
-"""
-One node under soak: the machine, the agent's process life after life, and the driver's loop between them.
-
-A script (see `cycles`) orders and waits; that the agent dies meanwhile is none of its business: whenever it dies by a
-kill that was wanted, the judge looks at once, and a new life begins.
-"""
+"""One node under soak: machine, agent life after life, driver's loop; the judge looks after each wanted kill."""
 
 import contextlib
 import os
@@ -154,11 +149,7 @@ class Rig:
         self.start()
 
     def arm(self, strike: Strike | None, then: Callable[[], None] | None = None) -> None:
-        """
-        From now on count appends, and strike; `then` runs after the death, before the next life.
-
-        A strike that was armed before and falls meanwhile is a death like any other; the next life is armed instead.
-        """
+        """Count appends from now on, and strike; `then` runs after the death. One meanwhile counts as well."""
         self._armed, self._then = False, then
         while not self._armed:
             life = self.counts.lives

@@ -1,9 +1,4 @@
-"""
-What stands between the soak's driver and the agent's process instead of NATS: a socket pair and a bus on top of it.
-
-The driver holds the streams, so they outlive the agent as a broker does. Nothing here knows what an agent is; it must
-promise nothing that the NATS bus does not.
-"""
+"""A socket pair and a bus on it, in NATS's stead and with its promises only; the driver holds the streams."""
 
 import asyncio
 import pickle

@@ -1,8 +1,4 @@
-"""
-Hundreds of pods at once on a cluster, and the pod-watcher killed meanwhile: one slice each, and all given back.
-
-`make kube-kills PODS=500 KILLS=10` runs the large dose; `make test` a small one.
-"""
+"""Many pods at once while the pod-watcher is killed: one slice each, all given back; large dose: `make kube-kills`."""
 
 import asyncio
 import contextlib

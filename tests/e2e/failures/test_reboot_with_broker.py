@@ -1,7 +1,4 @@
-"""
-A node is rebooted with the broker on it: STATE is not synced, so it loses its latest messages and reuses their
-sequences. A restored copy of the stream plays that part here: a killed process loses nothing of its own.
-"""
+"""A node is rebooted with its broker: STATE loses its end and reuses sequences, played by a restored copy."""
 
 import shutil
 from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 from factories.system import fleet_text, standing, up, violations, wait_for
 
 REQUESTS = int(os.environ.get("REQUESTS_IN_TESTS", "160"))
-"""A dose for `make test`; before a change lands it is 500."""
+"""A dose for `make test`; 500 in `make doses`."""
 OF_PAIRS = 40
 NODES, GPUS = (REQUESTS - OF_PAIRS) // 57, 8
 PLACES = NODES * GPUS * 7

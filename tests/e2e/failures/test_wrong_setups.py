@@ -73,10 +73,7 @@ def machine(nvml_library, tmp_path, data):
 
 
 def environment(data: Path, **variables: object) -> dict[str, str]:
-    """
-    Without the settings of the person who runs the tests, and without a broker: the error
-    shows before one is needed.
-    """
+    """Without the settings of the person who runs the tests, and without a broker, which no error needs."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     told = {name: str(value) for name, value in variables.items()}
     return own | {"SLUICE_DATA_DIR": str(data), "SLUICE_LOG_FORMAT": "json"} | told

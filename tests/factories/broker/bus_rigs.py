@@ -122,11 +122,7 @@ class SharedClusterRig(NatsRig):
 
 
 async def shown(rig: Rig, view: "View", *sequences: int) -> None:
-    """
-    Wait until a first reading has ended; it has shown what was written before it at these sequences.
-
-    Of three servers the one that serves the reading may have them a moment after the other two.
-    """
+    """Wait until a first reading has ended and shown these sequences; of three servers one may be a moment late."""
     if isinstance(rig, SharedClusterRig):
         await view.until(lambda view: view.caught_up >= 1 and view.has(sequences))
         return

@@ -1,9 +1,4 @@
-"""
-nats-servers in containers, so that the promises of the bus are tested on an image as well, by the very same tests.
-
-A container shares this machine's network and one folder, under the same names: configuration, ports and what is done
-to a server are then those of a process. It must not pull anything: the image is made of the program that is here.
-"""
+"""nats-servers in containers of an image made here, so that the same tests hold of an image; nothing is pulled."""
 
 import asyncio
 import importlib.util

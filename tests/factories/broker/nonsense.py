@@ -1,9 +1,4 @@
-"""
-Messages that are well formed and make no sense, as a broken or hostile writer may publish.
-
-Made from a valid message by changing it in one place. What a decoder refuses, or what does not belong at the subject,
-is left out: readers see that as an undecodable message.
-"""
+"""Well-formed messages that make no sense: valid ones changed in one place, which no decoder refuses."""
 
 import copy
 import random
@@ -21,11 +16,7 @@ VALUES = (-1, 0, 1, 10**6, 2**31, 2**62, "", "a b", "../x", "\U0001f4a5", "x" * 
 
 
 def nonsense(address: Address, message: AnyMessage, *, seed: int = 0, some: int | None = None) -> list[AnyMessage]:
-    """
-    The variants of a message at `address` that differ in one place; `some` of them, drawn by `seed`, or all.
-
-    Lists lose their elements, or have each twice.
-    """
+    """The variants of a message at `address` that differ in one place; `some` of them, drawn by `seed`, or all."""
     sensible = msgspec.to_builtins(message)
     made = []
     for path in _places(sensible):

@@ -1,9 +1,4 @@
-"""
-A NATS client independent of ours: the broker's raw answers to commands.
-
-It knows no rights, no stream and no inbox of ours, so it can judge what the broker lets a user do. The protocol:
-https://docs.nats.io/reference/reference-protocols/nats-protocol.
-"""
+"""A NATS client without our rights and streams, to see what the broker lets a user do (protocol: docs.nats.io)."""
 
 import asyncio
 import json

@@ -1,8 +1,4 @@
-"""
-A broker that speaks TLS and knows its users by their certificates; and what a stranger would put in its place.
-
-Authorities are those of a test, so that certificates can be of another one, ended, or for another name.
-"""
+"""A broker that speaks TLS and knows users by certificates of a test's authorities; and a stranger in its place."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

@@ -1,9 +1,4 @@
-"""
-A whole Sluice for a Kubernetes API server: broker, allocator, inventory, agents of simulated nodes and the cluster's
-pod-watcher, each its own process, started as `sluice up` starts them.
-
-Only the test kills or restarts anything. What is asked of pods and of the bus is in `scenes`.
-"""
+"""A whole Sluice for an API server, each service a process, started as `sluice up` does; only tests kill them."""
 
 import asyncio
 import contextlib
@@ -58,11 +53,7 @@ _MANIFESTS = ("namespaces.yaml", "crd-gpus.yaml", "services/webhook.yaml", "admi
 
 @dataclass
 class ClusterSystem:
-    """
-    The system of one cluster, as a context. `nodes` are the cluster's; each has `gpus` simulated A100 of 40 GB.
-
-    `watcher` holds more settings of the pod-watcher, without their prefix.
-    """
+    """The system of one cluster with its `nodes` of `gpus` simulated A100-40GB; `watcher`: settings without prefix."""
 
     folder: Path
     kubeconfig: Path

@@ -1,8 +1,4 @@
-"""
-What `kubectl describe` shows of a pod: real messages on a real bus, the pod-watcher, an API server, kubectl.
-
-The test plays the allocator and the inventory. Without kubectl the same is read from the API: events and conditions.
-"""
+"""What `kubectl describe` (or the API) shows of a pod: real bus, pod-watcher and API server; the rest is played."""
 
 import asyncio
 import contextlib
@@ -95,11 +91,7 @@ class DescribeStage:
     async def create(
         self, *names: str, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any
     ) -> dict[str, RequestId]:
-        """
-        Pods as admission leaves them; their requests by name. `owner` is the kind that would recreate them.
-
-        Those that only our gate holds have asked when this returns.
-        """
+        """Pods as admission leaves them, asked for when this returns; requests by name, `owner`: who recreates them."""
         found = {}
         for name in names:
             made = await self.cluster.post(self.path, asking(name, gates=gates, owner=owner, stored=stored, **spec))

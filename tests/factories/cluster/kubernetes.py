@@ -1,9 +1,4 @@
-"""
-A cluster for tests, fake or real, behind one interface: requests as any user, objects to send, conditions to wait for.
-
-What only the fake can do (a kubelet on command, faults) is reached by `Cluster.fake`, and a test that needs it skips
-elsewhere.
-"""
+"""A cluster, fake or real, behind one interface; what only the fake can do is `Cluster.fake`, else a skip."""
 
 import asyncio
 import contextlib
@@ -169,10 +164,7 @@ class Cluster:
         return await self.ask("DELETE", path, body, **query)
 
     async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
-        """
-        PATCH; the body shows which kind, as the official client does: a list is a JSON patch, an object a
-        strategic merge.
-        """
+        """PATCH: a list is a JSON patch, an object a strategic merge, as the official client does."""
         return await self.ask(
             "PATCH", path, body, kind=kind or (JSON_PATCH if isinstance(body, list) else STRATEGIC), **query
         )
@@ -227,10 +219,7 @@ class Cluster:
     async def account(
         self, namespace: str, name: str, rules: list[Json], cluster_rules: list[Json] | None = None
     ) -> str:
-        """
-        The token of a service account with these rights in its namespace, and these in the cluster (removed with the
-        namespace's name).
-        """
+        """The token of a service account with these rights in its namespace, and these in the cluster."""
         await self.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": name}})
         subject = [{"kind": "ServiceAccount", "name": name, "namespace": namespace}]
         group = "rbac.authorization.k8s.io"

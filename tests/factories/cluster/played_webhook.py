@@ -1,8 +1,4 @@
-"""
-Sluice's admission on a real API server of this machine, for all pods of the tests' namespaces, whatever makes them.
-
-It has a name and a certificate of its own and is called by URL at the loopback: it can stand beside an installed one.
-"""
+"""Sluice's admission on a real API server of this machine, by URL at the loopback, beside an installed one."""
 
 import asyncio
 import base64

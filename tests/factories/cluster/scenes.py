@@ -1,9 +1,4 @@
-"""
-What users do on a cluster with a whole Sluice (`cluster_system`), and what they and the bus show of it afterwards.
-
-A real API server on another machine cannot call our webhook: pods are reviewed here before they are sent. No kubelet of
-a real cluster can mount their tickets, so they get as far as their node.
-"""
+"""What users do on a cluster with a whole Sluice, and what they and the bus show; no real kubelet mounts tickets."""
 
 import asyncio
 import contextlib

@@ -134,12 +134,7 @@ class NvmlMachine:
             _ok(self.library.nvmlGpuInstanceCreateComputeInstance(instance, profile, ctypes.byref(compute)))
 
     def show(self) -> list[tuple[str, ...]]:
-        """
-        Everything that is on the GPUs, from the library's own state.
-
-        ("gi", index, id, profile, start, size), ("ci", index, gi, id, uuid), ("process", index, gi, ci, pid) and
-        ("mode", index, compute mode), all as text.
-        """
+        """Everything on the GPUs, from the library's state, as text: gi, ci, process and mode tuples."""
         text = ctypes.create_string_buffer(_SHOWN_MAX)
         assert self.library.sluice_nvml_show(text, _SHOWN_MAX) >= 0
         return [tuple(line.split()) for line in text.value.decode().splitlines()]
@@ -149,12 +144,7 @@ class NvmlMachine:
     def add_process(
         self, device: str, *, owner: str = "", name: str = "python", kind: str = "compute", pid: int | None = None
     ) -> int:
-        """
-        A process on a device; its pid. With `pid` a real one, which is on it while it lives.
-
-        `owner` is the UID of its pod. `kind`: compute, mps (a server), client (of one), graphics. Raises OSError where
-        the GPU's compute mode lets it not in.
-        """
+        """A process on a device; its pid (`pid`: a real one). Raises OSError where the compute mode lets it not in."""
         number = next(self._pids) if pid is None else pid
         self.enter_process(number, owner=owner, name=name)
         code = self.library.sluice_nvml_add_process(

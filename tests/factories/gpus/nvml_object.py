@@ -1,9 +1,4 @@
-"""
-An NVML made of Python: what `CDLL("libnvidia-ml.so.1")` is to pynvml, for what drivers do that a clean one does not.
-
-It stands where pynvml keeps the loaded library, so that everything of pynvml itself runs, and is set up by its plain
-attributes. Its rules are few: whether every profile and placement behaves is for the library in `tests/nvml` to say.
-"""
+"""An NVML of Python in pynvml's place of the loaded library, for what a clean driver (`tests/nvml`) does not do."""
 # The names are NVML's, and so is what they mean.
 # ruff: noqa: D102, N802, N815
 

@@ -1,8 +1,4 @@
-"""
-A container's environment and mounts, as a kubelet derives them from a pod: it starts, or waits with a reason.
-
-Pure. Only what kubelet v1.36.2 was seen to do: downward API, `subPathExpr`, a directory that must exist (a ticket).
-"""
+"""A container's environment and mounts as kubelet v1.36.2 derives them: it starts, or waits with a reason. Pure."""
 
 import re
 from collections.abc import Callable
@@ -35,12 +31,7 @@ def environment(container: Json, pod: Json) -> dict[str, str]:
 
 
 def start(container: Json, pod: Json, ready: Ready) -> tuple[dict[str, str], dict[str, str]]:
-    """
-    The environment with which it starts, and the sub path of each mount by its mountPath.
-
-    Raises:
-        HeldError: it waits in CreateContainerConfigError.
-    """
+    """Its environment, and sub paths by mountPath. Raises HeldError: it waits in CreateContainerConfigError."""
     resolved = environment(container, pod)
     ours = {volume["name"] for volume in pod["spec"].get("volumes") or [] if "csi" in volume}
     paths: dict[str, str] = {}

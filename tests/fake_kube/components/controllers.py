@@ -1,9 +1,4 @@
-"""
-Deployments keep their number of pods: the only controller that questions about admission need.
-
-Pods are created through admission as the replicaset controller, with its owner reference, so that a webhook sees them
-as in a cluster.
-"""
+"""Deployments keep their number of pods, created through admission as the replicaset controller."""
 
 import asyncio
 import json

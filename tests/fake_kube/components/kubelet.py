@@ -1,8 +1,4 @@
-"""
-A fake kubelet: it starts containers, or shows why not, and ends them in the order of kubelet v1.36.2.
-
-It runs no process: "running" is a status and an entry in `running`. `components.nodes` decides when it looks at a pod.
-"""
+"""A fake kubelet without processes: starts containers or shows why not, and ends them in kubelet v1.36.2's order."""
 
 from collections import Counter
 

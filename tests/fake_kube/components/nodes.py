@@ -1,8 +1,4 @@
-"""
-A small scheduler and kubelets: pods without gates get a node, run, and end in the order of a real kubelet.
-
-A test holds a state (a kubelet that is down, a tenant that ignores TERM, a volume in use) by a switch, never by time.
-"""
+"""A small scheduler and kubelets; tests hold a state (kubelet down, TERM ignored, volume in use) by a switch."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -146,10 +142,7 @@ class Nodes:
         self._server.call(self._again)
 
     def finish(self, namespace: str, name: str, code: int = 0) -> None:
-        """
-        All containers end by themselves; those with restartPolicy Always (or OnFailure) restart, from the present
-        object.
-        """
+        """All containers end by themselves; those with restartPolicy Always (or OnFailure) restart."""
         self._server.call(lambda: self._kubelet.finish((namespace, name), code))
 
     # -- work -------------------------------------------------------------------------------------------------------

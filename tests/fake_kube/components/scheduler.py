@@ -11,10 +11,7 @@ FIELDS_MISMATCH = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 
 
 def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
-    """
-    Why a pod cannot go to a node, or ''. `used`: the requests of the pods there, as from
-    `limits_and_quotas.usage`.
-    """
+    """Why a pod cannot go to a node, or ''; `used`: its pods' requests, as from `limits_and_quotas.usage`."""
     spec, labels = pod["spec"], node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return MISMATCH

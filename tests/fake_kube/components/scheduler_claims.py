@@ -1,8 +1,4 @@
-"""
-The scheduler and claims: it allocates nothing here, as no device is published to it.
-
-Source: kubernetes v1.37.2, plugins/dynamicresources/dynamicresources.go (PreFilter, Filter, PreBind).
-"""
+"""The scheduler and claims, which allocates none (v1.37.2 dynamicresources.go: PreFilter, Filter, PreBind)."""
 
 from fake_kube.components import scheduler
 from fake_kube.components.claim_controller import claim_names, is_reserved, reserve
@@ -30,11 +26,7 @@ def obstacle(pod: Json, node: Json, store: Store) -> str:
 
 
 def reserved(pod: Json, store: Store) -> bool:
-    """
-    Reserve the claims for the pod; whether that succeeded.
-
-    A claim that was allocated without a timestamp would get one, and the API server refuses that as a change.
-    """
+    """Reserve the claims for the pod; whether that succeeded. Without a timestamp a claim cannot change."""
     for claim in _claims(pod, store):
         if claim is None or is_reserved(claim, pod):
             continue

@@ -1,8 +1,4 @@
-"""
-CustomResourceDefinitions: validation and first status.
-
-No schema is applied to the objects (README: where it differs).
-"""
+"""CustomResourceDefinitions: validation and first status; no schema is applied (README: where it differs)."""
 
 from fake_kube.errors import Fault, Json
 

@@ -1,8 +1,4 @@
-"""
-Events: one store for two API versions; validation of new and changed ones.
-
-Pure. They are stored as events.k8s.io; core/v1, which `kubectl describe` reads, is converted.
-"""
+"""Events: one store, as events.k8s.io, for two API versions; validation of new and changed ones. Pure."""
 
 from typing import Any
 
@@ -42,10 +38,7 @@ CORE_EVENTS = Resource(
 
 
 def place(event: Json) -> list[Fault]:
-    """
-    The namespaces an event may be in. With an eventTime any, but about an object without a namespace (a Node) only
-    `default` or `kube-system`; without one that of its object, and `default` for a Node.
-    """
+    """The namespaces an event may be in; about objects without one `default` (with an eventTime `kube-system` too)."""
     namespace = event["metadata"].get("namespace", "")
     about = (event.get("regarding") or {}).get("namespace") or ""
     if event.get("eventTime"):
@@ -58,10 +51,7 @@ def place(event: Json) -> list[Fault]:
 
 
 def core_event(event: Json) -> list[Fault]:
-    """
-    The faults of an event written as core/v1, in the names of events.k8s.io: with an eventTime it needs the same
-    fields.
-    """
+    """The faults of an event written as core/v1, in events.k8s.io's names; an eventTime needs the same fields."""
     return place(event) + (_said(event, "reportingComponent") if event.get("eventTime") else [])
 
 

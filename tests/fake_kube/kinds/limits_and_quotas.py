@@ -1,8 +1,4 @@
-"""
-LimitRange and ResourceQuota for pods, as far as they concern pods with GPUs.
-
-Pure: completes the pod in place, or raises a refusal.
-"""
+"""LimitRange and ResourceQuota as they concern pods with GPUs: completes a pod in place, or refuses it."""
 
 from collections import Counter
 from fractions import Fraction
@@ -18,12 +14,7 @@ The annotation in which the plugin lists its changes
 
 
 def fill(pod: Json, ranges: list[Json]) -> None:
-    """
-    Write the defaults of LimitRanges into containers that have their own defaults already, and list them in the
-    annotation.
-
-    A maximum without a default is the default too, a default is the default request, and else a minimum is.
-    """
+    """LimitRanges' defaults into containers, listed in the annotation: a maximum is a default, a default a request."""
     spec, said = pod["spec"], []
     for each in ranges:
         limits: Json = {}
@@ -47,12 +38,7 @@ def fill(pod: Json, ranges: list[Json]) -> None:
 
 
 def check_ranges(pod: Json, ranges: list[Json]) -> None:
-    """
-    Check a pod against the maxima and minima.
-
-    Raises:
-        ApiError: 403 with the server's message.
-    """
+    """Check a pod against the maxima and minima. Raises ApiError: 403 with the server's message."""
     for each in ranges:
         for limit in each["spec"]["limits"]:
             if limit["type"] == "Container":
@@ -109,12 +95,7 @@ def in_use(pods: list[Json]) -> Counter[str]:
 
 
 def check_quotas(pod: Json, quotas: list[Json], others: list[Json]) -> None:
-    """
-    Check a new pod against the namespace's remaining quota.
-
-    Raises:
-        ApiError: 403 with the server's message.
-    """
+    """Check a new pod against the namespace's remaining quota. Raises ApiError: 403 with the server's message."""
     wanted, used = usage(pod), in_use(others)
     for quota in quotas:
         hard = {name: quantities.parse(most) for name, most in (quota["spec"].get("hard") or {}).items()}

@@ -1,8 +1,4 @@
-"""
-Validate a new pod, with the messages of a real server.
-
-Pure. Texts: seen on kube-apiserver v1.36.2; those about quantities are from its source (pkg/apis/core/validation).
-"""
+"""Validate a new pod with kube-apiserver v1.36.2's messages; about quantities from pkg/apis/core/validation. Pure."""
 
 import re
 

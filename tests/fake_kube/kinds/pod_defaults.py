@@ -1,8 +1,4 @@
-"""
-The defaults that a server adds to a new pod: fields, the service account's volume, the first status.
-
-Pure. A webhook sees the defaults; identity and status come after admission.
-"""
+"""The defaults that a server adds to a new pod, which webhooks see; identity and status come later. Pure."""
 
 from fake_kube.errors import Json
 from fake_kube.kinds import quantities

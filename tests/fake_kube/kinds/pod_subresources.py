@@ -1,8 +1,4 @@
-"""
-Subresources of pods: binding, eviction, deletion with grace.
-
-Works on the store, synchronously: each call is one atomic step of the server.
-"""
+"""Subresources of pods on the store: binding, eviction, deletion with grace; each call is one atomic step."""
 
 from fake_kube.errors import ApiError, Json, conflict, not_found, success
 from fake_kube.kinds import pod_defaults
@@ -15,12 +11,7 @@ BUDGETS = "poddisruptionbudgets.policy"
 
 
 def preconditions(resource: str, obj: Json, wanted: Json | None) -> None:
-    """
-    Check the uid and version that a request supposed.
-
-    Raises:
-        ApiError: 409 naming what differs.
-    """
+    """Check the uid and version that a request supposed. Raises ApiError: 409 naming what differs."""
     name, meta = obj["metadata"]["name"], obj["metadata"]
     uid, version = (wanted or {}).get("uid"), (wanted or {}).get("resourceVersion")
     rest = "The object might have been deleted and then recreated"
@@ -34,12 +25,7 @@ def preconditions(resource: str, obj: Json, wanted: Json | None) -> None:
 
 
 def bind(store: Store, namespace: str, name: str, binding: Json) -> Json:
-    """
-    A Binding: the pod gets its node, and the Binding's annotations and labels.
-
-    Raises:
-        ApiError: 404 without the pod; 409 while it is gated, dying or already bound.
-    """
+    """A Binding with annotations and labels. Raises ApiError: 404: no pod; 409: gated, dying or bound."""
     pod = store.get("pods", namespace, name)
     if pod is None:
         raise not_found("pods", name)
@@ -58,11 +44,7 @@ def bind(store: Store, namespace: str, name: str, binding: Json) -> Json:
 
 
 def delete(store: Store, pod: Json, *, grace_s: int | None, now: str) -> Json:
-    """
-    A pod's deletion: at once where nothing runs or no grace is left, else a deletionTimestamp for the kubelet.
-
-    Every removal is announced by a MODIFIED with a deletionTimestamp, and the object that goes carries it.
-    """
+    """Delete at once where nothing runs or no grace is left, else mark; each removal is MODIFIED first."""
     meta, spec = pod["metadata"], pod["spec"]
     grace = spec.get("terminationGracePeriodSeconds", 30) if grace_s is None else grace_s
     if not spec.get("nodeName") or pod["status"].get("phase") in ENDED:
@@ -84,12 +66,7 @@ def drop(store: Store, resource: str, obj: Json) -> Json:
 
 
 def evict(store: Store, namespace: str, name: str, eviction: Json, *, now: str, dry_run: bool) -> Json:
-    """
-    An Eviction, with the disruption budgets that hold for a running pod.
-
-    Raises:
-        ApiError: 404; 409 for another uid; 429 where a budget is used up; 500 where two budgets choose the pod.
-    """
+    """An Eviction. Raises ApiError: 404; 409: another uid; 429: a budget used up; 500: two budgets."""
     pod = store.get("pods", namespace, name)
     if pod is None:
         raise not_found("pods", name)

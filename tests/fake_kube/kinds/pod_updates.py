@@ -1,8 +1,4 @@
-"""
-Validate updates of a pod: immutable gates, pins, environment and resources, as seen on kube-apiserver v1.36.2.
-
-Pure: the two states go in, faults come out.
-"""
+"""Faults of a pod's update: gates, pins, environment, resources, as seen on kube-apiserver v1.36.2. Pure."""
 
 from typing import Any
 

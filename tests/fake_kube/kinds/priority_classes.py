@@ -11,12 +11,7 @@ SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_00
 
 
 def resolve(pod: Json, classes: list[Json]) -> None:
-    """
-    Write priority and preemption policy into a pod.
-
-    Raises:
-        ApiError: 403 for a class that is not there, and for values other than those of the class.
-    """
+    """Write priority and preemption policy into a pod. Raises ApiError: 403: no such class, or other values."""
     spec = pod["spec"]
     found = _class_of(spec.get("priorityClassName", ""), classes, pod)
     if found.get("name"):

@@ -1,8 +1,4 @@
-"""
-Kubernetes quantities as exact fractions: what limits, quotas and the scheduler add up.
-
-The fake's own reading on purpose: what tests Sluice must not borrow Sluice's parser.
-"""
+"""Kubernetes quantities as exact fractions; the fake's own reading, so that Sluice's parser is not borrowed."""
 
 import re
 from fractions import Fraction
@@ -19,12 +15,7 @@ _TEXT = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|([numkMGTPE]|[
 
 
 def parse(value: object) -> Fraction:
-    """
-    `500m`, `8Gi`, `2`, `1e3` as a number.
-
-    Raises:
-        ValueError: for what is no quantity.
-    """
+    """`500m`, `8Gi`, `2`, `1e3` as a number. Raises ValueError: for what is no quantity."""
     found = _TEXT.match(str(value))
     if found is None:
         raise ValueError("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")

@@ -1,8 +1,4 @@
-"""
-Validate ResourceClaims, as a server does: their creation, and updates of spec and status.
-
-Pure. Source: kubernetes v1.37.2, pkg/apis/resource/{v1/defaults.go,validation/validation.go}, pkg/registry/resource.
-"""
+"""Validate ResourceClaims as v1.37.2 does: creation, spec and status (pkg/apis/resource, pkg/registry/resource)."""
 
 from typing import Any
 

@@ -1,8 +1,4 @@
-"""
-Validate webhook configurations, as a server does (tried on v1.37.2).
-
-Source: https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/admissionregistration/validation/validation.go.
-"""
+"""Validate webhook configurations as v1.37.2 does (pkg/apis/admissionregistration/validation)."""
 
 from fake_kube.errors import Fault, Json
 

@@ -35,12 +35,7 @@ class Creation:
         self._store, self._admission = store, admission
 
     async def create(self, call: Call, body: Json) -> Answer:
-        """
-        A new object of the call's resource.
-
-        Raises:
-            ApiError: the server's refusal, or a webhook's.
-        """
+        """A new object of the call's resource. Raises ApiError: the server's refusal, or a webhook's."""
         resource = call.target.resource
         obj = self._identified(call.target, body)
         if resource.status and resource.plural != "nodes":

@@ -17,12 +17,7 @@ class Deletion:
         store.listen(lambda resource, change: self._namespaces_end(resource))
 
     def delete(self, call: Call, obj: Json) -> Json:
-        """
-        One object goes, or is marked; what the server answers.
-
-        Raises:
-            ApiError: 409 where a precondition does not hold.
-        """
+        """One object goes, or is marked; the answer. Raises ApiError: 409 where a precondition does not hold."""
         resource = call.target.resource
         options = call.document() if call.body else {}
         pod_subresources.preconditions(resource.full_name, obj, options.get("preconditions"))

@@ -1,8 +1,4 @@
-"""
-Discovery: versions, groups and resources.
-
-Pure. Enough for kubectl and the official client; no OpenAPI.
-"""
+"""Discovery: versions, groups and resources. Pure. Enough for kubectl and the official client; no OpenAPI."""
 
 from fake_kube.errors import Json
 from fake_kube.resource_types import POD_SUBRESOURCES, Resource

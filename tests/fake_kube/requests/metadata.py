@@ -1,8 +1,4 @@
-"""
-Rules for the metadata of all kinds: names, labels, annotations, and immutable fields.
-
-Pure: faults come out as data; the verbs raise them.
-"""
+"""Faults of metadata, for all kinds: names, labels, annotations, immutable fields. Pure."""
 
 import re
 

@@ -20,12 +20,7 @@ def accepted(resource: Resource) -> list[str]:
 
 
 def check_type(kind: str, resource: Resource) -> None:
-    """
-    Refuse a kind of patch that the resource does not take.
-
-    Raises:
-        ApiError: 415.
-    """
+    """Refuse a kind of patch that the resource does not take. Raises ApiError: 415."""
     if kind not in accepted(resource):
         told = ", ".join(accepted(resource))
         raise ApiError(
@@ -34,12 +29,7 @@ def check_type(kind: str, resource: Resource) -> None:
 
 
 def read(kind: str, body: bytes) -> Json | list[Json]:
-    """
-    The patch itself.
-
-    Raises:
-        ApiError: 400 for what is no JSON (or YAML, for apply).
-    """
+    """The patch itself. Raises ApiError: 400 for what is no JSON (or YAML, for apply)."""
     try:
         patch = yaml.safe_load(body) if kind == APPLY else json.loads(body)
     except (ValueError, yaml.YAMLError) as fault:
@@ -57,20 +47,7 @@ class Patcher:
         self._owners: dict[tuple[str, str], server_side_apply.Owners] = {}
 
     def patched(self, kind: str, live: Json, patch: Json | list[Json], *, part: str, manager: str, force: bool) -> Json:
-        """
-        The object that the patch wants.
-
-        Args:
-            kind: The content type.
-            live: The object as it is; for an apply that creates, one with only its identity.
-            patch: The body.
-            part: What is applied to, "" or a subresource: each has owners of its own.
-            manager: The fieldManager, needed for apply.
-            force: Take over fields of other appliers.
-
-        Raises:
-            ApiError: 400, 409 or 422 by the kind of patch.
-        """
+        """The object that a patch wants; `part` has owners of its own. Raises ApiError: 400, 409 or 422."""
         if kind == JSON_PATCH:
             return json_patch(live, patch)
         assert isinstance(patch, dict)

@@ -1,8 +1,4 @@
-"""
-The three patch formats: JSON patch (RFC 6902), merge patch (RFC 7386) and Kubernetes' strategic merge.
-
-Pure: returns a new value. The caller validates it.
-"""
+"""JSON patch (RFC 6902), merge patch (RFC 7386) and Kubernetes' strategic merge, as new values. Pure."""
 
 from typing import Any
 
@@ -96,10 +92,7 @@ def _remove(root: Any, tokens: list[str]) -> Any:
 
 
 def _holds(root: Any, tokens: list[str], value: Any) -> bool:
-    """
-    Whether a `test` passes. A key that is absent from an object counts as null, and so does a value that is left out:
-    not what the RFC says, but what a real server answers. What the key would be in must be there.
-    """
+    """Whether a `test` passes; absent keys and values count as null, as on a real server (not in the RFC)."""
     if not tokens:
         return value is not None and bool(root == value)
     parent = _find(root, tokens[:-1])
@@ -108,13 +101,7 @@ def _holds(root: Any, tokens: list[str], value: Any) -> bool:
 
 
 def json_patch(document: Json, operations: Any) -> Json:
-    """
-    The document after all operations.
-
-    Raises:
-        ApiError: 422 `the server rejected our request ...` for any operation that does not fit, 400 for what is no
-        patch.
-    """
+    """The document after all operations. Raises ApiError: 422: one does not fit; 400: no patch."""
     if not isinstance(operations, list):
         raise ApiError(400, "json: cannot unmarshal object into Go value of type jsonpatch.Patch")
     root = clone(document)
@@ -168,12 +155,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge(target: Any, patch: Any) -> Any:
-    """
-    Kubernetes' merge: null deletes, lists with a key are merged by it, `$patch` says delete or replace.
-
-    Raises:
-        ApiError: 400 for an element of a keyed list without its key.
-    """
+    """Kubernetes' merge by keys, null deletes, `$patch`. Raises ApiError: 400: an element without its key."""
     if not isinstance(patch, dict):
         return clone(patch)
     if patch.get("$patch") == "replace":

@@ -1,8 +1,4 @@
-"""
-Label and field selectors of lists and watches, and label selectors inside objects.
-
-Pure. A field that a real server cannot select by is refused as it refuses it.
-"""
+"""Selectors of lists and watches, and inside objects; refused as a real server refuses. Pure."""
 
 import re
 from collections.abc import Callable
@@ -37,12 +33,7 @@ def _requirement(text: str) -> tuple[str, str, list[str]]:
 
 
 def labels(text: str) -> Predicate:
-    """
-    A `labelSelector` parameter.
-
-    Raises:
-        ApiError: 400 where it cannot be read.
-    """
+    """A `labelSelector` parameter. Raises ApiError: 400 where it cannot be read."""
     parts = [part for part in re.split(r",(?![^(]*\))", text) if part.strip()]
     wanted = [_requirement(part) for part in parts]
 
@@ -54,10 +45,7 @@ def labels(text: str) -> Predicate:
 
 
 def selector(value: Json | None, carried: dict[str, str] | None) -> bool:
-    """
-    Whether a LabelSelector object (`matchLabels`, `matchExpressions`) chooses these labels; an empty one chooses all,
-    None none.
-    """
+    """Whether a LabelSelector object chooses these labels; an empty one chooses all, None none."""
     if value is None:
         return False
     carried = carried or {}
@@ -78,12 +66,7 @@ def read(obj: Json, path: str) -> Any:
 
 
 def fields(text: str, allowed: frozenset[str]) -> Predicate:
-    """
-    A `fieldSelector` parameter over the fields that this kind can be selected by.
-
-    Raises:
-        ApiError: 400 `field label not supported` for another field.
-    """
+    """A `fieldSelector` over fields of this kind. Raises ApiError: 400 `field label not supported`."""
     wanted: list[tuple[str, bool, str]] = []
     for part in filter(None, text.split(",")):
         found = re.match(r"^([^!=]+)(==|=|!=)(.*)$", part)

@@ -1,8 +1,4 @@
-"""
-Server-side apply: fields by manager, so that a field no longer applied goes and one of another manager stays.
-
-Only appliers are tracked (README: where it differs). Pure except for the owners passed in.
-"""
+"""Server-side apply: fields by manager, of appliers only (README: where it differs). Changes only the owners."""
 
 from typing import Any
 
@@ -87,12 +83,7 @@ def _is_key(path: Path) -> bool:
 
 
 def apply(live: Json, applied: Json, owners: Owners, *, manager: str, force: bool) -> tuple[Json, Owners]:
-    """
-    The object after this manager's apply, and the owners then.
-
-    Raises:
-        ApiError: 409 where another applier owns a field that would change, unless forced.
-    """
+    """The object after an apply, and its owners. Raises ApiError: 409: another's field, unless forced."""
     wanted = owned(applied)
     merged = clone(live)
     clashes = [

@@ -1,8 +1,4 @@
-"""
-Carry out a request: create, get, update, patch and delete objects, and the subresources of pods.
-
-Called with an authorised request; returns a code and a body, or raises the server's refusal.
-"""
+"""Carry out an authorised request: create, get, update, patch, delete, and subresources; a code and a body."""
 
 from collections.abc import Callable
 
@@ -35,12 +31,7 @@ class Verbs:
         self._creation, self._deletion = Creation(store, admission), Deletion(store)
 
     async def answer(self, call: Call) -> Answer:
-        """
-        Carry out a request that is no watch.
-
-        Raises:
-            ApiError: the server's refusal.
-        """
+        """Carry out a request that is no watch. Raises ApiError: the server's refusal."""
         target = call.target
         if target.subresource and target.subresource not in self._subresources(target):
             raise no_such_page()

@@ -1,8 +1,4 @@
-"""
-Lists with their versions and pages, and the events of a watch.
-
-`http` waits and writes to connections; `Watch.due` returns the events that are ready.
-"""
+"""Lists with versions and pages, and a watch's events: `Watch.due` returns those that are ready, `http` writes."""
 
 import base64
 import json
@@ -47,12 +43,7 @@ class Query:
 
     @staticmethod
     def parse(resource: Resource, namespace: str, name: str, parameters: Mapping[str, str]) -> "Query":
-        """
-        From a URL; `name` is that of a single object being watched.
-
-        Raises:
-            ApiError: 400 for a selector that is not understood, 422 for options that do not go together.
-        """
+        """From a URL; `name`: a single object. Raises ApiError: 400: unknown selector; 422: options clash."""
         by_label = selectors.labels(parameters.get("labelSelector", ""))
         text = parameters.get("fieldSelector", "") or (f"metadata.name={name}" if name else "")
         by_field = selectors.fields(text, resource.fields)
@@ -100,12 +91,7 @@ class Lister:
         """
 
     def answer(self, query: Query) -> Json:
-        """
-        The items and the version at which they were so.
-
-        Raises:
-            ApiError: 410 for a version or page that is no longer known, 504 for one of the future.
-        """
+        """The items and their version. Raises ApiError: 410: version or page forgotten; 504: one of the future."""
         if query.token:
             return self._page(query, *self._continued(query.token))
         store, name = self._store, query.resource.storage

@@ -28,11 +28,7 @@ RULES = AdmissionConfig(default_mode="auto", runtime_class="nvidia")
 
 @dataclass(frozen=True)
 class Times:
-    """
-    Milliseconds of many reviews of one kind, and the size of its question.
-
-    By the clock, which includes what others do on the machine; and of CPU, which is what a review itself costs.
-    """
+    """Milliseconds of many reviews of one kind, by the clock and of CPU, and the size of its question."""
 
     what: str
     kib: float

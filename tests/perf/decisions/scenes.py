@@ -47,12 +47,7 @@ RELEASE = ("RequestWithdrawn", "SliceGone")
 
 @dataclass(frozen=True)
 class Costs:
-    """
-    One scene at one size; microseconds of CPU.
-
-    `allocate`: from a request's event to the instructions with the grant. `release`: the two events by which the place
-    becomes free (withdrawn, slice gone). `life`: everything that the core does for one pod, bookkeeping included.
-    """
+    """Microseconds of CPU: `allocate` a request, `release` its place, and all that the core does in a pod's `life`."""
 
     gpus: int
     allocate: float

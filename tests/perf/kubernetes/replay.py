@@ -1,9 +1,4 @@
-"""
-An API server that only shows: lists in pages and watches of objects that the benchmark puts in, over HTTPS.
-
-The fake API server of the tests checks every object and moves every pod; what is measured here is the client, so this
-one answers from bytes that were encoded before. It takes a JSON patch of a pod, which is the write that counts.
-"""
+"""An API server that only shows pages and watches from bytes encoded before; it takes a JSON patch of a pod."""
 
 import asyncio
 import ssl

@@ -50,11 +50,7 @@ class Counted(ClusterWatcher):
 
 
 async def lag() -> None:
-    """
-    How much is done before the loop comes back to somebody who waits: what a ping of the broker would feel.
-
-    Of CPU, for the machine is shared: by the clock it would be what others do here.
-    """
+    """CPU time until the loop comes back to somebody who waits: what a ping of the broker would feel."""
     while True:
         await Counted.looked_at.wait()
         await asyncio.sleep(LOOK_S)

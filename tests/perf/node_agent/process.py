@@ -1,8 +1,4 @@
-"""
-One whole agent as a process of its own, under a real nats-server: eight GPUs of seven slices each.
-
-The devices are simulated and take as long as real ones are said to; everything else is as on a node.
-"""
+"""One whole agent as a process, under a real nats-server: eight simulated GPUs of seven slices, slow as real ones."""
 
 import asyncio
 import contextlib

@@ -1,10 +1,4 @@
-"""
-Who comes to the packing benchmark: pods that ask for one MIG profile of an A100-40GB each.
-
-Arrivals are Poisson, lifetimes exponential with mean 1, profiles drawn from a mix. The load is the offered compute
-slices over those of the fleet. Equal seeds give equal pods to every packer, so that differences are differences of
-packing alone.
-"""
+"""Pods for one A100-40GB profile each: Poisson arrivals, lifetimes of mean 1, equal seeds for every packer."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,8 +1,4 @@
-"""
-Who the core is compared with: the simplest packer, the one with fixed templates, and the ideal that may move pods.
-
-All are written from descriptions and know the A100-40GB only; none shares code with `sluice`.
-"""
+"""Packers to compare with, written from descriptions: first fit, fixed templates, and the ideal that moves pods."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -66,11 +62,7 @@ class FirstFit:
 
 
 class Templates:
-    """
-    Fixed geometries: a GPU gets the one with the smallest slot that covers its first pod and keeps it until it is idle.
-
-    The first GPU with a free covering slot is taken, and of it the smallest such slot.
-    """
+    """Fixed geometries: that with the smallest slot for a GPU's first pod, kept until it is idle; first fit."""
 
     def __init__(self, gpus: int) -> None:
         """An empty fleet."""
@@ -102,12 +94,7 @@ class Templates:
 
 @dataclass
 class Ideal:
-    """
-    Takes a pod whenever some packing of it and all who run exists, as if pods could be moved at no cost.
-
-    Such a packing exists exactly when the counts pass `fits`: halves of GPUs are of two kinds, and the slices 6 and 7
-    of the right one can be one 1g.10gb or one 1g.5gb and nothing else (`weak`).
-    """
+    """Takes a pod whenever some packing exists as if moves were free; exactly when the counts pass `fits`."""
 
     gpus: int
     running: Counter[str] = field(default_factory=Counter)

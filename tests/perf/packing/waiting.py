@@ -1,8 +1,4 @@
-"""
-The queue model: a pod that finds no place waits for one, and lives as long as it would have from the moment it has it.
-
-The whole core decides, on a perfect bus with perfect agents; only promises differ from run to run.
-"""
+"""The queue model: pods wait for a place and live their time from then; the whole core decides."""
 
 import heapq
 import statistics

@@ -30,12 +30,7 @@ class Allocated:
 
 @dataclass(frozen=True)
 class Rounded:
-    """
-    One seed on GPUs with MIG; everything in percent.
-
-    `waste`: of what sharing pods were given, the part that they had not asked for. `instances`: the part of them that
-    got an instance of its own. `allocated`: the part of the GPUs that pods asked for and got.
-    """
+    """In percent: `waste` of what sharing pods got, `instances` that got their own, `allocated` of all GPUs."""
 
     waste: float
     instances: float

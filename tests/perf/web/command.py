@@ -1,9 +1,4 @@
-"""
-Measures the page of a large fleet in a real Chromium: how soon it shows, what a change costs, how much memory it takes.
-
-The fleet is made up, and its server runs in this process, so browser and server share the machine, as they do with
-`sluice up`.
-"""
+"""Measures the page of a large made-up fleet in a real Chromium: first view, cost of a change, memory."""
 
 import argparse
 import asyncio

@@ -1,8 +1,4 @@
-"""
-The judge's own records of everything published and done, with the few queries that rules need.
-
-It judges nothing, and shares no code with the system but its message types.
-"""
+"""The judge's own records of everything published and done; shares only message types with the system."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -172,10 +168,7 @@ class Books:
             self.adopted_revoked[allocation] = None
 
     def loses_what_it_holds(self, request: str) -> bool:
-        """
-        Whether the slice that a request says it has was being taken back before this life of the bus, and is still: its
-        pod has to go (ADR 0034).
-        """
+        """Whether a request's slice is being taken back since before this life of the bus: its pod goes (ADR 0034)."""
         asked = self.requests.get(request)
         held = asked.held if asked is not None else None
         if held is None or held.allocation not in self.adopted_revoked:

@@ -176,10 +176,7 @@ class ClaimJudge:
             self._books.fail("claims", f"{booking.allocation} is for {sorted(keys)}, and these were asked: {sets}")
 
     def prepared(self, machine: Machine, claim: str, answer: AnswerCall) -> None:
-        """
-        An agent hands a claim over: its journal says so, its file is there with devices that exist, and they are those
-        of a booking of this node that names the claim and is not gone.
-        """
+        """An agent hands a claim over: journalled, its file there with existing devices of a standing booking."""
         records = {each.booking.allocation: each for each in machine.journal if isinstance(each, SliceRecord)}
         named = [each for each in records.values() if claim in each.prepared]
         file = {device.name: device for device in machine.cdi.get(claim, ())}

@@ -221,10 +221,7 @@ class CordonJudge:
         return isinstance(word, Cordoned) and word.drain and names(word, self._books.bookings[bound.allocation])
 
     def _has_reason(self, request: str, values: dict[str, AnyMessage | None]) -> bool:
-        """
-        Whether an order still has a reason: a drain where its pod is, somebody who is to come in its stead, or that its
-        slice is being taken back.
-        """
+        """Whether an order still has a reason: a drain, somebody to come in its stead, or a slice being taken back."""
         if self._books.loses_what_it_holds(request):
             return True
         bound = values.get(f"sluice.binding.{request}")

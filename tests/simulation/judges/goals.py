@@ -1,8 +1,4 @@
-"""
-What must be so once the faults have stopped: everyone answered, nothing leaked, and nothing left after the last pod.
-
-Each function returns what is still missing, in words; empty is good.
-"""
+"""What is still missing once faults have stopped, in words: answers, leaks, and what the last pod left."""
 
 from dataclasses import replace
 
@@ -214,11 +210,7 @@ class Goals:
         ]
 
     def _hardware_is(self, wanted: dict[str, Bound], lost: list[str]) -> list[str]:
-        """
-        Instances, tickets and devices are exactly those of the bound allocations.
-
-        A slice kept out may have its recreated instance: it was never revoked, so nothing destroys it.
-        """
+        """Instances, tickets and devices are those of the bound; a slice kept out may have its recreated instance."""
         missing: list[str] = []
         for node, host in self.agents.items():
             machine = host.machine

@@ -111,11 +111,7 @@ def fits_in(row: GpuRow, held: list[tuple[str, Span]], profile: ProfileRow, span
 
 
 def at_least(row: GpuRow, profile: ProfileRow, name: str) -> bool:
-    """
-    Whether a profile of a model has as much of everything as one of that name has there.
-
-    Where the model has none of that name, as one has on any model that does (docs/moving.md).
-    """
+    """Whether a profile has at least what one of that name has there, or has on any model (docs/moving.md)."""
     here = row.profile(name)
     anywhere = [*A100.profiles, *A30.profiles, H100_1G_10GB]
     meant = [here] if here is not None else [each for each in anywhere if each.name == name]

@@ -1,9 +1,4 @@
-"""
-Guarantees of namespaces while pods are evicted: the judge counts what is left.
-
-It counts independently, in devices, from the ledger alone. It demands only what could be known at the decision, and
-asks an allocator only which of its writes are unanswered.
-"""
+"""Guarantees of namespaces while pods are evicted, counted in devices from the ledger; only what could be known."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -33,11 +28,7 @@ class GuaranteeJudge:
     """Hears what lands on the bus, after the judge did, and what allocators want to write."""
 
     def __init__(self, books: Books, guaranteed: dict[str, int]) -> None:
-        """
-        Start without evictions.
-
-        `guaranteed` are devices by namespace, known to one allocator from the start: two may each take the last.
-        """
+        """Start without evictions; `guaranteed`: devices by namespace, known to one allocator from the start."""
         self._books = books
         self._guaranteed = guaranteed
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
@@ -165,10 +156,7 @@ class GuaranteeJudge:
         }
 
     def _evicted(self, run: RunId | None = None, number: int = 0) -> dict[AllocationId, None]:
-        """
-        Those for whose places others stand in the ledger, and evict them; as a process knew it at one of its decisions,
-        without what it decided later.
-        """
+        """Those for whose places others stand in the ledger; as a process knew it when it decided to evict them."""
         books = self._books.ledger.values()
         promises = [entry for book in books for entry in book.values() if isinstance(entry, Grant) and entry.evict]
         return {

@@ -121,10 +121,7 @@ class JobJudge:
         self.begun[bound.request] = None
 
     def may_wait(self, pod: Pod, pods: list[Pod], usable: dict[str, list[Gpu]]) -> bool | None:
-        """
-        Whether a pod may wait for its job, now that all is calm; None when that says nothing: it has no job, or one
-        that has begun. `usable` are the GPUs of each node that may be used. Where pods may keep it from nodes, it may.
-        """
+        """Whether a pod may wait for its job now that all is calm; None without a job, or when its job has begun."""
         job = job_of(pod)
         if job is None:
             return None

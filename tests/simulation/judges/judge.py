@@ -1,9 +1,4 @@
-"""
-The history checker: everything that must hold at every instant, checked when it happens.
-
-It hears what landed on the bus, what was done on the hardware (`node_judge`), and what agents and kubelets did; it
-keeps its own books and uses no code of the system but its message types. The first violation ends the run.
-"""
+"""The history checker: everything that must hold at every instant, by its own books; a violation ends the run."""
 
 from collections.abc import Iterator, Mapping
 
@@ -122,11 +117,7 @@ class Judge(NodeJudge):
         self.given_up.wiped(life)
 
     def forgot(self, words: Mapping[str, AnyMessage]) -> None:
-        """
-        A broker has lost its latest messages, and has these of requests. A request whose withdrawal is lost may be
-        requested again by a process started since, which only reads what is left; older processes have to publish the
-        end again.
-        """
+        """A broker lost its latest messages; later processes may request again, older ones publish the end again."""
         ended = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
         self.ended_here = {request: None for request in self.ended_here if request in ended}
         self.given_up.forgot({RequestId(request) for request in ended})
@@ -316,21 +307,14 @@ class Judge(NodeJudge):
         self.bound_late[bound.request] = self.decided_in[operation] in self.over
 
     def _says_nothing_here(self, bound: Bound | Booking) -> bool:
-        """
-        Whether a binding was decided in an earlier incarnation than it landed in, and its pod has nothing by it.
-
-        No process follows it: neither its source nor its kubelet has its slice.
-        """
+        """Whether a binding was decided in an earlier incarnation than it landed in, and no process follows it."""
         asked, given = self.requests.get(bound.request), self.kubelets.bound.get(bound.request)
         held = asked.held if asked is not None else None
         has_it = any(each is not None and each.allocation == bound.allocation for each in (held, given))
         return self.bound_late.get(bound.request, False) and not has_it
 
     def _stays_where_it_is(self, bound: Bound) -> bool:
-        """
-        Whether a pod's source remembers what it is bound to now: it was let go late, by a call of a source that has
-        died since, and its successor had requested it again.
-        """
+        """Whether a pod's source remembers its binding: it was let go by a call of a source that has died since."""
         asked = self.requests.get(bound.request)
         remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
         return remembers and self.let_go_late.get(bound.request) == bound.allocation

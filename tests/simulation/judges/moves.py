@@ -1,8 +1,4 @@
-"""
-Pods that larger profiles may serve, and pods that may be moved. Which of a seed they are, and what must be so of them.
-
-The judge knows the ledger, the bindings and the orders to evict, and its own tables of what profiles have.
-"""
+"""Pods that larger profiles may serve or that may be moved: which of a seed, and what must hold of them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

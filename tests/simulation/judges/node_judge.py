@@ -1,8 +1,4 @@
-"""
-The judge's rules about nodes, checked when an agent, a driver or a kubelet does something there.
-
-Who is let in and out (tickets, containers, daemons), what is destroyed, and what must be gone before it is said to be.
-"""
+"""The judge's rules about nodes: who is let in and out, what is destroyed, and what is gone before that is said."""
 
 from simulation.judges import shared_devices
 from simulation.judges.books import Books
@@ -22,11 +18,7 @@ class NodeJudge(Books):
     # -- what is said to be gone ----------------------------------------------------------------------------------
 
     def is_gone(self, allocation: str) -> bool:
-        """
-        Whether an agent wanted to publish that a slice is gone, or has that in its journal.
-
-        It may wait behind a write whose outcome is unknown (W3), and be reported without the slice.
-        """
+        """Whether an agent has journalled or wanted to publish that a slice is gone; it may wait (W3)."""
         booking = self.bookings.get(allocation)
         if allocation in self.said_gone or booking is None:
             return allocation in self.said_gone
@@ -160,10 +152,7 @@ class NodeJudge(Books):
         )
 
     def _has_left(self, machine: Machine, allocation: str) -> bool:
-        """
-        Whether a slice was said to be gone, and its agent has not taken it up again: that read the order to revoke it
-        once more after its journal was lost, and gives back what may be left.
-        """
+        """Whether a slice was said to be gone, and its agent has not taken it up again after its journal was lost."""
         if allocation not in self.said_gone or machine.node not in self.journals_lost:
             return allocation in self.said_gone
         of_it = (

@@ -1,9 +1,4 @@
-"""
-Pods that may not be beside each other: which say so, and the judge who knows at every moment who is where.
-
-What a pod says is known from its text. A process is judged by what it was told itself, and by what it wrote: one that
-reads late may book a pod beside one of which it has not heard. Shares no code with the search that it judges.
-"""
+"""Pods that may not be beside each other, judged by what a process wrote and had read; shares no code."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,4 @@
-"""
-How many pods with slices one node takes, where an operator limits that: in which seeds, and the judge who counts.
-
-The judge hears what lands and counts the ledger; it knows nothing of searches.
-"""
+"""How many pods with slices a node takes: in which seeds a limit holds, and the judge that counts the ledger."""
 
 from dataclasses import replace
 from random import Random
@@ -37,11 +33,7 @@ class PodsPerNode:
         self._most = most
 
     def landed(self, write: Write, _sequence: int) -> None:
-        """
-        Once all are gone that somebody waits for, the node has no more pods than it may; whatever came back counts.
-
-        The ledger of the node guards this write: who decided it has read every entry before.
-        """
+        """Once all are gone that are waited for, the node has no more pods than it may; what came back counts."""
         grant = write.message
         if self._most is None or not isinstance(grant, Grant) or grant.adopted or grant.revision > 1:
             return

@@ -155,11 +155,7 @@ class QuotaJudge:
         return self._books.clockwork.now
 
     def _granted(self, grant: Grant) -> None:
-        """
-        What is booked of a namespace is within its limits, with this grant too: now, and when what is promised is had.
-
-        A request is promised a place or has one, and a place is one's who is there or one's whom it is promised to.
-        """
+        """What is booked of a namespace is within its limits with this grant: now, and when what is promised is had."""
         booking, books = grant.booking, self._books
         standing = self._standing(booking.namespace)
         served = {booking.request, *(each.request for each in standing if not books.after.get(each.allocation))}
@@ -178,11 +174,7 @@ class QuotaJudge:
         self._check(booking, [other for other in others if other.allocation not in awaited], "is granted")
 
     def _could_know(self, booking: Booking, other: Booking) -> bool:
-        """
-        Whether who granted this must have known of the other: it is its own, or landed long ago.
-
-        One that comes back with its node is beyond what anybody decided: it counts once its entry is known.
-        """
+        """Whether who granted this must have known of the other: its own, or landed long ago and not back since."""
         if self._now - self._adopted_at.get(other.allocation, -1e9) <= HEARD_AFTER_S:
             return False
         same = _run_of(booking) == _run_of(other)
@@ -252,11 +244,7 @@ class QuotaJudge:
     # -- for the goals --------------------------------------------------------------------------------------------
 
     def lets(self, namespace: str, pod: Callable[[GpuRow, bool], Counts | None]) -> bool:
-        """
-        Whether a namespace may have a pod too, wherever it is placed: `pod` says what it counts on a kind of GPU.
-
-        Of a pod that is limited, and counts on no one kind alone (its devices are of two models), nothing is promised.
-        """
+        """Whether a namespace may have a pod too, wherever placed; nothing is promised of devices of two models."""
         last = self._words.get(namespace, [])[-1:]
         if not last or not isinstance(last[0].message, QuotaSet):
             return True

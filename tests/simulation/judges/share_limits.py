@@ -1,9 +1,4 @@
-"""
-Capacity of a shared device, defined independently for the judge: memory, SMs, and clients of one MPS server.
-
-The rules are those of docs/sharing.md: all widths add up without enforced time quotas, else those of lanes. Shares no
-code with allocator or agent.
-"""
+"""Capacity of a shared device, defined a second time for the judge: memory, SMs, MPS clients (docs/sharing.md)."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -89,11 +84,7 @@ def grows(before: Booking, after: Booking) -> bool:
 
 
 def overfull(row: GpuRow, profile: str, shares: Sequence[Share], *, taking_turns: bool = False) -> str:
-    """
-    What these shares together take too much of in one home; empty when they fit.
-
-    `taking_turns`: their time is enforced there.
-    """
+    """What these shares together take too much of in one home; empty when they fit."""
     memory_mib, sms = home_gives(row, profile)
     if sum(share.memory_mib for share in shares) > memory_mib:
         return f"{[share.memory_mib for share in shares]} of {memory_mib} MiB"

@@ -1,8 +1,4 @@
-"""
-The judge's rules about shares: one daemon per home, of the right device and user, there as long as it is needed.
-
-Each function returns what is wrong in words; empty is good. It keeps no books of its own.
-"""
+"""Rules about shares, in words of what is wrong: one daemon per home, of the right device and user, while needed."""
 
 from simulation.judges.gpu_tables import Span, fits_in, overlap
 from simulation.judges.share_limits import Held, held_by, overfull, width_of
@@ -141,11 +137,7 @@ def left_behind(machine: Machine, gpu: Gpu, span: Span) -> str:
 
 
 def in_the_way(gpu: Gpu, profile_id: int, span: Span, held: list[Held]) -> str:
-    """
-    An instance could not be created, but not because of one without an owner.
-
-    Without compute instance and at no booked place, that can only be a warm one.
-    """
+    """An instance could not be created; without compute instance what is in the way can only be a warm one."""
     profile = gpu.row.profile_of_id(profile_id)
     booked = {(place.profile, place.span) for place in held if place.gpu == gpu.uuid}
     warm = [

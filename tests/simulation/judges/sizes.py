@@ -230,10 +230,7 @@ class Sizes:
         return f"{ready.allocation} {ready.revision} says {told}, granted {wants}" if told != wants else ""
 
     def wrong_limits(self, machine: Machine, ready: SliceReady) -> str:
-        """
-        What an agent lacks of its server; empty if nothing, or if the order is not the last one. A later one may be
-        lost with journal and ledger: the server got it, and gets it again when the node is adopted.
-        """
+        """What an agent lacks of its server; nothing when the order is not the last one, which may be lost."""
         booking = self.as_granted.get((ready.allocation, ready.revision))
         if booking is None or ready.revision != max(self.standing.get(ready.allocation, {0: None})):
             return ""
@@ -249,11 +246,7 @@ class Sizes:
         return ""
 
     def undone(self, bound: Bound, booking: Booking, processes: list[Process], machine: Machine) -> str:
-        """
-        What is missing until a changed share is published to its pod, and counts no more than is used.
-
-        An agent that lost its journal looks for processes once more: one may have started before.
-        """
+        """What is missing until a changed share is published to its pod, and counts no more than is used."""
         wants = _told(booking)
         told = {one.container: one.memory_mib for one in bound.containers if one.container in wants}
         if told != wants:

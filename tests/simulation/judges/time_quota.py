@@ -215,11 +215,7 @@ class TimeJudge:
         return wrong
 
     def _said(self, machine: Machine, allocation: str) -> SliceReady | None:
-        """
-        What is said of a slice that is ready: the bus's value, for a restart may have undone what landed last.
-
-        Where it is another word by now, what was told when it was ready is still what its containers have.
-        """
+        """What is said of a ready slice: the bus's value, or what was told when it was ready."""
         subject = subjects.slice_(machine.node, AllocationId(allocation)).subject
         entry = self.broker.values.last(subject, self.broker.clockwork.now)
         if entry is not None and isinstance(entry.message, SliceReady):

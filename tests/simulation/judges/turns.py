@@ -1,8 +1,4 @@
-"""
-Turns, judged from what lands on the bus: no request gets a place that another was promised before.
-
-It knows nothing of queues, aging or searches.
-"""
+"""Turns, judged from what lands on the bus: no request gets a place that another was promised before."""
 
 from simulation.judges.gpu_tables import overlap
 from simulation.judges.judge import Judge

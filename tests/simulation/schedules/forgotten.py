@@ -1,9 +1,4 @@
-"""
-Lost records: the broker wiped and a node's journal lost at the same moment, so that only the node itself shows whose an
-instance is.
-
-Each story ends when nothing was violated, and raises ViolationError if its rule is broken.
-"""
+"""Broker wiped and a journal lost at once: only the node shows whose an instance is. Raises ViolationError."""
 
 from functools import partial
 from typing import Any

@@ -1,8 +1,4 @@
-"""
-A small world for one named schedule: calm weather, few nodes, and the hand of the test on everything.
-
-A schedule says what happens and when; the judge watches as it does in random worlds.
-"""
+"""A small world for one named schedule: calm weather, few nodes, the test's hand on everything, the judge watching."""
 
 from collections.abc import Callable, Mapping
 

@@ -12,12 +12,7 @@ SLACK_S = 9.0
 
 
 def starve(scene: Scene, *, longest_s: float = PROMISE_AFTER_S + 3 * LIFE_S + SLACK_S) -> None:
-    """
-    One GPU on which halves come and go without end, by turns, each living for `LIFE_S`, with more of them waiting; and
-    one pod that needs all of it. Fails unless it runs within `longest_s` of asking.
-
-    Two halves wait before it, and one promise at a time may stand: each may be kept for one of them first.
-    """
+    """One pod wants a GPU on which halves come and go, each for `LIFE_S`. Fails unless it runs within `longest_s`."""
     clockwork = scene.world.clockwork
     seen: dict[str, float | None] = {}
     numbers = itertools.count()

@@ -289,10 +289,7 @@ def _write_over(entry: Entry, message: AnyMessage) -> Write:
 
 
 def a_server_that_lags_hides_who_runs(profile: str = "7g.40gb") -> None:
-    """
-    A source that has lost its book asks for a pod under another id, and hears then that it runs already. A small
-    `profile` is given once more meanwhile.
-    """
+    """A source without its book asks again under another id, and reads then that its pod runs already."""
     scene = Scene()
     scene.lose(lambda _host, write: is_ask(write))
     scene.pod("a", sliced(profile))

@@ -356,11 +356,7 @@ def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> 
 def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     what: type, back_before_s: float | None, *, stays: bool
 ) -> None:
-    """
-    A patch is on its way when its pod-watcher dies and the bus is wiped: its successor cannot know, and requests again.
-
-    The slice that the pod is released with may be surplus by then: its agent would wait for it without end.
-    """
+    """A patch is on its way when its pod-watcher dies and the bus is wiped: its successor requests again."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
     api, broker, watcher = scene.world.cluster.api, scene.world.broker, scene.host("pod-watcher")
     sent: list[BindPod] = []

@@ -1,8 +1,4 @@
-"""
-Interleavings in which it matters that a write without an answer is settled by a write (PROTOCOL §2, W3).
-
-Each ends when nothing was violated, and raises ViolationError where the rule is broken.
-"""
+"""Interleavings in which a write without an answer is settled by a write (PROTOCOL §2, W3). Raise ViolationError."""
 
 from typing import Any
 
@@ -37,11 +33,7 @@ from sluice_pod_watcher.core.publisher import RequestPublisher
 
 
 def another_grants_the_place_meanwhile() -> None:
-    """
-    One allocator's Grant is lost; before it goes out again, the other one's Grant of that place is there and is read.
-
-    It has to go out with the same guard, which refuses it now: on what was read since, it would never have been made.
-    """
+    """A lost Grant goes out again with the same guard, which refuses it now that another Grant has the place."""
     scene = Scene(MIG_NODE, allocators=2)
     lost = scene.lose(lambda host, write: host == "allocator-a" and isinstance(write.message, Grant), times=1)
     landed = scene.landed()
@@ -57,11 +49,7 @@ def another_grants_the_place_meanwhile() -> None:
 
 
 def its_pod_is_removed_meanwhile() -> None:
-    """
-    A Grant is late, nothing that was read shows it, and its pod is removed; then it lands.
-
-    The pod's slice must not be reported as released as long as it may still be created.
-    """
+    """A Grant is late and its pod is removed: its slice is not released as long as it may still be created."""
     scene = Scene()
     late = scene.lose(lambda _host, write: isinstance(write.message, Grant))
     landed = scene.landed()
@@ -92,12 +80,7 @@ def its_agent_speaks_while_the_end_of_its_head_is_unanswered() -> None:
 
 
 def a_source_told_all_before_a_wipe() -> None:
-    """
-    A source had no pods when it published that it has listed everything. That message is unanswered, and lands after a
-    wipe.
-
-    Its present requests are not published again by then.
-    """
+    """A source's unanswered message that it has listed everything lands after a wipe, before its present requests."""
     scene = Scene()
     synced = scene.lose(lambda _host, write: isinstance(write.message, SourceSynced))
     scene.strike("broker wipe", lasts_s=0.5)
@@ -117,11 +100,7 @@ def a_source_told_all_before_a_wipe() -> None:
 
 
 def a_source_asked_before_a_wipe() -> None:
-    """
-    A source's first request comes once more, after a wipe: it does not name what its pod has had since.
-
-    The node of that slice is away, and what the source remembers is not published again.
-    """
+    """A source's first request comes once more after a wipe, without what its pod has had since; its node is away."""
     scene = Scene(MIG_NODE, MIG_NODE)
     asked = scene.landed()
     scene.pod("a", sliced("3g.20gb"))
@@ -150,11 +129,7 @@ def a_source_asked_before_a_wipe() -> None:
 
 
 def an_eviction_was_ordered_before_a_wipe() -> None:
-    """
-    A node is drained; the order to evict its pod is unanswered, and lands after a wipe.
-
-    The drain was called off meanwhile, so the pod's place is not wanted.
-    """
+    """A node is drained; the unanswered order to evict lands after a wipe, when the drain was called off."""
     scene = Scene(MIG_NODE, cluster=True)
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
@@ -177,11 +152,7 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
 
 
 def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
-    """
-    A pod's end is said, and the last word about it is without an answer when the broker is wiped.
-
-    That word lands in the new life; over nothing, a waiver does too that an allocator had sent long before.
-    """
+    """A pod's unanswered end lands in the new life, and over nothing a waiver that was sent long before."""
     scene = Scene()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
@@ -213,11 +184,7 @@ def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
 
 
 def a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe() -> None:
-    """
-    A slice degrades while its binding is unanswered, and another allocator waives it. Both are lost with the bus.
-
-    Its pod is still there, and has never been on that slice.
-    """
+    """A degraded slice is waived while its binding is unanswered; both are lost, and its pod was never on it."""
     scene = Scene(allocators=2)
     other = scene.host("allocator-b")
     other.kill()
@@ -238,11 +205,7 @@ def a_slice_is_waived_and_a_binding_to_it_lands_after_a_wipe() -> None:
 
 
 def a_pod_was_bound_before_a_wipe_and_is_gone() -> None:
-    """
-    A pod is gone before its source has read its binding, which lands after a wipe. The node of its slice is silent.
-
-    Its source remembers no slice; but the binding names one.
-    """
+    """A pod is gone before its source read its binding, which lands after a wipe; only the binding names its slice."""
     scene = Scene()
     late = scene.lose(lambda _host, write: isinstance(write.message, Bound))
     scene.pod("a", sliced("3g.20gb"))
@@ -265,11 +228,7 @@ def a_pod_was_bound_before_a_wipe_and_is_gone() -> None:
 
 
 def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
-    """
-    One of two allocators adopts a slice; the other one's order for the same is unanswered, and lands after a wipe.
-
-    The clock that makes the streams is behind: what was read before the wipe has a larger number than all since.
-    """
+    """An order for an adopted slice lands after a wipe, in streams made by a clock that is behind."""
     scene = Scene(allocators=2)
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))

@@ -1,8 +1,4 @@
-"""
-What an agent does not know of its orders: a Grant that was overwritten before it was read, a journal that was lost.
-
-Each story ends when nothing was violated, and raises ViolationError where the rule that it is about is broken.
-"""
+"""What an agent does not know: a Grant overwritten before it was read, a lost journal. Raises ViolationError."""
 
 from typing import Any
 
@@ -56,10 +52,7 @@ def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
 
 
 def somebody_uses_a_place_that_was_given_back() -> None:
-    """
-    A slice is gone, and not closed yet, for there is no allocator. Its agent loses its journal, and somebody makes an
-    instance at its place by hand.
-    """
+    """A slice is gone and not closed yet; its agent loses its journal, and somebody makes an instance there by hand."""
     scene = Scene()
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))

@@ -381,11 +381,7 @@ class AgentHost(Host):
     def _do(
         self, delay_s: float, step: Callable[[], Event], about: str = "", then: Callable[[], None] | None = None
     ) -> None:
-        """
-        The step happens after `delay_s`, its answer comes a moment later: a crash may fall between.
-
-        Where something comes first `then` answers.
-        """
+        """The step happens after `delay_s`, its answer a moment later; `then` answers where something comes first."""
         if about:
             assert about not in self._busy, f"{self.name}: two instructions at once about {about}"
             self._busy[about] = self.clockwork.now

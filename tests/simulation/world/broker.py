@@ -1,8 +1,4 @@
-"""
-The bus of the simulated world: the pure model of the streams, behind a network that loses, delays and repeats.
-
-What lands here is the truth that the judge sees (`on_landed`). It interprets no message.
-"""
+"""The bus: the pure model of the streams behind a network that loses, delays and repeats; `on_landed` is the truth."""
 
 from collections.abc import Callable
 from typing import Literal

@@ -1,9 +1,4 @@
-"""
-GPUs partitioned by an administrator: the layout, when it is applied again, and what is available there.
-
-In some seeds some GPUs are such. A reboot removes the instances, and the administrator applies the layout again some
-time later; now and then an idle one is removed and put back. Shares no code with `sluice.mig`, nor with a core.
-"""
+"""GPUs partitioned by an administrator, who applies the layout after reboots and removes idle instances at times."""
 
 from __future__ import annotations
 
@@ -91,11 +86,7 @@ class Administrator:
 
 
 def profiles_there(device: Device, gpu: Gpu) -> list[str]:
-    """
-    The profiles of a layout that serve a device, the one that is due first.
-
-    A size is served by the smallest that is there; by a larger one, where that was taken away for a while.
-    """
+    """The profiles of a layout that serve a device, the one that is due first: the smallest that is there."""
     assert gpu.layout is not None
     there = {name for name, _ in gpu.layout}
     name = device.profile_on(gpu.row, mig=True)

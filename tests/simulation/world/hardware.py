@@ -74,11 +74,7 @@ class Process:
 
 @dataclass(slots=True)
 class Ticket:
-    """
-    The directory without which no container of a pod starts, and the devices and homes it is for.
-
-    `ordered_at` is when its agent wanted it: what that did not know then, it cannot be blamed for.
-    """
+    """The directory without which no container starts; `ordered_at`: when its agent wanted it."""
 
     name: str
     allocation: str
@@ -367,10 +363,7 @@ class Machine:
         return process
 
     def open_late(self, process: Process) -> Process | None:
-        """
-        A process that waited opens what is behind its device's file now, be it another instance than the one it was
-        given: a driver numbers the files of instances by ids that it uses again.
-        """
+        """A process that waited opens what is behind its device's file now: drivers number files by ids used again."""
         if process not in self.waiting:
             return None
         self.waiting.remove(process)

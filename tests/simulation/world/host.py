@@ -1,9 +1,4 @@
-"""
-One process of the simulated world: a core, and the duties of its shell.
-
-It dies between any two instructions, is paused and continues, and restarts with nothing but its disk. What a dead
-process had sent is still on its way.
-"""
+"""One process: a core with its shell's duties; it dies between instructions, pauses, and restarts with its disk."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

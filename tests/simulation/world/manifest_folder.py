@@ -202,11 +202,7 @@ class Kubelets:
         return bound is not None and not self._missing(request, bound)
 
     def _give(self, request: str) -> None:
-        """
-        A pod may run on what it is bound to, and a kubelet knows of it from now on.
-
-        That is when its request says that its source remembers it (docs/protocol.md, section 7).
-        """
+        """A pod may run on its binding from now on: its request says that its source remembers it (PROTOCOL §7)."""
         bound, before = self.read.get(request), self.bound.get(request)
         if bound is not None and bound.allocation == self.held.get(request) and bound != before:
             self.bound[request] = bound

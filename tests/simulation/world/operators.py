@@ -1,8 +1,4 @@
-"""
-The operator: publishes messages by hand until they have landed, and again to a broker that has lost them.
-
-It does not interpret them; what must follow is for the judges of quotas and cordons.
-"""
+"""The operator: publishes messages by hand until they have landed, and again to a broker that has lost them."""
 
 from typing import Protocol
 

@@ -1,8 +1,4 @@
-"""
-What happened, one aligned line each, for people who look for the reason of a violation.
-
-Kept only when asked for: most seeds pass and their lines are not read. Equal runs give equal hashes.
-"""
+"""What happened, one aligned line each, for people; kept only when asked for. Equal runs give equal hashes."""
 
 import hashlib
 from collections.abc import Callable

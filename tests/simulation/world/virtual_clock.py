@@ -1,8 +1,4 @@
-"""
-Virtual time and the one queue of everything that is going to happen.
-
-Two things due at the same moment happen in an order drawn from the seed. It must not know what the things are.
-"""
+"""Virtual time and its one queue; what is due at the same moment happens in an order drawn from the seed."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush

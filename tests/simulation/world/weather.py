@@ -1,8 +1,4 @@
-"""
-How badly the network treats everyone: probabilities that hold until the faults stop, then calm.
-
-It decides only how long and whether; what was sent and what that means is none of its business.
-"""
+"""How badly the network treats everyone: probabilities that hold until the faults stop, then calm."""
 
 from dataclasses import dataclass
 from random import Random

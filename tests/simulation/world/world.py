@@ -1,8 +1,4 @@
-"""
-One whole world from one plan: the four services on a bus, machines, a folder, kubelets, and the judge over all.
-
-First the faults, then calm until everyone has an answer, then all pods are removed and nothing may be left.
-"""
+"""One whole world from one plan: services, machines, kubelets, judge; faults, then calm, then nothing may be left."""
 
 import gc
 import traceback
@@ -334,12 +330,7 @@ def run_seed(seed: int, keeping: Keeping = "nothing", without: Sequence[str] = (
 
 
 def run_plan(plan: Plan, keeping: Keeping = "nothing", attach: Callable[["World"], None] | None = None) -> Outcome:
-    """
-    Run one plan. `attach` may listen to its world before anything runs.
-
-    Garbage collection is off meanwhile: a world is some MB that live as long as it does and are garbage together.
-    Looking for cycles was a tenth of what a seed costs.
-    """
+    """Run one plan; `attach` may listen before. Without garbage collection, a tenth of a seed's cost."""
     collects = gc.isenabled()
     gc.disable()
     try:

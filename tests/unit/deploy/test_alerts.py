@@ -161,10 +161,7 @@ def test_every_alert_is_about_failures_that_are_tested():
 
 @pytest.mark.parametrize("lives_s", [30, 120])
 def test_a_service_that_ends_again_and_again_is_told_of_as_long_as_it_does(lives_s):
-    """
-    A kubelet waits 10 s before it starts a container again, then twice as long, in the end five minutes
-    (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy). By then the alert was over.
-    """
+    """A kubelet's restart backoff grows to five minutes (pod-lifecycle, restart-policy): by then the alert was over."""
     (expression,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceServiceRestarts"]
     found = re.fullmatch(r"changes\(sluice_started_time_seconds\[(\d+)([mh])\]\) > (\d+)", expression)
     assert found is not None

@@ -241,11 +241,7 @@ def test_what_cannot_be_made_is_said_in_one_sentence(capsys):
 
 
 def on_this_machine(text: str, directory: Path, there: Mapping[str, bytes], port: int) -> str:
-    """
-    A deployed configuration with the paths and the address of a test; everything else is as deployed.
-
-    It lies beside `credentials`, as in the container: a server looks for includes from where its configuration is.
-    """
+    """As deployed, with a test's paths and address, beside `credentials`, where a server looks for includes."""
     folder = directory / "credentials"
     folder.mkdir()
     (directory / "config").mkdir()

@@ -17,12 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there i
 def test_a_node_that_is_added_later_takes_no_label_off_the_namespaces(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Pod Security would not hold in sluice-system any more, and where it is strict by default no agent could start.
-
-    A server-side apply removes what the same manager applied before and leaves out now
-    (https://kubernetes.io/docs/reference/using-api/server-side-apply/).
-    """
+    """Pod Security would not hold in sluice-system: a server-side apply removes what it leaves out."""
     environment = {"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "config"), "PATH": os.environ["PATH"]}
 
     def kubectl(*words: str, given: str | None = None) -> str:

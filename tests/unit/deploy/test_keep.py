@@ -99,11 +99,7 @@ def test_a_grant_does_not_come_in_by_a_binding(rendered: Rendering):
 
 @pytest.mark.parametrize("label", [names.LABEL_MANAGED, names.LABEL_IGNORE])
 def test_our_label_does_not_go_by_a_binding(rendered: Rendering, label):
-    """
-    A Binding's labels are copied as well, over those of the pod: it would leave the watch, as if it had been deleted.
-
-    What copies them is in each API server from 1.35 on (PodTopologyLabelsAdmission).
-    """
+    """A Binding's labels are copied over the pod's (from 1.35): it would leave the watch as if deleted."""
     policy = policy_of(rendered, "sluice-bindings")
     brings = {"metadata": {"name": "p", "labels": {label: "false", "topology.kubernetes.io/zone": "a"}}}
     said = "a Binding may not bring labels of sluice.dev onto its pod"

@@ -1,8 +1,4 @@
-"""
-No way to a GPU beside Sluice: what the policies refuse, with the sentence that a person sees, and what passes.
-
-The cases are those that were tried on a real API server.
-"""
+"""No way to a GPU beside Sluice: what policies refuse, in which sentence, and what passes; as on a real server."""
 
 from typing import Any
 

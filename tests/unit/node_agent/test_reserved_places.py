@@ -217,11 +217,7 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
 @pytest.mark.parametrize("revoked", [False, True], ids=["granted", "revoked"])
 @pytest.mark.parametrize("made", ["half", "whole"])
 def test_what_was_made_of_a_promise_when_the_journal_was_lost_is_in_nobodys_way(node, shared, revoked, made):
-    """
-    Its instance would be orphaned, and block the very slice that it was created for.
-
-    A whole one is that slice's; a half one may have been kept warm, and is created again.
-    """
+    """Its instance would be orphaned, and block the very slice that it was created for."""
     node.live()
     first = node.booking("a1", (0, "3g.20gb", 4, 4))
     at = (0, "2g.10gb", 4, 2)
@@ -265,10 +261,7 @@ def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_
 
 
 def test_a_promise_is_not_carried_out_for_what_its_pod_has_by_another_grant(node):
-    """
-    The journal is lost while a pod has two grants: one that is being made, and a promise that it is exchanged for. Both
-    have a share of one home, which is there; the promise has another one of a home that others live in yet.
-    """
+    """A promise in another home would be carried out for a pod whose first grant is being made."""
     lived_in, mine = (1, "3g.20gb", 4, 4), (0, "3g.20gb", 4, 4)
     others = node.share("a1", lived_in, owner="pod-1", namespace="other")
     here = node.share("a2", mine, owner="pod-2")

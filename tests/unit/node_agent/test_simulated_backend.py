@@ -1,8 +1,4 @@
-"""
-What only simulated GPUs do: a file that is their hardware, fault switches, and a command to change both.
-
-What they have in common with real ones is held in `tests/conformance/test_devices*.py`.
-"""
+"""What only simulated GPUs do: hardware in a file, faults, a command; the rest: tests/conformance/test_devices*.py."""
 
 import os
 import threading

@@ -189,10 +189,7 @@ def test_a_late_ask_of_a_life_that_nobody_remembers_takes_no_pods_place(new, man
 
 @pytest.mark.parametrize(("uid", "loses_book"), [("w1-1", True), ("w2-9", True), ("w1-1", False)])
 def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new, manifest, uid, loses_book):
-    """
-    A pod runs on what a server that lags had not shown; but what this process has closed itself, and STATE forgot, is
-    over: a pod that waits would lose its turn to it.
-    """
+    """What this process closed itself, and STATE forgot, is over: a pod that waits would lose its turn to it."""
     held = Held(node=NodeName("node-a"), allocation=AllocationId(f"{uid}_r_1"))
     bench = new("w2")
     bench.files["a.yaml"] = manifest("a")
@@ -227,10 +224,7 @@ def test_who_was_closed_since_the_book_was_lost_takes_no_pods_place(new, manifes
     ("was_released", "is_new_pod"), [(False, False), (True, False), (False, True)], ids=["runs", "released", "new pod"]
 )
 def test_a_pod_with_two_slices_keeps_the_one_it_runs_on(new, manifest, was_released, is_new_pod):
-    """
-    Its book was lost, and a server that lagged hid that it runs: it made a new request, and got a second slice. What
-    was released since it runs on no more; and a pod that came to the folder afterwards never ran on it.
-    """
+    """What was released since it runs on no more, and a pod that came to the folder later never ran on it."""
     held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
     bench = new("w2")
     bench.files["a.yaml"] = "" if is_new_pod else manifest("a")
@@ -423,10 +417,7 @@ def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
 
 
 def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_back(bench, manifest):
-    """
-    A server that lags shows an ask that was withdrawn and closed since, and it is taken over. When the closing word is
-    heard as well, the request was asked for again over it: a pod that is gone had a slice.
-    """
+    """A withdrawn and closed ask was taken over from a lagging server: a pod that is gone had a slice."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.files.clear()

@@ -309,10 +309,7 @@ def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late(
 
 
 def one_hears_the_end_of_a_head_and_not_why() -> None:
-    """
-    `allocator-b` knows a node as it was before a pod came there. It hears first that its head and the pod's grant are
-    closed, and of a pod that wants the place; the rest of STATE later.
-    """
+    """`allocator-b` reads that a head and a grant are closed, and of a pod that wants the place, first."""
     scene = Scene(MIG_NODE, allocators=2)
     landed = scene.landed()
     heard = {stream: scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)}
@@ -335,10 +332,7 @@ def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
 
 
 def its_end_lands_in_another_life_of_the_bus() -> None:
-    """
-    After a wipe only its source remembers a slice, and its node is removed. What closes it is without an answer when
-    the broker is wiped once more. Its agent is back and speaks before that lands.
-    """
+    """Only its source remembers a removed node's slice; what closes it lands after one more wipe."""
     scene = Scene()
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("a"))
@@ -369,11 +363,7 @@ def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus
 
 
 def its_loss_is_told_in_another_life_of_the_bus() -> None:
-    """
-    The same, but what closes it has landed: what tells its pod so is on its way when the broker is wiped once more.
-
-    Its agent speaks before that lands. Its source was away at first: so the judge knows whose request that is.
-    """
+    """As above, but what closes it landed before the wipe, and what tells its pod so is still on its way."""
     scene = Scene()
     scene.host("pod-watcher").pause()
     scene.pod("a", sliced("7g.40gb"))
@@ -409,10 +399,7 @@ def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_
 
 
 def one_has_not_heard_that_a_node_is_back() -> None:
-    """
-    The broker was wiped, and the node of a pod removed; it is back, and one allocator has entered its slices. The other
-    is cut off while its agent has its time. No pod is bound, because the message that its slice is ready is lost.
-    """
+    """A removed node is back after a wipe; one allocator entered its slices, the other is cut off."""
     scene = Scene(MIG_NODE, allocators=2)
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("a"))
@@ -462,10 +449,7 @@ def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: b
 
 
 def test_a_removed_node_is_no_host_to_spread_over() -> None:
-    """
-    Two pods spread, and only one node has their profile: the second waits, for the other node has none of them. When
-    that is removed, as the allocator reads before any inventory shows it, both may be on the one that is left.
-    """
+    """Two pods spread; when the second node with their profile is removed, both may be on the one that is left."""
     with planted(EMPTY_HOSTS_IGNORED), pytest.raises(ViolationError, match="apart"):
         _spread_over_two()
     scene = _spread_over_two()

@@ -134,10 +134,7 @@ def test_the_judge_sees_two_allocators_quarrel(bug: PlantedBug, schedule: Callab
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
-    """
-    A pod ends, its slice goes, and another slice of it is found on a node that comes back after a wipe: an allocator
-    that has not read the end binds it to that. No pod has two slices by it; a request that is not over would.
-    """
+    """A slice found on a node after a wipe is bound by who has not read the end: no pod has two by it."""
     scene = Scene(MIG_NODE)
     scene.pod("a", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("a"))
@@ -158,10 +155,7 @@ def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
 
 @pytest.mark.parametrize("is_followed", [False, True])
 def test_a_binding_of_another_life_binds_only_a_pod_that_has_its_slice(is_followed: bool) -> None:
-    """
-    It landed late, and its source had not read it before the broker was wiped: the pod does not run on its slice, and
-    may be bound to another. If the source had, the pod would have two.
-    """
+    """It landed late and unread: its pod may be bound elsewhere; if its source had read it, the pod would have two."""
     scene = Scene(MIG_NODE)
     scene.pod("a", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("a"))

@@ -216,10 +216,7 @@ def test_two_changes_at_once_by_two_allocators() -> None:
 
 
 def let_in_unheard(scene: Scene) -> Callable[[], None]:
-    """
-    A share of 30,000 MiB has become one of 10,000, and b has 25,000 beside it; allocator-a has not heard of either
-    until what is returned is called.
-    """
+    """A share shrunk from 30,000 to 10,000 MiB with 25,000 beside it, unread by allocator-a until the call."""
     scene.pod("a", mps(30000), lingers_s=8.0)
     scene.until(lambda: scene.runs("a"))
     resize_by(scene, "allocator-b", "a", 10000)
@@ -241,10 +238,7 @@ def size_taken_back(landed: list[Write]) -> int:
 
 
 def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
-    """
-    One allocator has not read that a share is smaller, and shrinks it further. A neighbour has the released part by
-    then, and is shrunk while the first is revoked: that takes no place from others.
-    """
+    """One allocator shrinks a share further that it reads late, while its neighbour has the released part."""
     scene = Scene(WHOLE_NODE, allocators=2)
     landed = scene.landed()
     go_on = let_in_unheard(scene)
@@ -261,10 +255,7 @@ def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
 
 
 def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
-    """
-    That a share is as small as it was ordered is overwritten on its way to one allocator, who hears first that its pod
-    is gone. A neighbour has what was given back by then, and is made smaller himself while the first is taken back.
-    """
+    """That a share is smaller is overwritten unread, a neighbour has the rest, and the first is taken back."""
     scene = Scene(WHOLE_NODE, allocators=2)
     landed = scene.landed()
     go_on = let_in_unheard(scene)

@@ -229,10 +229,7 @@ def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
 
 
 def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
-    """
-    A tool was on the GPU, so the first slice failed. That message is unanswered, the one that it is gone waits behind
-    it, and the broker is wiped meanwhile: the slice is unknown to all, and its pod gets the GPU.
-    """
+    """A slice failed, its words wait unanswered, the broker is wiped, and its pod gets the GPU."""
     scene = Scene(WHOLE_NODE)
     landed = scene.landed()
     (gpu,) = machine_of(scene).gpus.values()
@@ -260,10 +257,7 @@ def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
 
 
 def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_ledger_tells() -> None:
-    """
-    That it is ready has no answer, and that it is gone waits behind it. A wiped broker does not know of it, so its
-    place is granted; and while that slice is made, the broker is wiped once more.
-    """
+    """Its words wait unanswered over two wipes, while its place is granted and another slice made there."""
     scene = Scene(MIG_NODE)
     lost = scene.lose(lambda _host, write: isinstance(write.message, SliceReady))
     scene.pod("a", sliced("7g.40gb"))

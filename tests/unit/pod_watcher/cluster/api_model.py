@@ -1,8 +1,4 @@
-"""
-A few pods as an API server keeps them: enough to judge what the pod-watcher's core does to them.
-
-Copies what a real one was seen to answer to JSON patches of gated pods; shares no code with what it judges.
-"""
+"""A few pods as a real API server was seen to answer to JSON patches of gated pods; shares no code with the core."""
 
 import copy
 import itertools

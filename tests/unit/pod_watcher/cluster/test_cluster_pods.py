@@ -829,10 +829,7 @@ def test_an_eviction_that_is_taken_back_is_not_carried_out(bench):
 
 @pytest.mark.parametrize("order", ["stands", "is over"])
 def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench, new, order):
-    """
-    A drain would wait forever: another process evicted the pod, and both messages are found
-    by reading the bus again.
-    """
+    """A drain would wait forever: another process evicted the pod, both found by reading the bus again."""
     other = new(bench.api, bench.bus, run="w2")
     other.start()
     other.create("train", "u1")

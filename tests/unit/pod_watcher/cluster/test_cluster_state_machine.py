@@ -1,8 +1,4 @@
-"""
-Anything may happen in any order: each pod is bound at most once, and withdrawn exactly when it may be.
-
-The judge is the model of the API server: what it has of a UID now. It knows nothing of how the core decides.
-"""
+"""In any order each pod is bound at most once and withdrawn exactly when it may be, by the model of the API server."""
 
 import copy
 

@@ -561,10 +561,7 @@ def test_a_direct_read_does_not_prove_that_a_value_of_an_earlier_run_is_the_last
 
 @pytest.mark.parametrize("ttl_s", [None, 60])
 def test_a_write_on_a_reused_sequence_is_written_once_more(ttl_s: int | None) -> None:
-    """
-    STATE forgot its latest messages, and reuses their numbers; a copy of the older message in flight would land over
-    the newer one, and its agent would never notice.
-    """
+    """A copy of the older message would land over the newer one of the same number, unnoticed."""
     desk = agent()
     desk.outbox.keep(SLICE, word("ready"))
     desk.outbox.drain()

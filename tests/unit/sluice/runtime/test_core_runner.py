@@ -218,11 +218,7 @@ async def test_only_so_many_of_one_instruction_run_at_once(core, bus, running):
 
 
 async def test_an_answer_never_overtakes_the_reading_that_was_asked_for_before_it(core, bus, running, make_started):
-    """
-    A refusal that came after a reading began is not explained by it; the core must see them in that order.
-
-    Otherwise a landed write seems lost: the snapshot was older than the refusal.
-    """
+    """A landed write would seem lost: the snapshot was older than the refusal."""
     release = asyncio.Event()
 
     async def answer(_instruction: Make) -> Made:

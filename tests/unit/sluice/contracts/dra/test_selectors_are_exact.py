@@ -1,9 +1,4 @@
-"""
-Whatever a selector says: each device that its claims admit matches it, and where one matches, one is admitted.
-
-The judge reads the catalog's file by itself and evaluates the selector's meaning in Python. What the claims admit is
-decided by the allocator's own rules.
-"""
+"""A selector's devices are those that its claims admit, judged in Python from the catalog's file."""
 
 import tomllib
 from dataclasses import dataclass
