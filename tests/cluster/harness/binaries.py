@@ -66,6 +66,7 @@ class Module:
 
 
 EXTRAS = {
+    "helm": Module("helm", executable="helm"),
     "karpenter": Module(
         "karpenter",
         executable="karpenter",
