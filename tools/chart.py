@@ -57,9 +57,7 @@ def template(
 
 def run(*words: str, given: str = "") -> str:
     """What Helm prints. Raises NoHelmError, ChartError."""
-    done = subprocess.run(
-        [helm(), *words], input=given, capture_output=True, text=True, timeout=HELM_S, check=False
-    )
+    done = subprocess.run([helm(), *words], input=given, capture_output=True, text=True, timeout=HELM_S, check=False)
     if done.returncode:
         raise ChartError((done.stderr.strip() or done.stdout.strip())[-2000:])
     return done.stdout

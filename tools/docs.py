@@ -1,6 +1,6 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models,settings,values}.md, the table of protocol.md, the dashboard and the
-chart's schema;
+Generates docs/{events,json,metrics,invariants,alerts,models,settings,values}.md, the table of protocol.md, the
+dashboard and the chart's schema;
 fills what was tried into docs/install.md and README.md.
 
 `--check` fails when one is out of date.

@@ -20,6 +20,7 @@ Json = dict[str, Any]
 
 _TEXTS: Json = {"type": "array", "items": {"type": "string"}}
 _MAP: Json = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+_PORT: Json = {"type": "integer", "minimum": 1, "maximum": 65535}
 _OBJECTS: Json = {"type": "array", "items": {"type": "object"}}
 _NAMESPACE: Json = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
 _QUANTITIES: Json = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
@@ -60,7 +61,10 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"nats\.storage\.size", {"type": "string", "pattern": "^([1-9][0-9]+Gi|[1-9][0-9]*Ti)$"}),
     (r"nats\.externalUrl", {"type": "string", "pattern": "^((tls|nats)://.+)?$"}),
     (r"tracing\.endpoint", {"type": "string", "pattern": "^(https?://.+)?$"}),
-    (r"networkPolicies\.apiServerPorts", {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}}),
+    (
+        r"networkPolicies\.apiServerPorts",
+        {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 65535}},
+    ),
     (r"uninstall\.waitSeconds", {"type": "integer", "minimum": 1, "maximum": 3600}),
 )
 """What may stand at a path, where the type of its default does not say all."""
@@ -97,40 +101,53 @@ def page() -> str:
 def _rows() -> Iterator[str]:
     """Each section, and each value with its default and the comment above it. Raises ValueError where one has none."""
     values = yaml.safe_load(VALUES.read_text(encoding="utf-8"))
+    told: dict[str, bool] = {}
+    for path, comment, is_neighbour in _lines(values):
+        if not path:
+            yield f"\n## {comment}\n\n| value | default | what |\n|---|---|---|"
+            continue
+        is_leaf = _is_leaf(values, path)
+        # a comment holds for what is below its value, and for its neighbours up to the next empty line
+        told[path] = (
+            bool(comment) or told.get(path.rpartition(".")[0], False) or (is_neighbour and [*told.values()][-1])
+        )
+        if is_leaf and not told[path]:
+            raise ValueError(f"{VALUES.name}: {path} has no comment: write one above it")
+        if is_leaf or comment:
+            shown = f"`{_flow(_at(values, path))}`" if is_leaf else ""
+            yield f"| `{path}` | {shown} | {comment} |"
+
+
+def _lines(values: Json) -> Iterator[tuple[str, str, bool]]:
+    """Each section as ("", title, ...), each value as (path, comment, whether it directly follows another)."""
     comment: list[str] = []
-    stack: list[tuple[int, str, bool]] = []
-    hidden: int | None = None
+    names: list[tuple[int, str]] = []
+    leaf, follows = -1, False
     for line in VALUES.read_text(encoding="utf-8").splitlines():
+        match, indent = _KEY.match(line), len(line) - len(line.lstrip())
         if line.startswith("# -- "):
-            yield f"\n## {line.removeprefix('# -- ')}\n\n| value | default | what |\n|---|---|---|"
-            comment = []
-        elif line.strip().startswith("#") and (hidden is None or len(line) - len(line.lstrip()) <= hidden):
-            comment.append(line.strip("# "))
-        elif match := _KEY.match(line):
-            indent, key = len(match[1]), match[2]
-            if hidden is not None and indent > hidden:
-                continue
-            hidden = None
-            # a comment holds for what is below its value, and for its neighbours up to the next empty line
-            before = False
-            while stack and stack[-1][0] >= indent:
-                before = stack.pop()[2]
-            told = bool(comment) or before or any(each for _, _, each in stack)
-            stack.append((indent, key, told))
-            path = ".".join(each for _, each, _ in stack)
-            value = values
-            for part in path.split("."):
-                value = value[part]
-            is_leaf = not isinstance(value, dict) or _rule(path) is not None
-            if is_leaf and not told:
-                raise ValueError(f"{VALUES.name}: {path} has no comment: write one above it")
-            if is_leaf or comment:
-                shown = f"`{_flow(value)}`" if is_leaf else ""
-                yield f"| `{path}` | {shown} | {' '.join(comment).replace('|', chr(92) + '|')} |"
-            hidden = indent if is_leaf else None
-            comment = []
+            yield "", line.removeprefix("# -- "), False
         elif not line.strip():
-            comment, stack = [], [(indent, key, False) for indent, key, _ in stack]
+            comment, follows = [], False
+        elif -1 < leaf < indent:
+            continue  # within a value
+        elif line.lstrip().startswith("#"):
+            comment.append(line.strip("# "))
+        elif match:
+            names = [*(each for each in names if each[0] < indent), (indent, match[2])]
+            path = ".".join(name for _, name in names)
+            yield path, " ".join(comment), follows
+            leaf, follows, comment = indent if _is_leaf(values, path) else -1, True, []
+
+
+def _at(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values[part]
+    return values
+
+
+def _is_leaf(values: Json, path: str) -> bool:
+    return not isinstance(_at(values, path), dict) or _rule(path) is not None
 
 
 def _flow(value: Any) -> str:
