@@ -234,7 +234,7 @@ MATRIX: dict[str, Document] = {
         "metrics": {"enabled": True},
         "tracing": {"jaeger": True},
         "dashboard": True,
-        "optIn": True,
+        "onlyEnabledNamespaces": True,
         "strictHostPaths": True,
         "deviceClasses": {"nvidia": True},
         "webhook": {"certificate": "cert-manager"},

@@ -13,8 +13,10 @@ SCHEMA = CHART / "values.schema.json"
 HEAD = """# Values of the Helm chart
 
 Generated from `deploy/helm/sluice/values.yaml` by `make docs`; do not edit. `values.schema.json` refuses other names
-and types.
+and types. What is beside or below a value here, with no line of its own, is of the same kind.
 """
+SHOWN_MAX = 40
+"""Characters of a default that the page shows."""
 _KEY = re.compile(r"^( *)([A-Za-z0-9]+):(?: (.*))?$")
 Json = dict[str, Any]
 
@@ -99,12 +101,12 @@ def page() -> str:
 
 
 def _rows() -> Iterator[str]:
-    """Each section, and each value with its default and the comment above it. Raises ValueError where one has none."""
+    """Sections, and values that have a comment. Raises ValueError for one that no comment is about."""
     values = yaml.safe_load(VALUES.read_text(encoding="utf-8"))
     told: dict[str, bool] = {}
     for path, comment, is_neighbour in _lines(values):
         if not path:
-            yield f"\n## {comment}\n\n| value | default | what |\n|---|---|---|"
+            yield f"\n## {comment}\n"
             continue
         is_leaf = _is_leaf(values, path)
         # a comment holds for what is below its value, and for its neighbours up to the next empty line
@@ -113,9 +115,9 @@ def _rows() -> Iterator[str]:
         )
         if is_leaf and not told[path]:
             raise ValueError(f"{VALUES.name}: {path} has no comment: write one above it")
-        if is_leaf or comment:
-            shown = f"`{_flow(_at(values, path))}`" if is_leaf else ""
-            yield f"| `{path}` | {shown} | {comment} |"
+        if comment:
+            shown = _flow(_at(values, path)) if is_leaf else ""
+            yield f"- `{path}`{f'=`{shown}`' if shown else ''}: {comment}"
 
 
 def _lines(values: Json) -> Iterator[tuple[str, str, bool]]:
@@ -151,9 +153,9 @@ def _is_leaf(values: Json, path: str) -> bool:
 
 
 def _flow(value: Any) -> str:
-    if isinstance(value, str) and "\n" in value:
-        return value.splitlines()[0] + " ..."
-    return json.dumps(value) if isinstance(value, (str, bool, list)) or value == {} else _braces(value)
+    """A default, where it is short."""
+    shown = json.dumps(value) if isinstance(value, (str, bool, list)) or value == {} else _braces(value)
+    return shown if len(shown) <= SHOWN_MAX else ""
 
 
 def _braces(value: Any) -> str:
