@@ -45,7 +45,7 @@ def checked(version: str, registry: str, current: str, changelog: str) -> None:
 
 def notes(changelog: str, version: str) -> str:
     """The section of the version, or the open one."""
-    for heading in (rf"## {re.escape(version)}\b.*\n", re.escape(OPEN)):
+    for heading in (rf"## {re.escape(version)}\b[^\n]*\n", re.escape(OPEN)):
         found = re.search(rf"^{heading}(.*?)(?=^## |\Z)", changelog, re.DOTALL | re.MULTILINE)
         if found and found[1].strip():
             return found[1].strip() + "\n"

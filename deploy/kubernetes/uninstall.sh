@@ -10,7 +10,7 @@
 # or slices, which would stay on the GPUs. WAIT_S says how long it waits for each (90 s), and for the nodes to be
 # cleaned: a pod in the place of each agent removes mounts, sockets and directories there; what it could not is named.
 # LEAVE_SLICES=true leaves slices where they are, as on nodes that are gone.
-# Needs the rights of a cluster administrator (KUBECONFIG), and this repository after `make setup`.
+# Needs the rights of a cluster administrator (KUBECONFIG: one file), and this repository after `make setup`.
 set -eu
 
 KUBECTL=${KUBECTL:-kubectl}
@@ -18,11 +18,13 @@ PROGRAM=${PROGRAM:-$(dirname "$0")/../../.venv/bin/sluice-pod-watcher}
 config=${KUBECONFIG:-$HOME/.kube/config}
 ours=app.kubernetes.io/part-of=sluice
 
-prepare() {
+# In a shell of its own: what is set for the console, say, is no setting of this program.
+prepare() (
+    for name in $(env | sed -n 's/^\(SLUICE_[A-Z0-9_]*\)=.*/\1/p'); do unset "$name"; done
     SLUICE_POD_WATCHER_ROLE=uninstall SLUICE_POD_WATCHER_UNINSTALL=$1 SLUICE_POD_WATCHER_KUBECONFIG=$config \
         SLUICE_POD_WATCHER_UNINSTALL_WAIT_S=${WAIT_S:-90} SLUICE_POD_WATCHER_LEAVE_SLICES=${LEAVE_SLICES:-false} \
         SLUICE_LOG_FORMAT=text "$PROGRAM"
-}
+)
 
 all() {
     prepare all
