@@ -23,7 +23,7 @@ TRACE_DIR ?= ../shared/traces
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quota quota-sanitized quota-proof test doses test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions burst screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test doses test-k8s cluster cluster-down test-cluster kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions burst screenshots helm manifests release images generate proto golden fuzz sbom audit fmt docs lock clean
 
 help: ## Print the targets that most people need; the Makefile has some more, each with a comment
 	@for group in use test measure maintain; do echo "$$group:"; \
@@ -90,6 +90,7 @@ check: setup ##test: Lint, types, import contracts, generated files, manifests; 
 	$(BIN)/python tools/proto.py --check
 	$(BIN)/python tools/docs.py --check
 	$(BIN)/python tools/golden.py --check
+	$(BIN)/python tools/manifests.py --check
 	$(BIN)/python tools/deploy_check.py
 	$(BIN)/python tools/version.py --check
 	$(BIN)/python tools/readability.py
@@ -141,6 +142,15 @@ burst: setup ##measure: Measure 300 pods at once on a real API server, beside ku
 
 screenshots: setup ##maintain: Take docs/images/map-light.png and map-dark.png again (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py
+
+helm: setup # Say where a Helm is; without HELM= or one on PATH, build the pinned one (Go)
+	@$(BIN)/python -c 'import sys; sys.path.insert(0, "tools"); import chart; print(chart.helm(build=True))'
+
+manifests: setup ##maintain: Write deploy/kubernetes from the Helm chart
+	$(BIN)/python tools/manifests.py
+
+release: setup ##maintain: Make out/release/VERSION: images of REGISTRY, chart, notes, checksums (docs/install.md)
+	$(BIN)/python tools/release.py "$(VERSION)" "$(REGISTRY)"
 
 images: setup ##use: Build the images of all services and of the broker (BASE_IMAGE=, TAG=, ENGINE=; docs/install.md)
 	sh deploy/docker/build.sh

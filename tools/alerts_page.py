@@ -6,14 +6,14 @@ from typing import Any
 
 import yaml
 
-RULES = Path(__file__).resolve().parent.parent / "deploy/kubernetes/components/metrics/rules.yaml"
+RULES = Path(__file__).resolve().parent.parent / "deploy/helm/sluice/files/alerts.yaml"
 PAGE = "docs/alerts.md"
 """As the alerts say it in `runbook_url`."""
 HEAD = """# Alerts
 
-Generated from `deploy/kubernetes/components/metrics/rules.yaml` by `make docs`; do not edit.
+Generated from `deploy/helm/sluice/files/alerts.yaml` by `make docs`; do not edit.
 
-The alerts of the component `metrics` ([install.md](install.md)). Metrics: [metrics.md](metrics.md); further failures:
+The alerts of `metrics.rules` ([values.md](values.md)). Metrics: [metrics.md](metrics.md); further failures:
 [operations.md](operations.md#when-something-fails). For clocks (`sluice doctor`: `clocks`) use
 `node_timex_offset_seconds`, and run chrony or ntpd.
 """
@@ -22,7 +22,7 @@ The alerts of the component `metrics` ([install.md](install.md)). Metrics: [metr
 def alerts() -> list[dict[str, Any]]:
     """Every alert of the file."""
     document = yaml.safe_load(RULES.read_text(encoding="utf-8"))
-    return [rule for group in document["spec"]["groups"] for rule in group["rules"]]
+    return [rule for group in document["groups"] for rule in group["rules"]]
 
 
 def anchor(alert: str) -> str:

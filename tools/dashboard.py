@@ -1,5 +1,5 @@
 """
-The Grafana dashboard, written from a few lines per picture (deploy/kubernetes/components/dashboard/sluice.json).
+The Grafana dashboard, written from a few lines per picture (deploy/helm/sluice/files/dashboard.json).
 
 A dashboard drawn by hand is thousands of unreadable lines. What is asked here is checked by a test against the
 metrics that services declare. Several allocators and inventories show the same fleet, so gauges of the fleet are

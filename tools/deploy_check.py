@@ -14,30 +14,24 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import chart
 import kubernetes_validate
+import manifests
 import yaml
+from chart import Document, documents
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
-OVERLAYS = ("single", "ha", "simulated")
-COMPONENTS = (
-    "dashboard",
-    "jaeger",
-    "metrics",
-    "no-time-quota",
-    "node-credentials-on-host",
-    "nvidia-classes",
-    "opt-in",
-    "resource-claims",
-    "strict-host-paths",
-)
-"""Those that only add. `cert-manager` takes away what the webhook does not need with it, and is looked at by itself."""
+GENERATED = tuple(KUBERNETES / name for name in ("base", "overlays", "components"))
+"""By tools/manifests.py, which compares them with the chart."""
+OVERLAYS = tuple(manifests.OVERLAYS)
 ALONE = ("cert-manager",)
+"""It takes away what the webhook does not need with it, and is looked at by itself."""
+COMPONENTS = tuple(name for name in manifests.COMPONENTS if name not in ALONE)
 VERSIONS = ("1.30.0", "1.37.0")
 """The first with ValidatingAdmissionPolicy and match conditions as v1, and the newest whose schemas are at hand."""
 SINCE = {"resource.k8s.io/v1": VERSIONS[-1]}
@@ -82,8 +76,6 @@ rules:
   truthy: {check-keys: false}
 """
 
-Document = dict[str, Any]
-
 
 class NoKubectlError(Exception):
     """There is no kubectl to render with."""
@@ -94,15 +86,12 @@ class RenderError(Exception):
 
 
 def yaml_files() -> list[Path]:
-    """Every YAML file below deploy/."""
-    return sorted(path for path in DEPLOY.rglob("*.yaml") if path.is_file())
-
-
-def documents(text: str) -> list[Document]:
-    """The documents of a YAML text."""
-    # libyaml's own parser where it is there: ten times as fast, and the same documents
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [document for document in yaml.load_all(text, Loader=loader) if document is not None]
+    """Every YAML file below deploy/ that is written by hand and is no template."""
+    return sorted(
+        path
+        for path in DEPLOY.rglob("*.yaml")
+        if chart.CHART / "templates" not in path.parents and not any(each in path.parents for each in GENERATED)
+    )
 
 
 def render(overlay: str, components: Sequence[str] = ()) -> list[Document]:
@@ -214,12 +203,15 @@ def check() -> tuple[list[str], list[str]]:
             problems += problems_of_new(rendered, where, seen)
     except NoKubectlError as error:
         notes.append(f"overlays were not rendered: {error}")
-        for path in sorted(KUBERNETES.rglob("*.yaml")):
-            is_patch = "overlays" in path.parts and path.name == "node-agent.yaml"  # half an object, by itself invalid
-            if not is_patch:
-                found = documents(path.read_text(encoding="utf-8"))
-                problems += problems_of_new(found, str(path.relative_to(ROOT)), seen)
     except RenderError as error:
+        problems.append(str(error))
+    try:
+        chart.run("lint", "--strict", str(chart.CHART), f"--kube-version={chart.NEWEST}")
+        for where, rendered in every_installation():
+            problems += problems_of_new(rendered, where, seen)
+    except chart.NoHelmError as error:
+        notes.append(f"the chart was not rendered: {error}")
+    except chart.ChartError as error:
         problems.append(str(error))
     return problems, notes
 
@@ -231,6 +223,49 @@ def every_rendering() -> Iterator[tuple[str, list[Document]]]:
         yield f"overlay {overlay} with all components", render(overlay, COMPONENTS)
     for component in ALONE:
         yield f"overlay {OVERLAYS[0]} with {component}", render(OVERLAYS[0], [component])
+
+
+MATRIX: dict[str, Document] = {
+    "with its own values": {},
+    "simulated": {"simulated": {"enabled": True}},
+    "ha, all on": {
+        "replicas": "ha",
+        "images": {"registry": "registry.example/gpu", "tag": "1.2.3", "pullPolicy": "Always", "pullSecrets": ["key"]},
+        "metrics": {"enabled": True},
+        "tracing": {"jaeger": True},
+        "dashboard": True,
+        "onlyEnabledNamespaces": True,
+        "strictHostPaths": True,
+        "deviceClasses": {"nvidia": True},
+        "webhook": {"certificate": "cert-manager"},
+        "nats": {"storage": {"class": "fast", "size": "20Gi"}},
+        "quotas": {"enforceTime": False, "limits": "# none\n"},
+    },
+    "of others": {
+        "images": {"nats": {"name": "mirror/nats", "digest": f"sha256:{'0' * 64}"}},
+        "nats": {"externalUrl": "tls://nats.example:4333"},
+        "tracing": {"endpoint": "http://traces.example:4318"},
+        "handOver": "dra",
+        "runtimeClass": "",
+        "labels": {"team": "gpu"},
+        "podAnnotations": {"example/a": "1"},
+        "env": {"SLUICE_LOG_LEVEL": "debug"},
+        "services": {"priorityClass": "", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
+        "nodeAgent": {"kubeletRoot": "/data/kubelet", "priorityClass": "high", "credentials": "host"},
+        "networkPolicies": {"enabled": False},
+        "namespaces": {"nodes": "gpu-nodes", "createNodes": False},
+        "uninstall": {"hook": False},
+        "exemptNamespaces": ["monitoring"],
+    },
+}
+"""What is tried of the chart's values: each at least once away from its default."""
+
+
+def every_installation() -> Iterator[tuple[str, list[Document]]]:
+    """The chart with each values of the matrix, on each version. Raises NoHelmError, ChartError."""
+    for name, values in MATRIX.items():
+        for version in VERSIONS:
+            yield f"chart {name}", documents(chart.template(values, namespace="gpus", version=version))
 
 
 def problems_of_new(rendered: Sequence[Document], where: str, seen: set[str]) -> Iterator[str]:

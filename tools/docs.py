@@ -1,5 +1,6 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts,models,settings}.md, the table of protocol.md and the dashboard;
+Generates docs/{events,json,metrics,invariants,alerts,models,settings,values}.md, the table of protocol.md, the
+dashboard and the chart's schema;
 fills what was tried into docs/install.md and README.md.
 
 `--check` fails when one is out of date.
@@ -27,12 +28,15 @@ from metrics_page import page as metrics
 from models_page import page as models
 from settings_page import page as settings
 from tried_page import install_page, readme
+from values_page import SCHEMA as VALUES_SCHEMA
+from values_page import page as values
+from values_page import schema as values_schema
 
 from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
 from sluice.contracts.messages import Envelope
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-DASHBOARD = DOCS.parent / "deploy/kubernetes/components/dashboard/sluice.json"
+DASHBOARD = DOCS.parent / "deploy/helm/sluice/files/dashboard.json"
 
 READ_ALL = ("console", "operator")
 """Readers that are not repeated in each row."""
@@ -125,6 +129,8 @@ def main() -> int:
         (DOCS / "alerts.md", alerts_page()),
         (DOCS / "models.md", models()),
         (DOCS / "settings.md", settings()),
+        (DOCS / "values.md", values()),
+        (VALUES_SCHEMA, values_schema()),
         (DOCS / "install.md", install_page()),
         (DOCS.parent / "README.md", readme()),
         (DASHBOARD, dashboard()),

@@ -26,9 +26,9 @@ HEAD = """# Metrics
 Generated from the code by `make docs`; do not edit.
 
 Each service serves Prometheus metrics over plain HTTP at `/metrics` of `SLUICE_METRICS_ADDRESS` (such as
-`127.0.0.1:9430`). In a cluster the component `metrics` ([install.md](install.md)) sets it, lets Prometheus in and adds
-the [alerts](alerts.md). A Grafana dashboard: the component `dashboard`, or import its
-`deploy/kubernetes/components/dashboard/sluice.json`.
+`127.0.0.1:9430`). In a cluster `metrics.enabled` ([values.md](values.md)) sets it, lets Prometheus in and adds
+the [alerts](alerts.md). A Grafana dashboard: the value `dashboard`, or import its
+`deploy/helm/sluice/files/dashboard.json`.
 
 - `_total` is a counter, absent before its first count. The rest are gauges, unless noted.
 - The number of series is bounded: only agents label by GPU UUID and pod, for what is there now.

@@ -1,5 +1,5 @@
 """
-Write the version of pyproject.toml into the manifests that name images; `--check` fails where one names another.
+Write the version of pyproject.toml into the chart and what names images; `--check` fails where one names another.
 
     .venv/bin/python tools/version.py [--check]
 """
@@ -16,8 +16,7 @@ PLACES = (
     ("deploy/compose/compose.yaml", r":-sluice-[\w-]+:"),
     ("deploy/docker/Dockerfile", r"ARG VERSION="),
     ("deploy/docker/Dockerfile", r"sluice-[\w-]+:"),
-    ("deploy/kubernetes/base/kustomization.yaml", r"sluice-[\w-]+, newTag: "),
-    ("deploy/kubernetes/overlays/simulated/kustomization.yaml", r"sluice-[\w-]+, newTag: "),
+    ("deploy/helm/sluice/Chart.yaml", r"(?m:^)(?:version|appVersion): "),
     ("docs/install.md", r"sluice-[\w-]+:"),
 )
 """Files, and what stands before a version of ours in them."""

@@ -5,13 +5,18 @@
 #
 # TAG (default: the version) names them; BASE_IMAGE, PIP_INDEX_URL, PIP_TRUSTED_HOST, REVISION and SOURCE go to the
 # Dockerfile. ENGINE is the command that builds (default: docker; podman and buildah work too), BUILD_FLAGS are more flags of
-# its `build`. NATS_SERVER is the program for the broker's image (default: .venv/bin).
+# its `build`. NATS_SERVER is the program for the broker's image (default: .venv/bin). REGISTRY goes before the names.
+#
+# Where syft is on PATH, out/sbom gets what is in each image, as CycloneDX. Where it is not, this says so. For provenance, and
+# other platforms, give buildx its own flags: BUILD_FLAGS="--provenance=mode=max --platform linux/arm64" (the broker's
+# program and the library of the time quota are of this machine's).
 #
 # Each context is a stream of exactly the needed files: the older builder does not know Dockerfile.dockerignore and
 # would send the whole repository.
 set -eu
 cd "$(dirname "$0")/../.."
 version=$(sed -nE 's/^version = "(.*)"$/\1/p' pyproject.toml)
+prefix=${REGISTRY:+${REGISTRY%/}/}sluice-
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 
@@ -32,7 +37,7 @@ service() {
     fi
     tar -c -f - --exclude=__pycache__ --exclude='*.egg-info' --transform 's,^out/quota/,native/quota/,' \
         pyproject.toml README.md LICENSE requirements libs services examples native deploy/docker $library |
-        ${ENGINE:-docker} build ${BUILD_FLAGS:-} --force-rm -f deploy/docker/Dockerfile -t "sluice-$1:${TAG:-$version}" \
+        ${ENGINE:-docker} build ${BUILD_FLAGS:-} --force-rm -f deploy/docker/Dockerfile -t "$prefix$1:${TAG:-$version}" \
             --build-arg "SERVICE=$1" --build-arg "VERSION=$version" \
             $(argument BASE_IMAGE) $(argument PIP_INDEX_URL) $(argument PIP_TRUSTED_HOST) \
             $(argument REVISION) $(argument SOURCE) -
@@ -46,18 +51,32 @@ broker() {
     cp "$program" "$context/root/nats-server"
     cp deploy/docker/broker.Dockerfile "$context/"
     tar -c -f - -C "$context" . |
-        ${ENGINE:-docker} build ${BUILD_FLAGS:-} --force-rm -f broker.Dockerfile -t "sluice-broker:${TAG:-$nats}" \
+        ${ENGINE:-docker} build ${BUILD_FLAGS:-} --force-rm -f broker.Dockerfile -t "${prefix}broker:${TAG:-$nats}" \
             --build-arg "VERSION=$nats" -
 }
 
+sbom() { # NAME TAG
+    command -v syft > /dev/null || { missing=yes; return 0; }
+    mkdir -p out/sbom
+    syft scan --quiet --output "cyclonedx-json=out/sbom/sluice-$1.cdx.json" "$prefix$1:$2"
+}
+
+missing=
 [ $# -gt 0 ] || set -- allocator inventory node-agent pod-watcher console broker
 for name in "$@"; do
     case "$name" in
-        allocator | inventory | node-agent | pod-watcher | console) service "$name" ;;
-        broker) broker ;;
+        allocator | inventory | node-agent | pod-watcher | console)
+            service "$name"
+            sbom "$name" "${TAG:-$version}"
+            ;;
+        broker)
+            broker
+            sbom broker "${TAG:-$nats}"
+            ;;
         *)
             echo "build.sh: '$name' is no image of ours (allocator, inventory, node-agent, pod-watcher, console, broker)" >&2
             exit 2
             ;;
     esac
 done
+[ -z "$missing" ] || echo "build.sh: no syft, so no SBOM of the images; \`make sbom\` lists the Python packages" >&2

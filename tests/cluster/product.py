@@ -91,7 +91,7 @@ def uninstall(cluster: Cluster, what: str = "all", *, wait_s: int = 120) -> str:
     kubectl = f"{cluster.binaries['kubectl']} --kubeconfig={cluster.kubeconfig}"
     ended = subprocess.run(
         ["sh", str(DEPLOY / "uninstall.sh"), what],
-        env={**os.environ, "KUBECTL": kubectl, "WAIT_S": str(wait_s)},
+        env={**os.environ, "KUBECTL": kubectl, "KUBECONFIG": str(cluster.kubeconfig), "WAIT_S": str(wait_s)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -11,6 +11,7 @@ from cluster.harness.node import Node
 TRANSIENT = ("componentstatuses", "endpoints", "events", "events.events.k8s.io", "leases.coordination.k8s.io")
 """Resources that change by themselves, and one that is deprecated for another in the list."""
 DIRECTORIES = ("/run/sluice", "/var/lib/sluice")
+BOUND = "pv.kubernetes.io/bound-by-controller"
 KUBELET = "/var/lib/kubelet"
 OURS = "slice.sluice.dev"
 TICKET = "sluice-slice"
@@ -86,4 +87,6 @@ def _written(each: Content) -> Content:
     if each["kind"] == "PersistentVolume":
         # A class that keeps volumes keeps the name of the claim, too.
         content["spec"] = {key: value for key, value in content["spec"].items() if key != "claimRef"}
-    return {"labels": metadata.get("labels", {}), "annotations": metadata.get("annotations", {}), **content}
+    # Kubernetes' own note of how it was bound.
+    annotations = {key: value for key, value in metadata.get("annotations", {}).items() if key != BOUND}
+    return {"labels": metadata.get("labels", {}), "annotations": annotations, **content}

@@ -40,7 +40,7 @@ def reviewed(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest_asyncio.fixture
 async def scene(reviewed: Cluster, kube: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[ClaimScene]:
     """Our classes, NVIDIA's as ours, and a pod-watcher."""
-    for file in (COMPONENTS / "resource-claims/device-class.yaml", COMPONENTS / "nvidia-classes/device-classes.yaml"):
+    for file in (COMPONENTS / "resource-claims/added.yaml", COMPONENTS / "nvidia-classes/added.yaml"):
         for document in yaml.safe_load_all(file.read_text()):
             assert (await kube.post(CLASSES, document)).code in {201, 409}
     async with claim_scene(kube, namespace, tmp_path, HAND_OVER="dra") as made:

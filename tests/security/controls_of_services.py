@@ -234,7 +234,7 @@ CONTROLS = (
         _least_privilege,
         _changed("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
     ),
-    Control("accounts have no wildcards", _no_wildcards, _changed("verbs: [", 'verbs: ["*", ')),
+    Control("accounts have no wildcards", _no_wildcards, _changed("verbs:\n", "verbs:\n  - '*'\n")),
     Control(
         "the network is closed", _closed_network, _changed("podSelector: {}", "podSelector: {matchLabels: {a: b}}")
     ),

@@ -14,7 +14,7 @@ from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
 from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
 
 HandOver = Literal["auto", "dra", "tickets"]
-Role = Literal["folder", "watch", "webhook", "all"]
+Role = Literal["folder", "watch", "webhook", "all", "uninstall"]
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """RFC 1123 names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
 
@@ -25,6 +25,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     role: Role = "folder"
     """
     `folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last two.
+    `uninstall` opens gates, waits for slices, cleans nodes and ends.
     """
     source: str = ""
     """
@@ -112,6 +113,16 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
     """`webhook`: host directories that no GPU pod may mount, nor any above or below."""
 
+    # -- uninstall ------------------------------------------------------------------------------------------------
+    nodes_namespace: str = "sluice-nodes"
+    """`uninstall`: of the agents."""
+    uninstall: Literal["gates", "all"] = "all"
+    """`uninstall`: all of it, or the gates only."""
+    uninstall_wait_s: float = 90.0
+    """`uninstall`: how long to wait for gates, pods, slices and nodes, each; 1 to 3600."""
+    leave_slices: bool = False
+    """`uninstall`: leave slices on the GPUs."""
+
     def __post_init__(self) -> None:
         """Check the settings. Raises ValueError with one sentence."""
         self._check_role()
@@ -135,13 +146,22 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: must be at least 1")
         if not 0.1 <= self.evict_retry_s <= 3600:
             raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: must be from 0.1 to 3600")
+        if not 1 <= self.uninstall_wait_s <= 3600:
+            raise ValueError(f"uninstall_wait_s = {self.uninstall_wait_s:g}: must be from 1 to 3600")
         if self.unscheduled_after_s < 0 or self.start_after_s < 0:
             raise ValueError("unscheduled_after_s and start_after_s must be at least 0; 0 waits forever")
 
     def _check_names(self) -> None:
         if self.source and not is_token(self.source):
             raise ValueError(f"source = {self.source!r}: use letters, digits, '-' and '_', at most 200 characters")
-        for name in ("namespace", "webhook_service", "tls_secret", "webhook_configuration", "runtime_class"):
+        for name in (
+            "namespace",
+            "nodes_namespace",
+            "webhook_service",
+            "tls_secret",
+            "webhook_configuration",
+            "runtime_class",
+        ):
             text = getattr(self, name)
             if not _OBJECT_NAME.fullmatch(text) and (text or name != "runtime_class"):
                 raise ValueError(f"{name} = {text!r}: must be an object name of a-z, 0-9, '-' and '.'")

@@ -66,6 +66,7 @@ class Module:
 
 
 EXTRAS = {
+    "helm": Module("helm", executable="helm"),
     "karpenter": Module(
         "karpenter",
         executable="karpenter",
@@ -124,17 +125,34 @@ class Built:
 
 def build(module: Module, *, go: str | None = None) -> Built:
     """Build, or find in the cache. Raises BuildError."""
-    go = go or shutil.which("go")
-    if go is None:
-        raise BuildError("Go is not on PATH: https://go.dev/doc/install")
-    toolchain = subprocess.run(
-        [go, "env", "GOVERSION"], check=True, capture_output=True, text=True, timeout=60
-    ).stdout.strip()
-    folder = cache_folder() / "bin" / f"{module.folder}-{module.key(toolchain)}"
+    go = _program(go)
+    folder = _folder(module, go)
     with locked(folder.with_suffix(".lock"), wait_s=BUILD_S):
         if folder.is_dir():
             return Built(module, folder, 0.0, 0.0)
         return _built(module, go, folder)
+
+
+def kept(module: Module) -> Path:
+    """The folder of a module that was built before. Raises BuildError."""
+    folder = _folder(module, _program())
+    if not folder.is_dir():
+        raise BuildError(f"{module.folder} was not built: python tests/cluster build --extra {module.folder}")
+    return folder
+
+
+def _program(go: str | None = None) -> str:
+    go = go or shutil.which("go")
+    if go is None:
+        raise BuildError("Go is not on PATH: https://go.dev/doc/install")
+    return go
+
+
+def _folder(module: Module, go: str) -> Path:
+    toolchain = subprocess.run(
+        [go, "env", "GOVERSION"], check=True, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
+    return cache_folder() / "bin" / f"{module.folder}-{module.key(toolchain)}"
 
 
 def _fetch(module: Module, go: str) -> None:

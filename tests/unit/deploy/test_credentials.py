@@ -18,6 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from factories.credentials import credentials
+from unit.deploy.reading import Rendering, named
 
 from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX
 from sluice.contracts.bus.events import Stream
@@ -36,10 +37,7 @@ from sluice_console.shell.security.certificate_authority import RENEW_DAYS, SERV
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 HOST = "sluice-nats.sluice-system.svc"
 NODE, OTHER = "gpu-1.example.internal", "gpu-2"
-CONFIGS = {
-    "single": deploy_check.KUBERNETES / "base" / "nats" / "nats.conf",
-    "ha": deploy_check.KUBERNETES / "overlays" / "ha" / "nats.conf",
-}
+OVERLAYS = ("single", "ha")
 
 Kept = dict[str, dict[str, bytes]]
 
@@ -240,6 +238,11 @@ def test_what_cannot_be_made_is_said_in_one_sentence(capsys):
 # -- the broker ---------------------------------------------------------------------------------------------------
 
 
+def configuration(rendered: list[deploy_check.Document]) -> str:
+    """Of the broker, as deployed."""
+    return str(named(rendered, "ConfigMap", "sluice-nats")["data"]["nats.conf"])
+
+
 def on_this_machine(text: str, directory: Path, there: Mapping[str, bytes], port: int) -> str:
     """As deployed, with a test's paths and address, beside `credentials`, where a server looks for includes."""
     folder = directory / "credentials"
@@ -260,11 +263,11 @@ def on_this_machine(text: str, directory: Path, there: Mapping[str, bytes], port
     return text
 
 
-@pytest.mark.parametrize("overlay", CONFIGS)
-def test_the_servers_take_their_configuration(overlay, tmp_path):
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_servers_take_their_configuration(overlay, rendered: Rendering, tmp_path):
     """A server that does not start is a cluster without Sluice."""
     there = made([NODE, OTHER])["sluice-nats-server"]
-    text = on_this_machine(CONFIGS[overlay].read_text(), tmp_path, there, free_ports(1)[0])
+    text = on_this_machine(configuration(rendered(overlay)), tmp_path, there, free_ports(1)[0])
     path = tmp_path / "config" / "nats.conf"
     path.write_text(text)
 
@@ -274,12 +277,13 @@ def test_the_servers_take_their_configuration(overlay, tmp_path):
     assert "sync_interval: always" in text
 
 
-def test_a_message_that_may_be_written_is_taken():
+def test_a_message_that_may_be_written_is_taken(rendered: Rendering):
     """A server with a smaller limit would refuse what the services think is fine."""
-    for path in (*CONFIGS.values(), deploy_check.DEPLOY / "compose" / "nats.conf"):
-        (limit,) = re.findall(r"^max_payload: (\d+)MB$", path.read_text(), re.MULTILINE)
+    compose = (deploy_check.DEPLOY / "compose" / "nats.conf").read_text()
+    for text in (compose, *(configuration(rendered(overlay)) for overlay in OVERLAYS)):
+        (limit,) = re.findall(r"^max_payload: (\d+)MB$", text, re.MULTILINE)
         assert int(limit) * 1024 * 1024 > MESSAGE_BYTES_MAX
-        assert "sync_interval: always" in path.read_text()
+        assert "sync_interval: always" in text
 
 
 class Deployed:
@@ -300,7 +304,7 @@ class Deployed:
 
 
 @pytest_asyncio.fixture
-async def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deployed]:
+async def deployed(tmp_path: Path, rendered: Rendering, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deployed]:
     """The server of `single`, called by its name in a cluster."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(
@@ -308,7 +312,7 @@ async def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     )
     there = made([NODE, OTHER], now=dt.datetime.now(dt.UTC))
     port = free_ports(1)[0]
-    text = on_this_machine(CONFIGS["single"].read_text(), tmp_path, there["sluice-nats-server"], port)
+    text = on_this_machine(configuration(rendered("single")), tmp_path, there["sluice-nats-server"], port)
 
     class Plan(NatsServerConfig):
         def config(self) -> str:

@@ -22,7 +22,21 @@ ROOT = Path(__file__).parents[3]
 WHERE = ("*.md", "docs/*.md", "deploy/**/*.md", "services/*/README.md", "tests/*/README.md")
 PAGES = sorted(page for pattern in WHERE for page in ROOT.glob(pattern))
 OURS = ("sluice", "sluice-node-agent", "make")
-OF_OTHERS = ("kubectl", "docker", "nats", "cp", "rm", "mkdir", "export", "echo", "curl", "python", "sh", "source")
+OF_OTHERS = (
+    "kubectl",
+    "helm",
+    "docker",
+    "nats",
+    "cp",
+    "rm",
+    "mkdir",
+    "export",
+    "echo",
+    "curl",
+    "python",
+    "sh",
+    "source",
+)
 FOLDERS = ("deploy", "docs", "examples", "native", "proto", "tests", "tools")
 NOT_CHECKED = {
     "sluice adjust --quota-request/--quota-limit": "two spellings of one command, in a sentence",

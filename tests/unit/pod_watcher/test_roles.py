@@ -18,7 +18,7 @@ def loaded(**own: str) -> PodWatcherSettings:
 @pytest.mark.parametrize(
     ("own", "sentence"),
     [
-        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all\\)"),
+        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all, uninstall\\)"),
         ({"ROLE": "folder"}, "SLUICE_POD_WATCHER_PODS_DIR is not set: role = 'folder' reads"),
         ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir applies to role = 'folder' only; role = 'watch' is set"),
         ({"ROLE": "webhook", "LIMITS_FILE": "/l"}, "limits_file does not apply to role = 'webhook'"),
@@ -39,6 +39,7 @@ def loaded(**own: str) -> PodWatcherSettings:
         ({"ROLE": "watch", "RESYNC_S": "0"}, "resync_s = 0: must be from 1 to 86400"),
         ({"ROLE": "watch", "EVICT_RETRY_S": "0"}, "evict_retry_s = 0: must be from 0.1 to 3600"),
         ({"ROLE": "watch", "LEASE_TTL_S": "0"}, "lease_ttl_s"),
+        ({"ROLE": "uninstall", "UNINSTALL_WAIT_S": "0"}, "uninstall_wait_s = 0: must be from 1 to 3600"),
         ({"ROLE": "watch", "START_AFTER_S": "-1"}, "start_after_s must be at least 0"),
     ],
 )

@@ -1,5 +1,5 @@
 """
-Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), or both in one process.
+Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
 
 They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
 without a certificate.
@@ -22,6 +22,7 @@ from sluice_pod_watcher.shell.health import serving_health
 from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube.uninstall import Uninstall
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
@@ -39,13 +40,24 @@ PROBE_S = 1.0
 
 
 async def serve_cluster(service: Service[PodWatcherSettings]) -> None:
-    """Run until cancelled. Raises ServiceError or BusError."""
+    """Run until cancelled, `uninstall` until it is done. Raises ServiceError or BusError."""
     settings = service.settings
     async with AsyncExitStack() as open_things, asyncio.TaskGroup() as tasks:
         api = None
         if settings.role != "webhook" or settings.certificate_dir is None:
             api = await KubeApi.connect(settings.kubeconfig)
             open_things.push_async_callback(api.close)
+        if settings.role == "uninstall":
+            assert api is not None
+            await Uninstall(
+                api,
+                service.clock,
+                configuration=settings.webhook_configuration,
+                nodes_namespace=settings.nodes_namespace,
+                wait_s=settings.uninstall_wait_s,
+                leave_slices=settings.leave_slices,
+                only_gates=settings.uninstall == "gates",
+            ).run()
         if settings.role in {"webhook", "all"}:
             tasks.create_task(_serve_webhook(service, api), name="webhook")
         if settings.role in {"watch", "all"}:

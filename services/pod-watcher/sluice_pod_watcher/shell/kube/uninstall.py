@@ -1,0 +1,224 @@
+"""
+Prepares a cluster for the removal of Sluice, so that no pod stays behind a gate that nothing opens (role `uninstall`).
+
+First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated without Sluice,
+of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their node's driver
+answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts, sockets and
+directories of its node.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.kube.names import GATE, LABEL_MANAGED
+from sluice.runtime import logs
+from sluice.runtime.clock import Clock
+from sluice.runtime.errors import ServiceError
+from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
+from sluice_pod_watcher.shell.kube.client import LIST_S, STRATEGIC_MERGE, KubeApi, KubeError
+from sluice_pod_watcher.shell.kube.gpu_object_writer import GPUS
+from sluice_pod_watcher.shell.kube.reflector import as_it_is
+from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURATIONS
+
+LOOK_S = 1.0
+"""How often it looks whether something is gone."""
+PAGE = 500
+NAMED_MAX = 50
+"""Pods that an error names."""
+CLEANS = "sluice.dev/cleans-node"
+_OF_OTHERS = ("Foreign", "Quarantined")
+"""States of instances that stay on a GPU."""
+_CLEAN = (
+    'trap "exit 0" TERM; until /opt/sluice/bin/run clean-node --of-process 1; do sleep 5 & wait $!; done; '
+    ": > /tmp/cleaned; while :; do sleep 3600 & wait $!; done"
+)
+CLEANER: Mapping[str, Any] = {
+    "spec": {
+        "updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}},
+        "template": {
+            "metadata": {"labels": {CLEANS: "true"}},
+            "spec": {
+                "runtimeClassName": None,
+                "containers": [
+                    {"name": "node-agent", "$patch": "delete"},
+                    {"name": "credentials", "$patch": "delete"},
+                    {
+                        "name": "csi",
+                        "livenessProbe": None,
+                        "command": ["/bin/sh", "-c", _CLEAN],
+                        "readinessProbe": {
+                            "grpc": None,
+                            "exec": {"command": ["test", "-e", "/tmp/cleaned"]},  # noqa: S108 - of that container
+                            "periodSeconds": 2,
+                        },
+                    },
+                ],
+            },
+        },
+    }
+}
+"""The volume driver's container with another command: it enters the node's mounts, and is ready when all is removed."""
+AGENTS = "app.kubernetes.io/part-of=sluice,app.kubernetes.io/component=node-agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Uninstall:
+    """wait_s: the longest that it waits for gates, pods, slices and nodes, each. only_gates: end with the gates."""
+
+    api: KubeApi
+    clock: Clock
+    configuration: str
+    nodes_namespace: str
+    wait_s: float
+    leave_slices: bool
+    only_gates: bool
+
+    async def run(self) -> None:
+        """Raises ServiceError with what is left, or what cannot be seen: then no agent was removed."""
+        try:
+            await self._delete(f"{CONFIGURATIONS}/{self.configuration}")
+            # An API server may use the configuration that it had for a moment longer, and gate once more.
+            await self._wait("gates to be opened", self._open_gates, "these pods are still gated, run this again")
+            if self.only_gates:
+                return
+            await self._wait(
+                "pods with slices to end",
+                self._pods_with_slices,
+                "these pods still have slices, or a volume for one; delete them, then run this again",
+            )
+            if not self.leave_slices:
+                await self._wait(
+                    "slices to be taken off GPUs",
+                    self._slices,
+                    "these GPUs still have slices of ours; run this again, or leave them there (uninstall.leaveSlices)",
+                )
+            await self._clean_nodes()
+        except KubeError as error:
+            raise ServiceError(f"cannot see or change what is left, run this again: {error}") from error
+        except NOT_READABLE as error:
+            raise ServiceError(f"an answer of the API server cannot be read: {error}") from error
+
+    async def _wait(self, what: str, look: Callable[[], Awaitable[list[str]]], problem: str) -> None:
+        """Raises ServiceError with the problem and what is left after `wait_s`."""
+        left = await self._until_none(what, look)
+        if left:
+            more = [f"and {len(left) - NAMED_MAX} more"] if len(left) > NAMED_MAX else []
+            raise ServiceError("\n".join([f"{problem}:", *left[:NAMED_MAX], *more]))
+
+    async def _until_none(self, what: str, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
+        """What is left after `wait_s`."""
+        end = self.clock.monotonic() + self.wait_s
+        left = await look()
+        if left:
+            logs.get("uninstall").info("waiting", what=what, left=len(left), up_to_s=self.wait_s)
+        while left and self.clock.monotonic() < end:
+            await self.clock.sleep(LOOK_S)
+            left = await look()
+        return left
+
+    async def _list(self, path: str, **query: str) -> list[Mapping[str, Any]]:
+        """All objects, by pages."""
+        found: list[Mapping[str, Any]] = []
+        more = ""
+        while True:
+            asked = {**query, "limit": str(PAGE), **({"continue": more} if more else {})}
+            page = as_it_is(await self.api.call("GET", path, query=asked, timeout_s=LIST_S))
+            found += mappings_in(page, "items")
+            more = str(mapping_in(page, "metadata").get("continue") or "")
+            if not more:
+                return found
+
+    async def _delete(self, path: str, uid: str = "") -> None:
+        body = {"preconditions": {"uid": uid}} if uid else None
+        try:
+            await self.api.call("DELETE", path, body=body)
+        except KubeError as error:
+            if error.status != ABSENT:
+                raise
+
+    async def _open_gates(self) -> list[str]:
+        """Open every gate of ours once, also one that was written by hand. The pods whose gate stays."""
+        log = logs.get("uninstall")
+        left = []
+        for pod in await self._list("/api/v1/pods"):
+            about = mapping_in(pod, "metadata")
+            gates = [each.get("name") for each in mappings_in(mapping_in(pod, "spec"), "schedulingGates")]
+            if GATE not in gates or "deletionTimestamp" in about:
+                continue
+            path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}"
+            name, uid = f"{about['namespace']} {about['name']}", str(about["uid"])
+            try:
+                if any(each.get("controller") for each in mappings_in(about, "ownerReferences")):
+                    await self._delete(path, uid)
+                else:
+                    gate = {"name": GATE, "$patch": "delete"}
+                    body = {"metadata": {"uid": uid}, "spec": {"schedulingGates": [gate]}}
+                    await self.api.call("PATCH", path, body=body, content_type=STRATEGIC_MERGE)
+                    log.warning("no gate any more, and no slice: delete and create it again", pod=name)
+            except KubeError as error:
+                if error.status != ABSENT:
+                    left.append(name)
+                    log.warning("the gate was not opened", pod=name, why=error.message)
+        return left
+
+    async def _pods_with_slices(self) -> list[str]:
+        """One that has ended holds no device, and the kubelet needs no driver for it any more."""
+        running = "status.phase!=Succeeded,status.phase!=Failed"
+        pods = await self._list("/api/v1/pods", labelSelector=LABEL_MANAGED, fieldSelector=running)
+        return [
+            f"{about.get('namespace')} {about.get('name')}" for pod in pods if (about := mapping_in(pod, "metadata"))
+        ]
+
+    async def _slices(self) -> list[str]:
+        """What is ours on each GPU, as the mirror shows it. Without a mirror none is known."""
+        try:
+            gpus = await self._list(GPUS)
+        except KubeError as error:
+            if error.status == ABSENT:
+                return []
+            raise
+        return [
+            f"{mapping_in(gpu, 'metadata').get('name')} {each.get('place')}"
+            for gpu in gpus
+            for each in mappings_in(mapping_in(gpu, "status"), "slices")
+            if each.get("state") not in _OF_OTHERS
+        ]
+
+    async def _clean_nodes(self) -> None:
+        """A node that is down for good holds nothing up: it is named."""
+        path = f"/apis/apps/v1/namespaces/{self.nodes_namespace}/daemonsets/sluice-node-agent"
+        try:
+            await self.api.call("PATCH", path, body=CLEANER, content_type=STRATEGIC_MERGE)
+        except KubeError as error:
+            if error.status == ABSENT:
+                return
+            raise
+
+        async def uncleaned() -> list[str]:
+            status = mapping_in(as_it_is(await self.api.call("GET", path)), "status")
+            pods = await self._list(f"/api/v1/namespaces/{self.nodes_namespace}/pods", labelSelector=AGENTS)
+            clean = [_node_of(pod) for pod in pods if _is_clean(pod)]
+            if len(clean) >= int(status.get("desiredNumberScheduled") or 0):
+                return []
+            # Between an agent's end and the next pod a node has none.
+            return [_node_of(pod) for pod in pods if not _is_clean(pod)] or ["(a node without a pod of Sluice)"]
+
+        left = await self._until_none("nodes to be cleaned", uncleaned)
+        if left:
+            logs.get("uninstall").warning(
+                "these nodes were not cleaned: there, unmount what is below /run/sluice, and remove it and "
+                "slice.sluice.dev*, gpu.sluice.dev* in the kubelet's plugins and plugins_registry",
+                nodes=", ".join(left),
+            )
+
+
+def _node_of(pod: Mapping[str, Any]) -> str:
+    return str(mapping_in(pod, "spec").get("nodeName"))
+
+
+def _is_clean(pod: Mapping[str, Any]) -> bool:
+    conditions = mappings_in(mapping_in(pod, "status"), "conditions")
+    labels = mapping_in(mapping_in(pod, "metadata"), "labels")
+    return CLEANS in labels and any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

@@ -1,0 +1,147 @@
+"""The chart installs what deploy/kubernetes applies, in any namespace, and refuses what cannot work."""
+
+import datetime as dt
+import itertools
+import json
+import subprocess
+from pathlib import Path
+
+import chart
+import deploy_check
+import manifests
+import pytest
+import release
+import yaml
+from unit.deploy.reading import Rendering
+
+try:
+    chart.helm()
+    WHY = ""
+except chart.NoHelmError as error:
+    WHY = str(error)
+
+needs_helm = [pytest.mark.skipif(bool(WHY), reason=WHY), pytest.mark.slow]
+NAMES = tuple(manifests.COMPONENTS)
+COMBINED = [
+    *((overlay, (name,)) for overlay, name in itertools.product(manifests.OVERLAYS, NAMES)),
+    *((overlay, deploy_check.COMPONENTS) for overlay in manifests.OVERLAYS),
+]
+
+
+class TestWithHelm:
+    """What needs Helm."""
+
+    pytestmark = needs_helm
+
+    @pytest.mark.parametrize(("overlay", "components"), COMBINED)
+    def test_kustomize_and_helm_install_the_same(self, rendered: Rendering, overlay, components):
+        """A patch that lands elsewhere, or two that undo each other, leave GitOps with another Sluice."""
+        chosen = [manifests.OVERLAYS[overlay][1], *(manifests.COMPONENTS[name][1] for name in components)]
+        wanted = {
+            manifests.key_of(each): each for each in chart.documents(manifests.rendered(manifests.merged(*chosen)))
+        }
+        found = {manifests.key_of(each): each for each in rendered(overlay, components)}
+        assert set(found) == set(wanted)
+        for key, each in wanted.items():
+            assert manifests.comparable(found[key]) == manifests.comparable(each), key
+
+    def test_no_namespace_is_written_in(self):
+        """Sluice beside another, or under a site's own names, would look for objects that are not there."""
+        values = {"namespaces": {"nodes": "gpu-agents"}, "replicas": "ha", "metrics": {"enabled": True}}
+        text = chart.template(manifests.merged(values, {"tracing": {"jaeger": True}}), namespace="gpus")
+        assert "sluice-system" not in text
+        assert "sluice-nodes" not in text.replace("  name: sluice-nodes\n", "")  # a PodMonitor's own name
+
+    @pytest.mark.parametrize(
+        ("values", "said"),
+        [
+            ({"replicas": "three"}, "at '/replicas': value must be one of 'single', 'ha'"),
+            ({"replica": "ha"}, "additional properties 'replica' not allowed"),
+            ({"images": {"nats": {"name": "nats", "digest": "abc"}}}, "at '/images/nats/digest': 'abc' does not match"),
+            ({"nats": {"storage": {"size": "5Gi"}}}, "at '/nats/storage/size': '5Gi' does not match"),
+            ({"uninstall": {"waitSeconds": 0}}, "at '/uninstall/waitSeconds': minimum: got 0, want 1"),
+            ({"allocator": {"resources": {"limits": {}}}}, ""),
+            ({"namespaces": {"nodes": "sluice-system"}}, 'namespaces.nodes is "sluice-system", the release\'s own'),
+            ({"tracing": {"jaeger": True, "endpoint": "http://a:1"}}, 'tracing.endpoint is "http://a:1" and'),
+        ],
+    )
+    def test_a_value_that_cannot_work_is_named(self, values, said):
+        """It would be ignored, or a service would not start."""
+        if not said:
+            chart.template(values)
+            return
+        with pytest.raises(chart.ChartError) as caught:
+            chart.template(values)
+        assert said in str(caught.value)
+
+    def test_an_image_comes_from_where_it_is_said(self):
+        """Without a mirror for one image an air-gapped cluster does not start."""
+        images = {
+            "registry": "mirror.example/gpu",
+            "tag": "9",
+            "nats": {"name": "nats", "tag": "2", "registry": "other"},
+        }
+        digest = f"sha256:{'0' * 64}"
+        found = chart.documents(
+            chart.template({"images": {**images, "console": {"name": "sluice-console", "digest": digest}}})
+        )
+        used = {each["image"] for _, spec in deploy_check.pod_specs(found) for each in deploy_check.containers(spec)}
+        assert used == {
+            *(
+                f"mirror.example/gpu/sluice-{name}:9"
+                for name in ("allocator", "inventory", "node-agent", "pod-watcher")
+            ),
+            f"mirror.example/gpu/sluice-console@{digest}",
+            "other/nats:2",
+        }
+
+    def test_a_packaged_chart_knows_its_registry(self, tmp_path: Path):
+        """Its user would look for our images at Docker Hub."""
+        release.package(tmp_path, "registry.example/gpu")
+        (package,) = tmp_path.iterdir()
+        text = chart.run("template", "sluice", str(package), f"--kube-version={chart.NEWEST}")
+        found = deploy_check.pod_specs(chart.documents(text))
+        used = {each["image"].rpartition(":")[0] for _, spec in found for each in deploy_check.containers(spec)}
+        assert {"registry.example/gpu/sluice-allocator", "nats"} <= used
+
+
+def test_the_schema_takes_the_charts_own_values():
+    """A value without a place in it could never be set."""
+    schema = json.loads((chart.CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
+    assert set(values) == set(schema["properties"]) - {"global"}
+
+
+LOG = "# Changelog\n\n## Unreleased\n\n- New.\n\n## 0.1.0\n\n- Old.\n"
+
+
+def test_a_release_takes_what_is_new():
+    """Its notes would be those of another, or a second run close an empty section."""
+    once = release.closed(LOG, "0.2.0", dt.date(2026, 11, 29))
+    assert release.notes(LOG, "0.2.0") == release.notes(once, "0.2.0") == "- New.\n"
+    assert "## Unreleased\n\n## 0.2.0 - 2026-11-29\n\n- New." in once
+    assert release.closed(once, "0.2.0", dt.date(2026, 11, 30)) == once
+
+
+@pytest.mark.parametrize(
+    ("version", "registry", "changelog", "said"),
+    [
+        ("1.2", "r.example", LOG, "VERSION is '1.2': give three numbers"),
+        ("0.1.0", "r.example", LOG, "VERSION is 0.1.0, below 0.2.0"),
+        ("0.3.0", "https://r.example", LOG, "REGISTRY is 'https://r.example': give HOST/PATH"),
+        ("0.3.0", "", LOG, "REGISTRY is ''"),
+        ("0.3.0", "r.example", "# Changelog\n\n## Unreleased\n", "CHANGELOG.md: neither"),
+    ],
+)
+def test_a_release_that_cannot_be_made_changes_nothing(version, registry, changelog, said):
+    """Half of the files would name another version."""
+    with pytest.raises(release.ReleaseError) as caught:
+        release.checked(version, registry, "0.2.0", changelog)
+    assert said in str(caught.value)
+
+
+def test_sums_are_read_by_the_usual_program(tmp_path: Path):
+    """A user could not check what was downloaded."""
+    (tmp_path / "a").write_text("x")
+    release.sums(tmp_path)
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, timeout=20)
