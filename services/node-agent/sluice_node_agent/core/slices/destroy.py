@@ -154,8 +154,9 @@ def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> Own
 
 
 def _may_run(work: SliceTask, state: NodeState) -> bool:
-    """Whether processes of its pod may be here: not without a kubelet."""
-    return state.has_pods and bool(work.record.booking.owner)
+    """Whether processes of its pod may be here: not without a kubelet, which every hand-over by claim needs."""
+    booking = work.record.booking
+    return (state.has_pods or bool(booking.resource_claims)) and bool(booking.owner)
 
 
 def _lives_on(work: SliceTask, state: NodeState) -> bool:
