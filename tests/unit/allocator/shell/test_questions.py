@@ -254,9 +254,9 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in (0, 1)), kubelet_hands_over=True))
     for name in ("p1", "p2"):
         empty.bound(name, claim(profile="3g.20gb", only=DeviceFilter(uuids=(f"GPU-node-a-{int(name[1]) - 1}",))))
-    waits = simulate(empty.allocator.desk, question)
+    waits = simulate(empty.allocator.ctx, question)
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), kubelet_hands_over=True))
-    found = simulate(empty.allocator.desk, question)
+    found = simulate(empty.allocator.ctx, question)
 
     assert isinstance(waits, WouldWait)
     assert isinstance(found, WouldBind)
