@@ -192,7 +192,8 @@ def test_no_spelling_leads_into_our_directories(rendered: Rendering, path, shown
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "//", "/run", "/run/", "/var", "/var/run", "/var/lib", "/var/lib/kubelet/pods/x", "/proc", "/proc/1/root"]
+    "path",
+    ["/", "//", "/run", "/run/", "/var", "/var/run", "/var/lib", "/var/lib/kubelet/pods/x", "/proc", "/proc/1/root"],
 )
 def test_a_pod_with_a_slice_may_not_mount_what_holds_them(rendered: Rendering, path):
     """Pods without a slice may, unless the operator wants it stricter."""

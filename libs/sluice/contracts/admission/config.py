@@ -20,7 +20,8 @@ HOST_DIRECTORIES = (
     "/etc/cdi",
 )
 """
-The directories of tickets, sockets, journals, MPS pipes and credentials, and those where the kubelet mounts the volumes of all pods.
+The directories of tickets, sockets, journals, MPS pipes and credentials, and those where the kubelet mounts the volumes
+of all pods.
 
 They include the plugin registry: a pod that registers a driver with the kubelet could pass for ours; and those of CDI
 files: a pod that writes one could give itself any device.

@@ -67,8 +67,12 @@ SET_ASIDE_MAX = 1_000
 class NatsBus:
     """Last-value streams with guarded writes, on NATS JetStream."""
 
-    def __init__(self, connection: Connection, traces: RequestTraces | None, refresh_s: float) -> None:
+    def __init__(
+        self, connection: Connection, traces: RequestTraces | None, refresh_s: float, *, records_agents: bool
+    ) -> None:
         """Use `connect`."""
+        self._records_agents = records_agents
+        self._agents_share = stream_management.AgentsShare(connection)
         self._connection = connection
         self._traces = traces
         self._refresh_s = refresh_s
@@ -90,15 +94,17 @@ class NatsBus:
         credentials: CredentialSource | None = None,
         refresh_s: float = REFRESH_S,
         within_s: float | None = None,
+        records_agents: bool = False,
     ) -> "NatsBus":
         """
         Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
 
-        `traces` gets the trace context of what is read. Raises BusError for wrong credentials, an old server, or when
+        `traces` gets the trace context of what is read; with `records_agents` what is read of agents is copied to
+        HISTORY. Raises BusError for wrong credentials, an old server, or when
         the time is over.
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
-        return cls(connection, traces, refresh_s)
+        return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -202,6 +208,8 @@ class NatsBus:
             self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
         if read.entry is not None:
             self._recorder.seen(read.entry)
+            if self._records_agents:
+                self._recorder.read_of_agent(read.entry, message)
         return read
 
     def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
@@ -253,6 +261,10 @@ class NatsBus:
     async def resize_history(self, history_bytes: int) -> None:
         """Set the size limit of HISTORY. Raises BusError, TimeoutError."""
         await stream_management.resize_history(self._connection, history_bytes)
+
+    async def bound_agents(self) -> None:
+        """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
+        await self._agents_share.enforce()
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent if missing. Raises BusError where it differs."""

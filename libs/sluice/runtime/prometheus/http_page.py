@@ -108,7 +108,9 @@ class _Page:
             return _http("405 Method Not Allowed", "text/plain", b"only GET\n", "Allow: GET, HEAD")
         hosts = [value for name, _, value in (each.partition(":") for each in headers) if name.lower() == "host"]
         if not all(any(is_own_name(host, own) for own in self._names) for host in hosts):
-            why = b"header Host: not a name of this server; scrape it by its address, or by the name in metrics_address\n"
+            why = (
+                b"header Host: not a name of this server; scrape it by its address, or by the name in metrics_address\n"
+            )
             return _http("421 Misdirected Request", "text/plain", why)
         if path != PATH:
             return _http("404 Not Found", "text/plain", f"only {PATH} is here\n".encode())
