@@ -58,7 +58,7 @@ PASS = {
     "monitoring of the host": pod(volumes=[host("/"), host("/var/run"), host("/run")]),
     "another driver of the kubelet's": pod(volumes=[host("/var/lib/kubelet/pods"), host("/var/lib/kubelet/plugins")]),
     "a pod of NVIDIA's operator": pod(metadata={"namespace": "gpu-operator"}, **NVIDIA),
-    "an image under NVIDIA's runtime that is told void": pod(env=[env("NVIDIA_VISIBLE_DEVICES", "void")], **NVIDIA),
+    "an image under NVIDIA's runtime with void": pod(env=[env("NVIDIA_VISIBLE_DEVICES", "void")], **NVIDIA),
     "what the webhook makes under NVIDIA's runtime": pod(env=[INJECTED], volumes=[VOLUME], **GATED, **NVIDIA),
     "processes of the host": pod(volumes=[host("/proc"), host("/etc")]),
     "a mirror pod": pod(

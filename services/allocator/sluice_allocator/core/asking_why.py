@@ -143,7 +143,7 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     found = limited or find_place(desk.fleet, asking)
     if not isinstance(found, Place):
         at_limit = limited is not None
-        priority = ask.priority if ask.priority is not None else pod.priority
+        priority = desk.priority_of(pod.namespace, ask.priority if ask.priority is not None else pod.priority)
         may_evict = pod.preempts and ask.group is None
         displacing = find_victims(desk, None, asking, priority, at_limit=at_limit) if may_evict else None
         if displacing is None:
@@ -200,7 +200,12 @@ class Turn:
 
 def _turn(desk: Desk, asked: AllocationRequested, request: RequestId) -> Turn:
     """The position of a waiting request, or of the leader that waits for its group."""
-    return Turn(asked.priority, desk.queue.before(request), len(desk.queue), desk.queue.ahead(request))
+    return Turn(
+        desk.priority_of(asked.namespace, asked.priority),
+        desk.queue.before(request),
+        len(desk.queue),
+        desk.queue.ahead(request),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) 
         return None
     if is_promise(desk, entry) or desk.world.promises.get(allocation) or allocation in desk.sparing.taken:
         return None
-    return None if desk.sparing.is_spared(request, desk.now) else asked.priority
+    return None if desk.sparing.is_spared(request, desk.now) else desk.priority_of(asked.namespace, asked.priority)
 
 
 def _is_evicted(desk: Desk, allocation: AllocationId) -> bool:
@@ -214,7 +214,7 @@ def look_at_victims_of(desk: Desk, request: RequestId) -> None:
 
 
 def look_at_guarantee(desk: Desk, namespace: str) -> None:
-    """A namespace's guarantee may have changed: look at its evictable pods and at those that are going."""
+    """A namespace's guarantee or ceiling may have changed: look at its evictable pods and at those that are going."""
     desk.sparing.look |= {victim.allocation: None for victim in desk.fleet.stock.victims.of(namespace)}
     desk.sparing.look |= dict.fromkeys(desk.fleet.accounts.opened(namespace))  # what is being revoked is among these
 

@@ -46,7 +46,7 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
         request=request,
         name=asked.name,
         size=asked.group.size,
-        priority=asked.priority,
+        priority=desk.priority_of(asked.namespace, asked.priority),
         sequence=desk.world.came_at(request),
         started=isinstance(binding, Bound) or asked.held is not None,
         placed=placed,

@@ -80,7 +80,7 @@ def turn_of(desk: Desk, request: RequestId, asked: AllocationRequested) -> tuple
     key = desk.gangs.member_of.get(request)
     party = desk.gangs.of[key].party_of.get(request) if key is not None else None
     if party is None or desk.gangs.stand_of(request) is Stand.ALONE:
-        return -asked.priority, desk.world.came_at(request)
+        return -desk.priority_of(asked.namespace, asked.priority), desk.world.came_at(request)
     return party.turn
 
 

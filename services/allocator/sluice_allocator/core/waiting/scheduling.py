@@ -397,7 +397,8 @@ def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at
     if not asked.preempts or asked.group is not None or standing_promise(desk, request) is not None:
         return False  # members of a group are granted together or not at all; a reservation is waited for
     avoid = not_from_others(desk, request)
-    found = find_victims(desk, request, asking_of(asked), asked.priority, avoid, at_limit=at_limit)
+    priority = desk.priority_of(asked.namespace, asked.priority)
+    found = find_victims(desk, request, asking_of(asked), priority, avoid, at_limit=at_limit)
     if found is None:
         return False
     desk.queue.remove(request)

@@ -141,7 +141,7 @@ def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = 
         none = "no namespace has limits or devices"
         out.print(said(none if namespace is None else f"namespace {namespace} has no limits and no devices"))
         return
-    columns = ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED")
+    columns = ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED", "PRIORITY")
     rows = [(quota.namespace, *quota_cells(quota)) for quota in document.quotas]
     show_table(out, columns, [tuple(map(said, row)) for row in rows])
 
