@@ -37,7 +37,8 @@ def test_an_example_ends_well_and_shows_its_device(example: Path, tmp_path: Path
         assert pod["spec"]["restartPolicy"] == "Never", "one that ends is started again, for ever"
         for container in pod["spec"]["containers"]:
             assert container["image"] == IMAGE
-            for where, programs in (("simulated", {}), ("real", {"nvidia-smi": f"echo {DEVICE}"})):
+            ways = {"ticket": {}, "claim": {"ls": f"echo {DEVICE}"}, "real": {"nvidia-smi": f"echo {DEVICE}"}}
+            for where, programs in ways.items():
                 folder = tmp_path / f"{where}-{number}-{container['name']}"
                 folder.mkdir()
                 done = ran(container["command"], folder, **programs)
