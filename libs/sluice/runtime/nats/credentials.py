@@ -50,6 +50,8 @@ class Credentials:
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
     """If set, only TLS is used. May hold a certificate of ours."""
+    server_name: str = ""
+    """The name that the broker's certificate must have; empty: the host of its address."""
     trusts: bytes = field(default=b"", repr=False)
     """The authorities behind `tls`, to detect a change; empty where they never change."""
 
@@ -123,6 +125,7 @@ def connect_options(client: Client, source: CredentialSource, name: str) -> dict
         "user": user if asked else None,
         "password": password if asked else None,
         "tls": first.tls,
+        "tls_hostname": first.server_name or None,
     }
 
 
@@ -160,7 +163,7 @@ def _why_not_believed(error: ssl.SSLCertVerificationError) -> str:
         _HAS_ENDED: "its certificate has expired",
         _NOT_YET: "its certificate is not valid yet; is a clock wrong?",
         _WRONG_PURPOSE: "its certificate is not one of a server",
-        _OTHER_HOST: "its certificate is not for the name in nats_url",
+        _OTHER_HOST: "its certificate is not for the name in nats_url (or nats_server_name)",
         _OTHER_ADDRESS: "its certificate is not for the address in nats_url",
     }.get(error.verify_code, "its certificate is of an authority that nats_ca_file does not hold")
     return f"the broker is not trusted: {words}"

@@ -9,9 +9,10 @@ import asyncio
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, aclosing
 from datetime import UTC, datetime
+from typing import Protocol
 
 from sluice.contracts.bus.codec import MessageTooLargeError
 from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
@@ -51,7 +52,6 @@ from sluice.runtime.nats.wire_format import (
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice.runtime.prometheus.runtime_metrics import POISON, SILENT
-from sluice.runtime.tracing.request_traces import RequestTraces
 
 REFRESH_S = 300.0
 """A reading is restarted after about this long, although nothing seems wrong."""
@@ -64,11 +64,24 @@ SET_ASIDE_MAX = 1_000
 """Undecodable messages that are remembered as logged."""
 
 
+class Arrivals(Protocol):
+    """What is told of each message that is read: `RequestTraces`, or a reader of times."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether it needs times."""
+
+    def arrived(
+        self, subject: str, sequence: int, request: str, headers: Mapping[str, str] | None, stored_ns: int = 0
+    ) -> None:
+        """A message was read; `stored_ns`: when the broker stored it, 0 if unknown."""
+
+
 class NatsBus:
     """Last-value streams with guarded writes, on NATS JetStream."""
 
     def __init__(
-        self, connection: Connection, traces: RequestTraces | None, refresh_s: float, *, records_agents: bool
+        self, connection: Connection, traces: Arrivals | None, refresh_s: float, *, records_agents: bool
     ) -> None:
         """Use `connect`."""
         self._records_agents = records_agents
@@ -90,7 +103,7 @@ class NatsBus:
         url: str,
         *,
         name: str,
-        traces: RequestTraces | None = None,
+        traces: Arrivals | None = None,
         credentials: CredentialSource | None = None,
         refresh_s: float = REFRESH_S,
         within_s: float | None = None,
