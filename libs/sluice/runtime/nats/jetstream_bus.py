@@ -65,7 +65,7 @@ SET_ASIDE_MAX = 1_000
 
 
 class Arrivals(Protocol):
-    """What is told of each message that is read: `RequestTraces`, or a reader of times."""
+    """Learns of each message that is read: `RequestTraces`, or a reader of times."""
 
     @property
     def recording(self) -> bool:

@@ -124,7 +124,7 @@ def _port_of(process: subprocess.Popen[str]) -> int:
 
     def read(lines: IO[str]) -> None:
         for line in lines:
-            if heard.qsize() < 100:  # nobody reads the rest
+            if heard.qsize() < 100:  # the rest is dropped
                 heard.put(line)
         heard.put("")
 
