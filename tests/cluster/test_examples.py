@@ -73,7 +73,7 @@ def test_the_first_pods_of_the_documentation_end_well_as_they_are(installed: Clu
         containers = [each["name"] for each in made["spec"]["containers"]]
         printed = [gpu_pods.printed(installed, NAMESPACE, name, each) for each in containers]
         assert found[name]["status"]["phase"] == "Succeeded", printed
-        assert all("/dev/nvidia" in each for each in printed), printed
+        assert all(re.search("^(/dev/nvidia|MIG-|GPU-)", each, re.MULTILINE) for each in printed), printed
 
 
 def has_ended(name: str, found: Mapping[str, gpu_pods.Json]) -> bool:

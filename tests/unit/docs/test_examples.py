@@ -22,7 +22,7 @@ def pods(example: Path) -> Iterator[Any]:
 
 def ran(command: list[str], folder: Path, **programs: str) -> subprocess.CompletedProcess[str]:
     """A container's command in a container of these programs, in which time does not pass."""
-    for name, script in {"sleep": "exit 0", "printenv": 'eval echo "\\$$1"', **programs}.items():
+    for name, script in {"sleep": "exit 0", **programs}.items():
         (folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (folder / name).chmod(0o755)
     (folder / "sh").symlink_to("/bin/sh")
