@@ -12,7 +12,7 @@ from cluster.objects import PROFILE, apply, pod, wait_for
 from cluster.prompt import LIMIT_S, PAGE, SCRIPTS
 
 NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
-READER = "reader"
+READER, ROLE = "reader", "sluice-console"
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +23,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kubeconfig_of_a_reader(installed: Cluster, home: Path) -> Iterator[Path]:
-    """Of a ServiceAccount with the roles of docs/operations.md, and no others."""
-    section = PAGE.read_text().partition("To let a group read:")[2]
-    commands = section.split("```")[1].replace("--group=team-a", f"--serviceaccount=default:{READER}")
+    """Of a ServiceAccount with the role of docs/operations.md, and no other."""
+    role = PAGE.read_text().partition("A Role to bind:\n\n```yaml\n")[2].partition("```")[0]
+    system = "--namespace=sluice-system"
     installed.kubectl("--namespace=default", "create", "serviceaccount", READER)
-    path = f"{installed.binaries['kubectl'].parent}:{os.defpath}"
-    environment = {"PATH": path, "KUBECONFIG": str(installed.kubeconfig)}
     try:
-        subprocess.run(["sh", "-euc", commands], env=environment, check=True, timeout=LIMIT_S)
+        installed.kubectl("apply", "--filename=-", stdin=role)
+        account = f"--serviceaccount=default:{READER}"
+        installed.kubectl(system, "create", "rolebinding", ROLE, f"--role={ROLE}", account)
         token = installed.kubectl("--namespace=default", "create", "token", READER).strip()
         view = installed.kubectl("config", "view", "--minify", "--flatten", "--raw", "--output=json")
         config = json.loads(view)
@@ -40,8 +40,7 @@ def kubeconfig_of_a_reader(installed: Cluster, home: Path) -> Iterator[Path]:
         yield made
     finally:
         for kind in ("rolebinding", "role"):
-            names = ("sluice-console", "sluice-forward", "sluice-forward-port")
-            installed.kubectl("--namespace=sluice-system", "delete", kind, *names, "--ignore-not-found")
+            installed.kubectl(system, "delete", kind, ROLE, "--ignore-not-found")
         installed.kubectl("--namespace=default", "delete", "serviceaccount", READER)
 
 
@@ -61,7 +60,7 @@ def sluice(cluster: Cluster, home: Path, kubeconfig: Path, *words: str) -> subpr
 def test_a_reader_sees_why_a_pod_waits_and_may_change_nothing(
     installed: Cluster, namespace: str, home: Path, kubeconfig_of_a_reader: Path
 ) -> None:
-    """By three roles, without a file, a name in /etc/hosts or a port-forward of one's own."""
+    """By one role, without a file, a name in /etc/hosts or a port-forward of one's own."""
     apply(installed, namespace, pod("runs"), pod("waits", annotations=NOWHERE))
     wait_for(installed, namespace, "condition=Ready", "pod/runs")
     mine = (installed, home, kubeconfig_of_a_reader)

@@ -163,7 +163,7 @@ def _why_not_believed(error: ssl.SSLCertVerificationError) -> str:
         _HAS_ENDED: "its certificate has expired",
         _NOT_YET: "its certificate is not valid yet; is a clock wrong?",
         _WRONG_PURPOSE: "its certificate is not one of a server",
-        _OTHER_HOST: "its certificate is not for the name in nats_url (or nats_server_name)",
+        _OTHER_HOST: "its certificate is not for the name in nats_url",
         _OTHER_ADDRESS: "its certificate is not for the address in nats_url",
     }.get(error.verify_code, "its certificate is of an authority that nats_ca_file does not hold")
     return f"the broker is not trusted: {words}"
