@@ -31,6 +31,8 @@ the [alerts](alerts.md). A Grafana dashboard: the value `dashboard`, or import i
 `deploy/helm/sluice/files/dashboard.json`.
 
 - `_total` is a counter, absent before its first count. The rest are gauges, unless noted.
+- `Host` must be an address, a name without a dot, one under `.svc`, `.local` or `.internal`, or the one in the address:
+  no other site's.
 - The number of series is bounded: only agents label by GPU UUID and pod, for what is there now.
 - Several allocators or inventories report the same fleet: take `max`, not `sum`.
 - `core` is the service. `process_...` metrics are served, too.

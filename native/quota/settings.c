@@ -9,7 +9,7 @@
 
 enum { LINE_MAX_BYTES = 400 };
 static const int64_t NS_PER_MS = 1000000;
-static const int64_t PATIENCE_MS = 2000, PATIENCE_MS_LEAST = 10, PATIENCE_MS_MOST = 3600 * 1000;
+static const int64_t PATIENCE_MS = 2000, PATIENCE_MS_LEAST = 500, PATIENCE_MS_MOST = 3600 * 1000;
 /* Also what is said about the settings themselves must find a level, so it is set before the others are read. */
 static int level_of_process = 1;
 

@@ -50,6 +50,10 @@ static void send_hello(struct tokens *tokens, struct todo *todo, int64_t now)
     todo->message.kind = HELLO;
     todo->message.sequence = ++tokens->sequence;
     todo->message.flags = tokens->fail_closed ? 1 : 0;
+    if (!tokens->tells) return;
+    todo->message.fail_opens = tokens->fail_opens;
+    tokens->fail_opens = 0;
+    tokens->tells = false;
 }
 
 void tokens_connected(struct tokens *tokens, bool connected, int64_t now)
@@ -81,6 +85,7 @@ void tokens_lost(struct tokens *tokens, int64_t now)
         tokens->try_at = now + PAUSE_AGAIN_NS; /* a restarted scheduler is back soon, or else for longer */
     }
     tokens->refused = 0;
+    tokens->tells = false;
     tokens->line = DOWN;
     tokens->ask = 0;
     tokens->unwanted = 0;
@@ -122,6 +127,9 @@ void tokens_heard(struct tokens *tokens, const struct message *message, const st
         __attribute__((fallthrough));
     case CHANGED:
         tokens->memory_bytes = message->memory_bytes;
+        if (message->patience_us <= LENGTH_MOST_US)
+            tokens->patience = later(tokens->patience, (int64_t)message->patience_us * NS_PER_US);
+        tokens->tells = message->patience_us != 0 && tokens->fail_opens != 0;
         if (message->token_us > 0 && message->token_us <= LENGTH_MOST_US)
             tokens->token_length = (int64_t)message->token_us * NS_PER_US;
         return;
@@ -251,7 +259,10 @@ static bool while_wanted(struct tokens *tokens, struct todo *todo, int64_t now)
 {
     if (tokens->line != UP) {
         int64_t patience_ends = tokens->trouble_since + tokens->patience;
-        if (!tokens->fail_closed && now >= patience_ends) tokens->free = true;
+        if (!tokens->fail_closed && now >= patience_ends) {
+            tokens->free = true;
+            tokens->fail_opens++;
+        }
         if (!tokens->free && !tokens->fail_closed) todo->until = sooner(todo->until, patience_ends);
         return false;
     }
@@ -299,6 +310,10 @@ struct todo tokens_step(struct tokens *tokens, const struct look *look, int64_t 
             return todo;
         }
         todo.until = tokens->greeted + tokens->patience;
+    }
+    if (tokens->line == UP && tokens->tells) {
+        send_hello(tokens, &todo, now);
+        return todo;
     }
     if (tokens->unwanted != 0) {
         todo.what = SEND;

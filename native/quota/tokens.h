@@ -42,6 +42,8 @@ struct tokens {
     uint64_t unwanted; /* a token to be given back unused, 0: none */
     int64_t wanted_since; /* since when a thread waits, 0: none does */
     bool free;         /* failed open: launches need no token */
+    uint32_t fail_opens; /* how often, as long as no scheduler knows */
+    bool tells;        /* whether the scheduler is to be told now */
     uint32_t refused;  /* why the scheduler does not take us, 0: not refused */
 };
 

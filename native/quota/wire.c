@@ -30,6 +30,8 @@ void wire_write(const struct message *message, uint8_t packet[static WIRE_BYTES]
         put(&at, message->flags, 4);
         put(&at, message->library_version, 4);
         memcpy(at, message->device, sizeof message->device);
+        at += sizeof message->device;
+        put(&at, message->fail_opens, 4);
     } else if (message->kind == ASK) {
         put(&at, message->wanted_us, 8);
         put(&at, message->ahead_of, 8);
@@ -55,6 +57,7 @@ bool wire_read(const uint8_t *packet, size_t length, struct message *message)
         message->limit_ppm = (uint32_t)take(&at, 4);
         message->memory_bytes = take(&at, 8);
         message->epoch = take(&at, 8);
+        message->patience_us = take(&at, 8);
         return true;
     case GRANT:
         message->token = take(&at, 8);

@@ -30,6 +30,7 @@ struct message {
     uint64_t sequence;
     uint32_t pid, flags, library_version; /* HELLO */
     uint8_t device[16];                   /* HELLO: UUID, or zeros */
+    uint32_t fail_opens;                  /* HELLO: since the last one that carried some */
     uint64_t wanted_us, ahead_of;         /* ASK */
     uint64_t token;                       /* GIVE_BACK, GRANT, STOP */
     uint64_t used_us;                     /* GIVE_BACK */
@@ -37,6 +38,7 @@ struct message {
     uint64_t window_us, token_us;         /* WELCOME, CHANGED */
     uint32_t request_ppm, limit_ppm;      /* WELCOME, CHANGED */
     uint64_t memory_bytes, epoch;         /* WELCOME, CHANGED */
+    uint64_t patience_us;                 /* WELCOME, CHANGED: the least; 0 from a scheduler that takes no fail_opens */
     uint32_t reason;                      /* REFUSED */
 };
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,27 @@ def check_described(cluster: Cluster, *names: str) -> None:
             assert re.search(rf"\b{container}: [^;]*{device}", described), described
             env = gpu_pods.variables(gpu_pods.printed(cluster, NAMESPACE, name, container))
             assert env["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_the_first_pods_of_the_documentation_end_well_as_they_are(installed: Cluster) -> None:
+    """With their own image and command: `void` or an error would be what a new user sees of the first slice."""
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        text = path.read_text()
+        if "sleep" in text or "mistake" in path.name:
+            continue
+        installed.kubectl("apply", "--filename=-", stdin=text)
+        (made,) = yaml.safe_load_all(text)
+        name = made["metadata"]["name"]
+        found = gpu_pods.until_pods(installed, NAMESPACE, f"{name} ends", partial(has_ended, name))
+        containers = [each["name"] for each in made["spec"]["containers"]]
+        printed = [gpu_pods.printed(installed, NAMESPACE, name, each) for each in containers]
+        assert found[name]["status"]["phase"] == "Succeeded", printed
+        assert all(re.search("^(/dev/nvidia|MIG-|GPU-)", each, re.MULTILINE) for each in printed), printed
+
+
+def has_ended(name: str, found: Mapping[str, gpu_pods.Json]) -> bool:
+    """Whether a pod has ended, well or not."""
+    return found[name]["status"].get("phase") in {"Succeeded", "Failed"}
 
 
 def test_each_way_to_name_a_size_gives_what_its_comment_says(installed: Cluster) -> None:

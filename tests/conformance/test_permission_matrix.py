@@ -47,11 +47,14 @@ WORDS: Mapping[str, set[str]] = {
     "node.gpu-a_example": {AGENT_A, WATCHER, OPERATOR},
     "node.gpu-b": {AGENT_B, WATCHER, OPERATOR},
 }
-"""The publishers of each message. Each may also copy it to HISTORY."""
+"""The publishers of each message. Each may also copy it to HISTORY; allocators copy what agents write."""
 
 PUBLISH: Mapping[str, set[str]] = {
     **{f"sluice.{subject}": who for subject, who in WORDS.items()},
-    **{f"hist.sluice.{subject}": who for subject, who in WORDS.items()},
+    **{
+        f"hist.sluice.{subject}": who | ({ALLOCATOR} if subject.startswith(("slice.", "node.")) else set())
+        for subject, who in WORDS.items()
+    },
     "sluice.lease.allocator": {ALLOCATOR, WATCHER, INVENTORY},
     "hist.sluice.lease.allocator": set(),
     # No token deeper and none shallower than the noun has.
@@ -99,6 +102,8 @@ PUBLISH: Mapping[str, set[str]] = {
     "$JS.API.STREAM.UPDATE.BOOK": set(),
     "$JS.API.STREAM.DELETE.BOOK": set(),
     "$JS.API.STREAM.PURGE.BOOK": set(),
+    "$JS.API.STREAM.PURGE.HISTORY": set(),
+    "$JS.API.STREAM.PURGE.STATE": {ALLOCATOR},
     "$JS.API.STREAM.MSG.DELETE.BOOK": set(),
     "$JS.API.STREAM.SNAPSHOT.BOOK": set(),
     "$JS.API.STREAM.RESTORE.BOOK": set(),

@@ -74,6 +74,6 @@ def test_a_setting_that_cannot_be_is_said_in_words(rig: Rig) -> None:
     process = rig.start("a", "behaviours", "keeps-errno", SLUICE_QUOTA_FAIL="shut", SLUICE_QUOTA_PATIENCE_MS="2s")
     assert process.hear() == "ok"
     assert "SLUICE_QUOTA_FAIL is 'shut'; it must be open or closed. open is taken" in process.errors()
-    assert "SLUICE_QUOTA_PATIENCE_MS is '2s'; it must be a whole number from 10 to 3600000. 2000 is taken" in (
+    assert "SLUICE_QUOTA_PATIENCE_MS is '2s'; it must be a whole number from 500 to 3600000. 2000 is taken" in (
         process.errors()
     )

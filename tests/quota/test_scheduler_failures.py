@@ -13,7 +13,7 @@ from quota.round_trips import ASK, GIVE_BACK, GRANT, HELLO, packet
 
 WELCOME, STOP = 17, 20
 WELCOMED = struct.pack("<QQIIQQ", 100_000, 10_000, 500_000, 1_000_000, 0, 1)
-SOON = {"SLUICE_QUOTA_PATIENCE_MS": "200"}
+SOON = {"SLUICE_QUOTA_PATIENCE_MS": "500"}
 
 
 @contextlib.contextmanager
@@ -110,7 +110,21 @@ def test_programs_outlive_a_killed_scheduler_and_come_back_to_its_successor(rig:
     rig.start_scheduler()
     assert process.hear() == "ok"
     used = rig.scheduler.ask("usage")["a"]
-    assert (used["hellos"], used["tokens"] > 0) == (1, True)
+    assert (used["hellos"], used["tokens"] > 0, used["fail_opens"]) == (1, True, 0)
+
+
+def test_who_went_on_without_a_scheduler_is_counted_by_the_next_one(rig: Rig) -> None:
+    """A tenant could have more than its part of the time, and no metric would show it."""
+    rig.add("a", request=0.5)
+    process = rig.tenant("a", "steady", 500, 3600, SLUICE_QUOTA_PATIENCE_MS="10")
+    process.say("")
+    until(lambda: rig.judge.look().kernels["a"] > 0, "it goes on without")
+    assert "SLUICE_QUOTA_PATIENCE_MS is '10'; it must be a whole number from 500" in process.errors()
+    rig.start_scheduler()
+    scheduler = rig.scheduler
+    assert scheduler is not None
+    until(lambda: scheduler.ask("usage")["a"]["fail_opens"] == 1, "it has told so")
+    until(lambda: scheduler.ask("usage")["a"]["tokens"] > 0, "and it is held again")
 
 
 def test_a_killed_program_gives_its_token_back(rig: Rig) -> None:

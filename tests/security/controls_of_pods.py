@@ -1,6 +1,7 @@
 """Controls against what a tenant writes: into a pod, its annotations, a manifest, and what it mounts."""
 
 import os
+import struct
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,16 @@ from security.controls import Control, patched
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.kube.names import GATE, claim_name
 from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.messages import QuotaSet
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
 from sluice.contracts.request_syntax.sluice_keys import KEYS
+from sluice_allocator.core.state.context import Context
 from sluice_node_agent.core.journal_records import MpsLimits
+from sluice_node_agent.core.quota import wire
+from sluice_node_agent.core.quota.config import QuotaConfig
+from sluice_node_agent.core.quota.events import TenantSet
+from sluice_node_agent.core.quota.tenants import Tenant
 from sluice_node_agent.core.slices import create
 from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
 from sluice_node_agent.device.mps.control import limits_in
@@ -44,6 +51,23 @@ def _image() -> None:
     found = answer(pod(container(), runtimeClassName="nvidia"))
     written = [each["value"] for each in found.patch if each["path"].endswith("/env")]
     assert written == [[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]], "an image sees every GPU of its node"
+
+
+def _debug_container() -> None:
+    made = pod(container(), labels={"sluice.dev/managed": "true"})
+    new = {**made, "spec": {**made["spec"], "ephemeralContainers": [{"name": "debug"}]}}
+    found = answer(new, operation="UPDATE", subResource="ephemeralcontainers", oldObject=made)
+    assert sent_patch(found), "the image of a debug container chooses its GPUs"
+
+
+def _impatient_tenant() -> None:
+    told = wire.written(Tenant.new(TenantSet("a", 10, 100, 100, 0), QuotaConfig()).quota(1, is_news=False), 1)
+    assert struct.unpack_from("<Q", told, 56)[0] >= 500_000, "a tenant goes on without tokens after any pause"
+
+
+def _high_priority() -> None:
+    context = _Plain({"facts": _Plain({"quotas": {"red": QuotaSet(namespace="red", priority_max=5)}})})
+    assert Context.priority_of(context, "red", 999_999_999) <= 5, "any namespace evicts the pods of others"
 
 
 def _host_directory() -> None:
@@ -146,6 +170,7 @@ def _memory_limit() -> None:
     assert limits_in(["30.0", "8G"]).mismatch(ordered), "a server with twice the memory was taken for ready"
 
 
+_HASTY = QuotaConfig(patience_us=10_000)
 _WIDE = replace(ManifestLimits(), nodes_max=10**9)
 
 CONTROLS = (
@@ -163,6 +188,21 @@ CONTROLS = (
         "images see no GPU without a request",
         _image,
         patched("sluice_pod_watcher.admission.mutate.sees_all_gpus", lambda *_: False),
+    ),
+    Control(
+        "debug containers get no GPU",
+        _debug_container,
+        patched("sluice_pod_watcher.admission.review.hide_gpus_from_ephemeral", lambda *_: ()),
+    ),
+    Control(
+        "the scheduler sets the least patience",
+        _impatient_tenant,
+        patched("security.controls_of_pods.QuotaConfig", lambda: _HASTY),
+    ),
+    Control(
+        "priorities have ceilings",
+        _high_priority,
+        patched("security.controls_of_pods.Context.priority_of", lambda _self, _namespace, asked: asked),
     ),
     Control(
         "no host path into Sluice's directories",

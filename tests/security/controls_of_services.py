@@ -11,13 +11,17 @@ from message_examples import EXAMPLES
 from security.controls import Control, patched, refused
 
 from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
-from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
-from sluice.contracts.bus.streams import Role
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.bus.nats_permissions import Permissions, of_any_agent, permissions_of
+from sluice.contracts.bus.store_sizes import STORE_BYTES_MAX
+from sluice.contracts.bus.streams import STREAMS, Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Envelope, SliceReady
 from sluice.contracts.rpc_permissions import ALLOWED_CALLERS, Caller, deny_reason
+from sluice.runtime.addresses import is_own_name
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import LOOPBACK
+from sluice.runtime.log_bounds import bound_values
 from sluice.runtime.nats.wire_format import read_stored
 from sluice.runtime.nats_server.users import DENY_ALL, CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings, SettingsError, load
@@ -52,13 +56,31 @@ def _agents_rights() -> None:
     assert any(_matches(each, "sluice.slice.gpu-1.a1") for each in allowed), "and its own it may not"
 
 
+def _flood() -> None:
+    kept = {each.stream: each.config(first_sequence=1, replicas=1) for each in STREAMS}
+    state, history = kept[Stream.STATE], kept[Stream.HISTORY]
+    assert state["discard"] == "new", "a full STATE forgets other nodes"
+    assert state["max_bytes"] + history["max_bytes"] < STORE_BYTES_MAX, "BOOK has no room of its own"
+    assert not any(each.startswith("hist.") for each in of_any_agent()), "an agent pushes out everybody's history"
+
+
+def _long_line() -> None:
+    line = bound_values(None, "", {"event": "x", "why": "y" * 100_000})
+    assert len(line["why"]) < 10_000, "one message makes a line as long in every reader"
+
+
+def _metrics_of_another_site() -> None:
+    assert not is_own_name("evil.example:9430", "gpu-1"), "a site reads metrics by DNS rebinding"
+
+
 def _agents_account() -> None:
     text = "\n".join(authorization([CertifiedUser(permissions_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
     shared, _, own = text.partition(f'"{_agent().user}" {{')
     assert 'user: "a"' in shared
     assert 'user: "b"' not in shared, "an agent is where the streams are, and has answers written there"
     imported = set(re.findall(r'account:SLUICE,subject:"([^"]+)"', own))
-    assert imported - {DENY_ALL} == set(_agent().publish), "an agent's account reaches another subject"
+    reaching = {each for each in _agent().publish if not each.startswith("hist.")}
+    assert imported - {DENY_ALL} == reaching, "an agent's account reaches another subject"
 
 
 def _agent() -> Permissions:
@@ -212,6 +234,21 @@ CONTROLS = (
         "the page answers its own site only",
         _another_site,
         patched("sluice_console.core.web.request_check.is_address", lambda _: True),
+    ),
+    Control(
+        "metrics too",
+        _metrics_of_another_site,
+        patched("security.controls_of_services.is_own_name", lambda *_: True),
+    ),
+    Control(
+        "what one agent stores is bounded",
+        _flood,
+        patched("security.controls_of_services.of_any_agent", lambda: _agent().publish),
+    ),
+    Control(
+        "log lines have a size and a rate",
+        _long_line,
+        patched("security.controls_of_services.bound_values", lambda _logger, _method, event: event),
     ),
     Control("messages have a size", _large_message, patched("sluice.contracts.bus.codec.MESSAGE_BYTES_MAX", 10**9)),
     Control(

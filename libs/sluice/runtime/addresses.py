@@ -10,6 +10,8 @@ import socket
 from ipaddress import ip_address
 from typing import Any
 
+_INSIDE = (".svc", ".local", ".internal", ".localhost")
+"""Ends of names that no public name server answers (RFC 6762, RFC 6761, ICANN 2024), and of Kubernetes Services."""
 EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # a configured choice
 
 
@@ -32,6 +34,17 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_own_name(host: str, own: str) -> bool:
+    """
+    Whether a `Host` header (with or without a port) is an address, the name `own`, or one that no outsider can have.
+
+    Under DNS rebinding a site's own name resolves to this machine, and a browser sends that name.
+    """
+    name = host.strip().lower()
+    bare = name.partition("]")[0][1:] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    return _is_address(bare) or "." not in bare or bare == own.lower() or bare.endswith(_INSIDE)
 
 
 def joined(host: str, port: int) -> str:

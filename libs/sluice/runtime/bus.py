@@ -86,6 +86,9 @@ class Bus(Protocol):
         `history_bytes` is the size limit of HISTORY.
         """
 
+    async def bound_agents(self) -> None:
+        """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
+
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of one node's agent if it is missing. Needs the administrator's rights."""
 

@@ -2,7 +2,7 @@
 Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any.
 
 Records of the standard library's logging (the NATS and gRPC clients use it) come out the same way. A log line never
-stops a service: without a reader of stderr, lines are lost and work goes on.
+stops a service: without a reader of stderr, lines are lost and work goes on. `log_bounds` limits sizes and rates.
 """
 
 import logging
@@ -11,6 +11,7 @@ from typing import Any, TextIO, cast
 
 import msgspec
 
+from sluice.runtime.log_bounds import RateLimit, bound_values
 from sluice.runtime.optional_imports import without
 from sluice.runtime.tracing import request_traces
 
@@ -43,9 +44,11 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            RateLimit(),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             identify,
             *([] if text else [structlog.processors.format_exc_info]),
+            bound_values,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),

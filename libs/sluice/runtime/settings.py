@@ -67,6 +67,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """File with that user's password. Read again when it changes."""
     nats_ca_file: Path | None = None
     """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
+    nats_server_name: str = ""
+    """Name in the broker's certificate, where it is not the host of `nats_url` (a port-forward)."""
     nats_certificate_file: Path | None = None
     """Client certificate (PEM) for the bus. Read again when it changes."""
     nats_key_file: Path | None = None

@@ -188,6 +188,9 @@ class MemoryBus:
         self._broker.values.ensure(self._broker.clock.monotonic())
         self._broker.changed()
 
+    async def bound_agents(self) -> None:
+        """Agents here are ours."""
+
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent. Raises TimeoutError when there is no stream for it."""
         self._need(Stream.BOOK)

@@ -182,7 +182,28 @@ static void who_waits_asks_whether_anybody_lives(void)
     tokens_connected(&tokens, true, 2725 * MS);
     CHECK(sends(step(2725), HELLO) && tokens_open_until(&tokens) == OPEN_FOR_ALL);
     hear(WELCOME, 0, 0, 0, 2726);
-    CHECK(tokens_open_until(&tokens) == 0 && sends(step(2726), ASK));
+    CHECK(tokens_open_until(&tokens) == 0 && sends(step(2726), ASK)); /* this scheduler takes no count */
+}
+
+static void the_scheduler_sets_the_least_patience_and_learns_of_launches_without_it(void)
+{
+    struct message welcome = {.kind = WELCOME, .token_us = 10000, .patience_us = 500000};
+    memset(&look, 0, sizeof look);
+    look.wanted = true;
+    tokens_begin(&tokens, false, 10 * MS, 0);
+    CHECK(step(0).what == CONNECT);
+    tokens_connected(&tokens, false, 0);
+    CHECK(step(10).what == REST && tokens_open_until(&tokens) == OPEN_FOR_ALL);
+    CHECK(step(250).what == CONNECT);
+    tokens_connected(&tokens, true, 250 * MS);
+    struct todo todo = step(250);
+    CHECK(sends(todo, HELLO) && todo.message.fail_opens == 0); /* an older scheduler would hang up */
+    tokens_heard(&tokens, &welcome, &look, 251 * MS);
+    todo = step(251);
+    CHECK(sends(todo, HELLO) && todo.message.fail_opens == 1);
+    tokens_heard(&tokens, &welcome, &look, 252 * MS);
+    CHECK(sends(step(252), ASK) && step(252).until == 377 * MS); /* a quarter of 500 ms: it was not silent for 10 */
+    CHECK(sends(step(377), HELLO) && step(751).what != HANG_UP && step(752).what == HANG_UP);
 }
 
 static void who_fails_closed_never_goes_without(void)
@@ -260,6 +281,7 @@ int main(void)
     a_stopped_token_ends_with_its_successor();
     what_is_not_wanted_goes_back();
     who_waits_asks_whether_anybody_lives();
+    the_scheduler_sets_the_least_patience_and_learns_of_launches_without_it();
     who_fails_closed_never_goes_without();
     a_refusal_is_no_reason_to_wait();
     who_queues_too_much_launches_less();

@@ -28,6 +28,13 @@ NOT_ENABLED = (
     "a pod of a namespace that is not labelled sluice.dev/enabled=true has neither the gate nor the label nor the ask "
     "of Sluice"
 )
+BY_IMAGE = (
+    "under a runtime class of NVIDIA an image chooses its GPUs; request them from Sluice, or set "
+    "NVIDIA_VISIBLE_DEVICES=void in: main"
+)
+BY_MOUNT = "a mount at nvidia-container-devices selects GPUs by hand; request them from Sluice"
+LOUD_DEBUG = "a container for debugging sets NVIDIA_VISIBLE_DEVICES=void here, else its image chooses GPUs"
+NVIDIA = {"runtimeClassName": "nvidia"}
 NO_DEBUG = "a container for debugging gets no GPU and no ticket of the pod"
 
 
@@ -46,6 +53,10 @@ PASS = {
     "another directory of the host": pod(volumes=[host("/home"), host("/run/other"), host("/run/sluicegate")]),
     "monitoring of the host": pod(volumes=[host("/"), host("/var/run"), host("/run")]),
     "another driver of the kubelet's": pod(volumes=[host("/var/lib/kubelet/pods"), host("/var/lib/kubelet/plugins")]),
+    "a pod of NVIDIA's operator": pod(metadata={"namespace": "gpu-operator"}, **NVIDIA),
+    "an image under NVIDIA's runtime with void": pod(env=[env("NVIDIA_VISIBLE_DEVICES", "void")], **NVIDIA),
+    "what the webhook makes under NVIDIA's runtime": pod(env=[INJECTED], volumes=[VOLUME], **GATED, **NVIDIA),
+    "processes of the host": pod(volumes=[host("/proc"), host("/etc")]),
     "a mirror pod": pod(
         env=[env("NVIDIA_VISIBLE_DEVICES", "all")], metadata={"annotations": {"kubernetes.io/config.mirror": "x"}}
     ),
@@ -63,6 +74,12 @@ REFUSED = {
         BY_HAND,
     ),
     "somebody else's MPS daemon": (pod(env=[env("CUDA_MPS_PIPE_DIRECTORY", "/x")]), BY_HAND),
+    "an image under NVIDIA's runtime": (pod(**NVIDIA), BY_IMAGE),
+    "an image under a runtime of NVIDIA's family, with an envFrom": (pod(runtimeClassName="nvidia-cdi"), BY_IMAGE),
+    "devices by mounts": (
+        pod(mounts=[{"name": "n", "mountPath": "/var/run//nvidia-container-devices/all"}]),
+        BY_MOUNT,
+    ),
     "another container's grant": (
         pod(
             env=[
@@ -157,6 +174,7 @@ def test_with_opt_in_nobody_is_served_past_the_webhook(rendered: Rendering, mark
         ("/run/./sluice/", "/run/sluice/"),
         ("/var/run/sluice/pods", "/var/run/sluice/pods/"),
         ("//var/./lib//sluice", "/var/lib/sluice/"),
+        ("/etc/sluice", "/etc/sluice/"),
         ("/var/lib/kubelet/plugins/slice.sluice.dev", "/var/lib/kubelet/plugins/slice.sluice.dev/"),
     ],
 )
@@ -170,7 +188,8 @@ def test_no_spelling_leads_into_our_directories(rendered: Rendering, path, shown
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "//", "/run", "/run/", "/var", "/var/run", "/var/lib", "/var/lib/kubelet/pods/x"]
+    "path",
+    ["/", "//", "/run", "/run/", "/var", "/var/run", "/var/lib", "/var/lib/kubelet/pods/x", "/proc", "/proc/1/root"],
 )
 def test_a_pod_with_a_slice_may_not_mount_what_holds_them(rendered: Rendering, path):
     """Pods without a slice may, unless the operator wants it stricter."""
@@ -205,3 +224,14 @@ def test_debugging_is_no_way_to_a_gpu(rendered: Rendering, container):
     """It was, on a server without this rule."""
     policy = policy_of(rendered, "sluice-no-side-door")
     assert denials(policy, debugging(container)) == [NO_DEBUG]
+
+
+def test_debugging_by_an_image_that_asks_for_all_gpus_is_no_way_either(rendered: Rendering):
+    """Also where the webhook never looked; a container from before this rule stays no obstacle."""
+    policy = policy_of(rendered, "sluice-no-side-door")
+    loud, quiet = {"name": "d", "image": "i"}, {"name": "q", "env": [env("NVIDIA_VISIBLE_DEVICES", "void")]}
+    for marks in (NVIDIA, {"metadata": {"labels": {names.LABEL_MANAGED: names.MANAGED}}}):
+        old, new = (pod(ephemeralContainers=each, **marks) for each in ([loud], [loud, {**loud, "name": "e"}]))
+        asked = {"oldObject": old, "request": {"operation": "UPDATE"}}
+        assert denials(policy, {"object": new, **asked}) == [LOUD_DEBUG]
+        assert denials(policy, {"object": pod(ephemeralContainers=[loud, quiet], **marks), **asked}) == []

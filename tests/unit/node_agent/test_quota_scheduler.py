@@ -22,7 +22,7 @@ def _granted(connection, token, answers, length_ms=10.0):
 
 
 def _quota(request, limit, *, is_news=False):
-    return Quota(100_000, 10_000, request, limit, 0, EPOCH, is_news=is_news)
+    return Quota(100_000, 10_000, request, limit, 0, EPOCH, 500_000, is_news=is_news)
 
 
 def _two(first=(30, 100, 100), second=(70, 100, 100)):

@@ -134,7 +134,7 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
     live_with(timed, _timed_share(timed, "a1", WHOLE))
     counted = TenantUsage(
         granted_us=5_000_000, used_us=4_000_000, waited_us=3_000_000, overrun_us=500_000,
-        tokens=1, late=2, stalls=3, hellos=4, connections=5, greeted_pids=(7, 8),
+        tokens=1, late=2, stalls=3, hellos=4, fail_opens=6, connections=5, greeted_pids=(7, 8),
     )  # fmt: skip
     homes = SimpleNamespace(usage=lambda: {"a1/main": counted, "gone/main": counted})
     shown = {sample.metric.name: (sample.value, sample.labels) for sample in QuotaMetrics(timed.agent, homes).now()}
@@ -146,6 +146,7 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
         "sluice_quota_waited_seconds_total": (3, of),
         "sluice_quota_overrun_seconds_total": (0.5, of),
         "sluice_quota_stalls_total": (3, of),
+        "sluice_quota_fail_opens_total": (6, of),
         "sluice_quota_processes": (2, of),
     }
     assert len(list(QuotaMetrics(timed.agent, homes).now())) == len(shown)

@@ -18,6 +18,7 @@ def _packet(kind, body=b"", *, magic=0x54514C53, version=1, sequence=5, size=64)
     ("sent", "message"),
     [
         (_packet(1, struct.pack("<III16s", 42, 1, 0x010203, UUID)), Hello(42, True, 0x010203, UUID)),
+        (_packet(1, struct.pack("<III16sI", 42, 1, 0x010203, UUID, 3)), Hello(42, True, 0x010203, UUID, 3)),
         (_packet(2, struct.pack("<QQ", 3_000, 8)), Ask(5, 3_000, 8)),
         (_packet(3, struct.pack("<QQ", 8, 9_999)), GiveBack(8, 9_999)),
     ],
@@ -30,8 +31,8 @@ def test_what_a_client_says_is_understood(sent, message):
 @pytest.mark.parametrize(
     ("message", "kind", "body"),
     [
-        (Quota(1, 2, 3, 4, 5, 6), 17, struct.pack("<QQIIQQ", 1, 2, 3, 4, 5, 6)),
-        (Quota(1, 2, 3, 4, 5, 6, is_news=True), 19, struct.pack("<QQIIQQ", 1, 2, 3, 4, 5, 6)),
+        (Quota(1, 2, 3, 4, 5, 6, 7), 17, struct.pack("<QQIIQQQ", 1, 2, 3, 4, 5, 6, 7)),
+        (Quota(1, 2, 3, 4, 5, 6, 7, is_news=True), 19, struct.pack("<QQIIQQQ", 1, 2, 3, 4, 5, 6, 7)),
         (Grant(7, 10_000, 3), 18, struct.pack("<QQQ", 7, 10_000, 3)),
         (Stop(7), 20, struct.pack("<Q", 7)),
         (Refused(2), 21, struct.pack("<I", 2)),

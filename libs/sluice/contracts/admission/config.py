@@ -11,6 +11,7 @@ from sluice.contracts.request_syntax import RequestLimits
 HOST_DIRECTORIES = (
     "/run/sluice",
     "/var/lib/sluice",
+    "/etc/sluice",
     "/var/lib/kubelet/pods",
     f"/var/lib/kubelet/plugins/{CSI_DRIVER}",
     f"/var/lib/kubelet/plugins/{DRIVER}",
@@ -19,7 +20,8 @@ HOST_DIRECTORIES = (
     "/etc/cdi",
 )
 """
-The directories of tickets, sockets, journals and MPS pipes, and those where the kubelet mounts the volumes of all pods.
+The directories of tickets, sockets, journals, MPS pipes and credentials, and those where the kubelet mounts the volumes
+of all pods.
 
 They include the plugin registry: a pod that registers a driver with the kubelet could pass for ours; and those of CDI
 files: a pod that writes one could give itself any device.

@@ -131,12 +131,12 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
 
     A runtime class may be NVIDIA's, whose runtime follows the environment, and CUDA images set `all`
     (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). Devices of
-    another device plugin or of DRA are left alone: the kubelet lets the pod's own variables override a plugin's.
+    another device plugin are left alone: the kubelet lets the pod's own variables override a plugin's. Those of a
+    ResourceClaim come by CDI, whatever the environment says.
     """
-    resources = container.resources
     others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
     named = any(entry.name == ENV_VISIBLE_DEVICES for entry in container.env or ())
-    return bool(spec.runtime_class_name) and not (others or named or (resources is not None and resources.claims))
+    return bool(spec.runtime_class_name) and not (others or named)
 
 
 def chooses_devices(entry: EnvVar) -> bool:

@@ -1,14 +1,13 @@
 """
 Decide whether a path on the host leads to a directory, however it is written. Text only: links are not followed.
 
-`/var/run` is the same as `/run` on every Linux that follows the Filesystem Hierarchy Standard 3.0 (3.15, 5.13), and
-`/proc/<process>/root` is the whole host again (proc(5)).
+`/var/run` is the same as `/run` on every Linux that follows the Filesystem Hierarchy Standard 3.0 (3.15, 5.13).
+Below `/proc/<process>` are that process's environment and memory, and `root`, the whole host again (proc(5)).
 """
 
 from collections.abc import Sequence
 
-_OUT_OF_PROC = frozenset({"root", "cwd", "fd", "map_files"})
-"""Links to other places, below a process in /proc."""
+_SELF = frozenset({"self", "thread-self"})
 
 
 def parts_of(path: str) -> tuple[str, ...]:
@@ -25,9 +24,9 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def leads_to(path: str, directories: Sequence[str]) -> str:
-    """The first of `directories` that is at, below or above `path`; `/proc` for a way out of it; else empty."""
+    """The first of `directories` that is at, below or above `path`; `/proc` for its processes; else empty."""
     parts = parts_of(path)
-    if parts[:1] == ("proc",) and not _OUT_OF_PROC.isdisjoint(parts[2:]):
+    if parts == ("proc",) or (parts[:1] == ("proc",) and (parts[1].isdecimal() or parts[1] in _SELF)):
         return "/proc"
     for directory in directories:
         ours = parts_of(directory)

@@ -17,6 +17,8 @@ OUR_MOUNT: dict[str, Any] = {
     "subPathExpr": TICKET_SUB_PATH,
     "readOnly": True,
 }
+DEVICE_LIST = "nvidia-container-devices"
+"""NVIDIA's runtime may read devices from mounts at /var/run/nvidia-container-devices/<device>."""
 _OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)
 
 
@@ -37,7 +39,7 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
 
 
 def validate_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Violation]:
-    """Mounts of Sluice's volume by hand, and mounts at its path."""
+    """Mounts of Sluice's volume by hand, mounts at its path, and those that select devices."""
     field = f"{path}.volumeMounts"
     for mount in container.volume_mounts or ():
         if mount.name == VOLUME:
@@ -47,6 +49,9 @@ def validate_mounts(path: str, container: Container, claim: Claim | None) -> Ite
         elif claim is not None and parts_of(mount.mount_path)[: len(_MOUNT_PARTS)] == _MOUNT_PARTS:
             why = f"Sluice mounts the container's ticket at {MOUNT_PATH}"
             yield forbidden(field, f"{mount.name} at {mount.mount_path}", why, "another mountPath")
+        elif DEVICE_LIST in mount.mount_path:
+            why = "NVIDIA's runtime reads devices from mounts there, and Sluice sets them from what the pod is granted"
+            yield forbidden(field, f"{mount.name} at {mount.mount_path}", why, "leave the mount out")
 
 
 def lacks_volume(spec: Spec) -> bool:

@@ -62,6 +62,11 @@ def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
             publish += _reading(stream)
         if role in {Role.ALLOCATOR, Role.ADMINISTRATOR}:
             publish += _declaring()
+        if role is Role.ALLOCATOR:
+            publish += [
+                f"{HISTORY_PREFIX}{_subjects_of(noun)}" for noun in SUBJECT_KINDS if Role.NODE_AGENT in noun.writers
+            ]
+            publish.append(f"{_API}.STREAM.PURGE.{Stream.STATE}")
     return Permissions(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), alone=node is not None)
 
 
@@ -113,8 +118,12 @@ def _agent_publish(node: NodeName) -> list[str]:
 
 
 def of_any_agent() -> tuple[str, ...]:
-    """What agents may publish to, each on its own node, with `*` for the node."""
-    return tuple(_agents("*", "*"))
+    """
+    What of agents reaches the streams, each on its own node, with `*` for the node.
+
+    Not what they copy to HISTORY: agents of 0.2 do, and end where that is denied, so it goes nowhere.
+    """
+    return tuple(subject for subject in _agents("*", "*") if not subject.startswith(HISTORY_PREFIX))
 
 
 def _agents(node: str, consumer: str) -> list[str]:

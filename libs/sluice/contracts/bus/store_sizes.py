@@ -2,8 +2,8 @@
 Compute how much disk the broker's streams may take; the only place that does.
 
 Pure numbers for `sluice up`, which knows its disk, for the manifests, which set a volume, and for the code that
-declares the streams. Only HISTORY has a size limit: it is for people, and may lose its oldest messages. BOOK and STATE
-hold one message per subject, and a size limit would drop bookings there.
+declares the streams. HISTORY is for people and loses its oldest messages; STATE, which agents write, refuses new ones.
+BOOK has no limit: what the two leave of the store is its room, so no agent can stop the ledger.
 """
 
 MIB = 1024**2
@@ -12,6 +12,8 @@ HISTORY_BYTES_MAX = 4 * 1024 * MIB
 """Disk that HISTORY takes where there is enough, before its oldest messages go."""
 HISTORY_MIB_MIN = 16
 """The smallest HISTORY: some thousand messages."""
+STATE_MIB_MIN = 8
+"""The smallest STATE: a thousand slices and nodes."""
 STORE_BYTES_MAX = 2 * HISTORY_BYTES_MAX
 """
 `max_file_store` of our brokers. Set explicitly: the server's default is 75 % of the disk that is free at its start, so
@@ -23,6 +25,11 @@ HISTORY_OF_DISK = 4
 """HISTORY gets this fraction (1/n) of a small disk; BOOK, STATE, journals and logs get the rest."""
 ROOM_MIB = 64
 """Free disk needed to start a system, or to restart a broker whose disk was full."""
+
+
+def state_bytes(history: int) -> int:
+    """The size limit of STATE beside a HISTORY of so many bytes: half of that, so BOOK has a quarter of the store."""
+    return max(STATE_MIB_MIN * MIB, history // 2)
 
 
 def history_bytes(disk_bytes: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sluice.contracts import messages as m
 from sluice.contracts.bus.events import Stream, stream_of
-from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, state_bytes
 from sluice.contracts.bus.subjects import HISTORY_PREFIX, ledger_filter, node_token
 from sluice.contracts.ids import Incarnation, NodeName
 
@@ -186,7 +186,8 @@ class StreamDeclaration:
     """
     One stream. `rebuildable` ones need no sync on every write when a single server keeps them.
 
-    `max_age_s` of 0 means no age limit, `max_bytes` of -1 no size limit.
+    `max_age_s` of 0 means no age limit, `max_bytes` of -1 no size limit; a full stream drops its oldest messages or,
+    with `refuses`, takes no new ones.
     """
 
     stream: Stream
@@ -195,6 +196,7 @@ class StreamDeclaration:
     per_subject_max: int = 1
     max_age_s: int = 0
     max_bytes: int = -1
+    refuses: bool = False
 
     def config(self, *, first_sequence: int, replicas: int) -> dict[str, Any]:
         """
@@ -208,7 +210,7 @@ class StreamDeclaration:
             "subjects": list(self.subjects),
             "retention": "limits",
             "storage": "file",
-            "discard": "old",
+            "discard": "new" if self.refuses else "old",
             "max_msgs_per_subject": self.per_subject_max,
             "max_age": self.max_age_s * 1_000_000_000,
             "max_bytes": self.max_bytes,
@@ -238,15 +240,26 @@ STREAMS: tuple[StreamDeclaration, ...] = (
         max_bytes=HISTORY_BYTES_MAX,
     ),
     StreamDeclaration(Stream.BOOK, _subjects(Stream.BOOK), rebuildable=False),
-    StreamDeclaration(Stream.STATE, _subjects(Stream.STATE), rebuildable=True),
+    StreamDeclaration(
+        Stream.STATE,
+        _subjects(Stream.STATE),
+        rebuildable=True,
+        max_bytes=state_bytes(HISTORY_BYTES_MAX),
+        refuses=True,
+    ),
 )
 """
 The three streams in the order of creation: HISTORY first, so that it records the first message of the others.
 
-Writers copy accepted messages to HISTORY themselves. The server's RePublish cannot feed it: it keeps the guard headers,
-and the second stream then refuses all but the first message of a subject. Sourcing a last-value stream loses values
-that are overwritten before they are read (both tried on nats-server 2.15.1).
+Writers copy accepted messages to HISTORY themselves, except agents: allocators copy theirs. The server's
+RePublish cannot feed it: it keeps the guard headers, and the second stream then refuses all but the first message of a
+subject. Sourcing a last-value stream loses values that are overwritten before they are read (both tried on nats-server
+2.15.1).
 """
+SLICES_PER_NODE_MAX = 2_000
+"""Slice statuses of one node in STATE: more than twice what MPS shares on 16 GPUs have, those just gone included."""
+AGENTS_MESSAGES = (m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone, m.NodeChanged)
+"""What node agents write."""
 UNRECORDED_KINDS = frozenset({"lease"})
 """Kinds that HISTORY leaves out: renewed every second, of no use to a person."""
 

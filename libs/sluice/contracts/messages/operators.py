@@ -34,6 +34,8 @@ class QuotaSet(Message, frozen=True, kw_only=True):
     """For each pod."""
     guaranteed: Amounts = NO_AMOUNTS
     """Pods of the namespace within this amount are not preempted for other namespaces."""
+    priority_max: int | None = None
+    """A higher priority of its pods counts as this one. None is no ceiling."""
     source: SourceName = BY_HAND
     """The pod-watcher whose limits file sets it; empty when set by a person. A file retracts only its own limits."""
 

@@ -7,7 +7,7 @@ The caller knows where they were written and publishes them.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
+from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_int32, parse_quantity, parse_whole
 from sluice.contracts.messages import Amounts
 from sluice.contracts.reasons import shorten
 
@@ -17,6 +17,8 @@ NAMESPACE_MAX = 63
 """The longest Kubernetes namespace (a DNS label)."""
 DIMENSIONS = ("gpus", "memory", "compute-slices")
 """The names of the dimensions, in the order of `Amounts`."""
+PRIORITY_MAX = "priority-max"
+"""The name of the highest priority that counts."""
 _MIB = 1 << 20
 
 
@@ -46,6 +48,15 @@ def parse_limit(dimension: str, text: str) -> int | NotANumber | None:
     return number
 
 
+def parse_priority_max(text: str) -> int | NotANumber | None:
+    """The highest priority that counts; None is no ceiling. An invalid one comes back with what would be right."""
+    if text == UNLIMITED:
+        return None
+    number = parse_int32(text)
+    return NO_CEILING if isinstance(number, NotANumber) else number
+
+
+NO_CEILING = NotANumber(f"a whole number of 32 bits, or {UNLIMITED}")
 _RIGHT_NUMBER = f"a whole number from 0 on, or {UNLIMITED}"
 _RIGHT_MEMORY = f"an amount like 64Gi, 65536Mi or 65536 (MiB), or {UNLIMITED}"
 

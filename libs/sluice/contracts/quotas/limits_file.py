@@ -14,10 +14,13 @@ from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber
 from sluice.contracts.messages import Amounts, Cordoned, QuotaSet
 from sluice.contracts.quotas.amounts import (
     DIMENSIONS,
+    NO_CEILING,
+    PRIORITY_MAX,
     UNLIMITED,
     guarantee_above_total,
     invalid_namespace_reason,
     parse_limit,
+    parse_priority_max,
 )
 from sluice.contracts.toml_tables import Table, TableError, read_toml
 
@@ -56,7 +59,7 @@ def _quotas(namespaces: Table, source: SourceName) -> Iterator[tuple[Address, Qu
 
 
 def _quota(table: Table, namespace: str, source: SourceName) -> QuotaSet:
-    table.only(_QUOTA_KEYS)
+    table.only((*_QUOTA_KEYS, PRIORITY_MAX))
     if not table.values:
         raise TableError(table.origin, table.path, None, "name at least one limit, gpus = 4 for instance")
     word = QuotaSet(
@@ -64,12 +67,23 @@ def _quota(table: Table, namespace: str, source: SourceName) -> QuotaSet:
         total=_amounts(table, ""),
         request=_amounts(table, "pod-"),
         guaranteed=_amounts(table, "guaranteed-"),
+        priority_max=_priority_max(table),
         source=source,
     )
     beyond = guarantee_above_total(word.total, word.guaranteed)
     if beyond is not None:
         raise table.wrong(f"guaranteed-{beyond.dimension}", f"the namespace may have {beyond.total} in all")
     return word
+
+
+def _priority_max(table: Table) -> int | None:
+    value = table.values.get(PRIORITY_MAX, UNLIMITED)
+    limit = (
+        parse_priority_max(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else NO_CEILING
+    )
+    if isinstance(limit, NotANumber):
+        raise table.wrong(PRIORITY_MAX, limit.why)
+    return limit
 
 
 def _amounts(table: Table, prefix: str) -> Amounts:

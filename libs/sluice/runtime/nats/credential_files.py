@@ -38,6 +38,7 @@ class CredentialFiles:
         self.user = user
         self._password_file = settings.nats_password_file
         self._ca_file = settings.nats_ca_file
+        self._server_name = settings.nats_server_name
         self._certificate = _certificate_files(settings)
         self._material: CertificateMaterial | None = None
         own = self._certificate.paths if self._certificate is not None else ()
@@ -66,7 +67,7 @@ class CredentialFiles:
             raise CredentialError(str(error)) from error
         except (ssl.SSLError, OSError) as error:  # changed since it was tried; it is read again
             raise CredentialError(f"nats_certificate_file: {describe_error(error)}") from error
-        return Credentials(self.user, password, context, trusts)
+        return Credentials(self.user, password, context, self._server_name, trusts)
 
 
 def credentials_from_settings(

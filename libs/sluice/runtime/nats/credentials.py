@@ -50,6 +50,8 @@ class Credentials:
     password: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
     """If set, only TLS is used. May hold a certificate of ours."""
+    server_name: str = ""
+    """The name that the broker's certificate must have; empty: the host of its address."""
     trusts: bytes = field(default=b"", repr=False)
     """The authorities behind `tls`, to detect a change; empty where they never change."""
 
@@ -123,6 +125,7 @@ def connect_options(client: Client, source: CredentialSource, name: str) -> dict
         "user": user if asked else None,
         "password": password if asked else None,
         "tls": first.tls,
+        "tls_hostname": first.server_name or None,
     }
 
 

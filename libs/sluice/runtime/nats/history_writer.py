@@ -1,24 +1,62 @@
 """
 Copies accepted writes to HISTORY, for people. Best effort: a writer that dies first leaves a gap, nothing worse.
 
+Agents have no right to: allocators copy what they read of them. What is about one node has a budget, so that no node
+can push out the rest.
+
 The server's RePublish keeps the guard headers, and HISTORY would refuse all but the first message of each subject.
 Nothing ever waits for, or is decided from, what is recorded here.
 """
 
 import asyncio
+import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.contracts.bus.events import Entry, Write
-from sluice.contracts.bus.streams import UNRECORDED_KINDS
+from sluice.contracts.bus.streams import AGENTS_MESSAGES, UNRECORDED_KINDS
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.ids import OperationId
+from sluice.runtime.nats.client import Msg
 from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.wire_format import stored_ns_of
 
 ORIGIN = "Sluice-Sequence"
 """The header with the sequence of the recorded message."""
 UNANSWERED_MAX = 1_000
 """Writes that are remembered until they are answered, or observed without an answer; and copies that wait."""
+
+
+NEW_S = 60.0
+"""What agents wrote longer ago than this, by clocks that may differ, was copied before this process started."""
+BUDGETED_KINDS = frozenset({"slice", "node", "inventory"})
+"""Kinds by node whose content an agent decides."""
+BUDGET_BYTES = 8 * 1024**2
+BUDGET_BYTES_PER_S = 1_000
+"""What may be copied about one node: at once, and from then on, 0.6 GB in the week that HISTORY keeps."""
+BUDGETS_MAX = 16_384
+"""Nodes with a budget of their own; beyond that those seen longest ago start afresh."""
+
+
+class Budget:
+    """How many bytes may be copied about each node."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with a full budget for every node."""
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def takes(self, node: str, size_bytes: int) -> bool:
+        """Whether so much may be copied about a node now; it counts then."""
+        now = self._clock()
+        left, at = self._left.pop(node, (BUDGET_BYTES, now))
+        left = min(BUDGET_BYTES, left + (now - at) * BUDGET_BYTES_PER_S)
+        fits = size_bytes <= left
+        self._left[node] = (left - size_bytes if fits else left, now)
+        if len(self._left) > BUDGETS_MAX:
+            self._left.popitem(last=False)
+        return fits
 
 
 @dataclass(slots=True)
@@ -45,9 +83,14 @@ class HistoryWriter:
         self._unanswered: OrderedDict[OperationId, _Unanswered] = OrderedDict()
         self._unsent: deque[tuple[str, bytes, dict[str, str]]] = deque(maxlen=UNANSWERED_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._copied = 0
+        """The latest of agents' messages that was copied, or was there at the start."""
+        self._budget = Budget()
 
     def sent(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
         """A write is about to be sent, perhaps again."""
+        if isinstance(write.message, AGENTS_MESSAGES):
+            return
         mine = self._unanswered.setdefault(write.operation, _Unanswered(data, headers))
         mine.lost = False
         if len(self._unanswered) > UNANSWERED_MAX:
@@ -56,6 +99,8 @@ class HistoryWriter:
     async def landed(self, write: Write, sequence: int, data: bytes, headers: dict[str, str]) -> None:
         """A write was accepted."""
         self._unanswered.pop(write.operation, None)
+        if isinstance(write.message, AGENTS_MESSAGES):
+            return
         await self._record(write.subject, sequence, data, headers)
 
     def refused(self, write: Write) -> None:
@@ -81,9 +126,28 @@ class HistoryWriter:
             if mine.lost:
                 self._record_soon(entry.operation, entry.subject, entry.sequence, mine)
 
+    def read_of_agent(self, entry: Entry, message: Msg) -> None:
+        """
+        An entry was read: copy it if an agent wrote it, it was not read before and is new at this process's start.
+
+        Several allocators copy the same; the server leaves out the second within two seconds.
+        """
+        stored_ns = stored_ns_of(message.reply)
+        if not stored_ns or entry.sequence <= self._copied or not isinstance(entry.message, AGENTS_MESSAGES):
+            return
+        self._copied = entry.sequence
+        if time.time_ns() - stored_ns > NEW_S * 1e9:
+            return
+        headers = {name: value for name, value in (message.headers or {}).items() if not name.startswith("Nats-")}
+        headers["Nats-Msg-Id"] = f"STATE.{entry.sequence}"
+        self._soon(entry.subject, entry.sequence, message.data, headers)
+
     def _record_soon(self, operation: OperationId, subject: str, sequence: int, mine: _Unanswered) -> None:
         del self._unanswered[operation]
-        task = asyncio.get_running_loop().create_task(self._record(subject, sequence, mine.data, mine.headers))
+        self._soon(subject, sequence, mine.data, mine.headers)
+
+    def _soon(self, subject: str, sequence: int, data: bytes, headers: dict[str, str]) -> None:
+        task = asyncio.get_running_loop().create_task(self._record(subject, sequence, data, headers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -93,7 +157,8 @@ class HistoryWriter:
             task.cancel()
 
     async def _record(self, subject: str, sequence: int, data: bytes, headers: dict[str, str]) -> None:
-        if subject.split(".", 2)[1] in UNRECORDED_KINDS:
+        kind, of = subject.split(".", 3)[1:3]
+        if kind in UNRECORDED_KINDS or (kind in BUDGETED_KINDS and not self._budget.takes(of, len(data))):
             return
         self._unsent.append((HISTORY_PREFIX + subject, data, {**headers, ORIGIN: str(sequence)}))
         while self._unsent:

@@ -9,9 +9,10 @@ import asyncio
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, aclosing
 from datetime import UTC, datetime
+from typing import Protocol
 
 from sluice.contracts.bus.codec import MessageTooLargeError
 from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
@@ -51,7 +52,6 @@ from sluice.runtime.nats.wire_format import (
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice.runtime.prometheus.runtime_metrics import POISON, SILENT
-from sluice.runtime.tracing.request_traces import RequestTraces
 
 REFRESH_S = 300.0
 """A reading is restarted after about this long, although nothing seems wrong."""
@@ -64,11 +64,28 @@ SET_ASIDE_MAX = 1_000
 """Undecodable messages that are remembered as logged."""
 
 
+class Arrivals(Protocol):
+    """Learns of each message that is read: `RequestTraces`, or a reader of times."""
+
+    @property
+    def recording(self) -> bool:
+        """Whether it needs times."""
+
+    def arrived(
+        self, subject: str, sequence: int, request: str, headers: Mapping[str, str] | None, stored_ns: int = 0
+    ) -> None:
+        """A message was read; `stored_ns`: when the broker stored it, 0 if unknown."""
+
+
 class NatsBus:
     """Last-value streams with guarded writes, on NATS JetStream."""
 
-    def __init__(self, connection: Connection, traces: RequestTraces | None, refresh_s: float) -> None:
+    def __init__(
+        self, connection: Connection, traces: Arrivals | None, refresh_s: float, *, records_agents: bool
+    ) -> None:
         """Use `connect`."""
+        self._records_agents = records_agents
+        self._agents_share = stream_management.AgentsShare(connection)
         self._connection = connection
         self._traces = traces
         self._refresh_s = refresh_s
@@ -86,19 +103,21 @@ class NatsBus:
         url: str,
         *,
         name: str,
-        traces: RequestTraces | None = None,
+        traces: Arrivals | None = None,
         credentials: CredentialSource | None = None,
         refresh_s: float = REFRESH_S,
         within_s: float | None = None,
+        records_agents: bool = False,
     ) -> "NatsBus":
         """
         Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
 
-        `traces` gets the trace context of what is read. Raises BusError for wrong credentials, an old server, or when
+        `traces` gets the trace context of what is read; with `records_agents` what is read of agents is copied to
+        HISTORY. Raises BusError for wrong credentials, an old server, or when
         the time is over.
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
-        return cls(connection, traces, refresh_s)
+        return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -202,6 +221,8 @@ class NatsBus:
             self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
         if read.entry is not None:
             self._recorder.seen(read.entry)
+            if self._records_agents:
+                self._recorder.read_of_agent(read.entry, message)
         return read
 
     def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
@@ -253,6 +274,10 @@ class NatsBus:
     async def resize_history(self, history_bytes: int) -> None:
         """Set the size limit of HISTORY. Raises BusError, TimeoutError."""
         await stream_management.resize_history(self._connection, history_bytes)
+
+    async def bound_agents(self) -> None:
+        """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
+        await self._agents_share.enforce()
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent if missing. Raises BusError where it differs."""

@@ -8,12 +8,21 @@ requested before the streams were recreated, and landed afterwards.
 """
 
 import time
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, MIB
-from sluice.contracts.bus.streams import INCARNATION_KEY, STREAMS, StreamDeclaration, consumer_config, consumer_of
+from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, MIB, state_bytes
+from sluice.contracts.bus.streams import (
+    INCARNATION_KEY,
+    SLICES_PER_NODE_MAX,
+    STREAMS,
+    StreamDeclaration,
+    consumer_config,
+    consumer_of,
+)
+from sluice.contracts.bus.subjects import node_from_token
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
@@ -28,7 +37,10 @@ from sluice.runtime.nats.wire_format import (
 )
 
 CLUSTER_REPLICAS = 3
-_NO_SHAPE = ("first_seq", "max_bytes")
+_NO_SHAPE = ("first_seq", "max_bytes", "discard")
+"""Settings of one installation, or of its age: streams of 0.2 have no bounds."""
+SUBJECTS_GROWN = 5_000
+"""So many new subjects in STATE, and each node's are counted."""
 _NOT_YET = frozenset({10005, 10008, 10023, 10074})
 """JetStream's codes for a cluster without a leader or a quorum at the moment."""
 
@@ -48,6 +60,8 @@ async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY
         wanted = declaration.config(first_sequence=first_sequence, replicas=replicas)
         if declaration.stream is Stream.HISTORY:
             wanted["max_bytes"] = history_bytes
+        elif declaration.stream is Stream.STATE:
+            wanted["max_bytes"] = state_bytes(history_bytes)
         await _ensure_stream(connection, declaration, wanted)
 
 
@@ -124,7 +138,60 @@ async def stream_problems(connection: Connection) -> list[str]:
             _refuse_older(declaration.stream, found)
         except BusError as error:
             problems.append(str(error))
+        if declaration.max_bytes > 0 >= found["config"].get("max_bytes", -1):
+            problems.append(
+                f"the stream {declaration.stream} has no size limit, so one node agent could fill the disk: an older "
+                "release made it. Start the broker with an empty disk when it suits (docs/operations.md#backup)"
+            )
     return problems
+
+
+class AgentsShare:
+    """
+    Keeps any node's agent from filling STATE: one that wrote too many slice statuses loses them all.
+
+    Nothing else is lost: its node's bookings are in BOOK, and an agent that is well publishes its statuses again.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Nothing is counted yet."""
+        self._connection = connection
+        self._counted = 0
+        """How many subjects STATE had when nodes were last counted."""
+
+    async def enforce(self) -> None:
+        """Count where STATE is half full or has grown. Raises TimeoutError, BusError."""
+        found = await _find(self._connection, f"STREAM.INFO.{Stream.STATE}", STREAM_NOT_FOUND)
+        if found is None:
+            return
+        state, limit = found["state"], found["config"].get("max_bytes", -1)
+        subjects = state.get("num_subjects", 0)
+        self._counted = min(self._counted, subjects)
+        if subjects < self._counted + SUBJECTS_GROWN and not 0 < limit < 2 * state["bytes"]:
+            return
+        self._counted = subjects
+        for node, count in (await self._slices()).items():
+            if count > SLICES_PER_NODE_MAX:
+                body = {"filter": f"sluice.slice.{node}.>"}
+                await self._connection.ask(f"STREAM.PURGE.{Stream.STATE}", body, timeout_s=REQUEST_TIMEOUT_S)
+                _log.error(
+                    "removed the slice statuses of a node: its agent wrote too many",
+                    node=node_from_token(node),
+                    statuses=count,
+                    limit=SLICES_PER_NODE_MAX,
+                )
+
+    async def _slices(self) -> Counter[str]:
+        """The number of slice statuses by node."""
+        counts: Counter[str] = Counter()
+        offset, total = 0, 1
+        while offset < total:
+            body = {"subjects_filter": "sluice.slice.>", "offset": offset}
+            page = await self._connection.ask(f"STREAM.INFO.{Stream.STATE}", body, timeout_s=REQUEST_TIMEOUT_S)
+            listed = page["state"].get("subjects") or {}
+            counts.update(subject.split(".")[2] for subject in listed)
+            offset, total = offset + len(listed), page.get("total", 0) if listed else 0
+        return counts
 
 
 async def ensure_agent(connection: Connection, node: NodeName) -> None:

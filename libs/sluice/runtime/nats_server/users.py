@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sluice.contracts.bus.nats_permissions import Permissions, of_any_agent
+from sluice.contracts.bus.subjects import HISTORY_PREFIX
 
 ACCOUNT = "SLUICE"
 """The account of the streams, and of all users without an account of their own."""
@@ -73,7 +74,7 @@ def authorization(users: Sequence[User | CertifiedUser]) -> list[str]:
     for user in users:
         if user.rights.alone:
             lines += [f'  "{user.rights.user}" {{', "    users: [", _user(user), "    ]", "    imports: ["]
-            lines += [_import(subject) for subject in user.rights.publish]
+            lines += [_import(each) for each in user.rights.publish if not each.startswith(HISTORY_PREFIX)]
             lines += [_import(DENY_ALL, API_INFO), "    ]", "  }"]
     return [*lines, "}"]
 

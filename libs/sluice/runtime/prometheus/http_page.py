@@ -3,16 +3,18 @@ Serves the metrics of this process at `/metrics` over plain HTTP, as Prometheus 
 
 prometheus-client writes the page and knows the formats; it is imported only when needed. The server is our own because
 it is smaller: it answers one GET per connection, within a time and a size, and closes it. The client library's server
-uses threads, which may not read a core. No other page exists.
+uses threads, which may not read a core. No other page exists. `Host` is checked, so that no site can read it by a name
+of its own (DNS rebinding).
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from sluice.runtime import logs
-from sluice.runtime.addresses import host_and_port, joined, listening_at
+from sluice.runtime.addresses import host_and_port, is_own_name, joined, listening_at
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.prometheus.metrics import PROCESS, Metric, MetricRegistry
 
@@ -40,7 +42,7 @@ async def serving_metrics(address: str, counts: MetricRegistry = PROCESS) -> Asy
         yield ""
         return
     host, port = _parts(address)
-    page = _Page(counts)
+    page = _Page(counts, host)
     try:
         server = await asyncio.start_server(page.answer, **listening_at(host, port), limit=ASKING_BYTES_MAX)
     except OSError as error:
@@ -67,7 +69,8 @@ def _parts(address: str) -> tuple[str, int]:
 class _Page:
     """Answers connections, up to a limit at once."""
 
-    def __init__(self, counts: MetricRegistry) -> None:
+    def __init__(self, counts: MetricRegistry, host: str) -> None:
+        self._names = (host, socket.gethostname())
         self._registry = registry_of(counts)
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -103,6 +106,12 @@ class _Page:
         path = rest.partition(" ")[0].partition("?")[0]
         if method not in {"GET", "HEAD"}:
             return _http("405 Method Not Allowed", "text/plain", b"only GET\n", "Allow: GET, HEAD")
+        hosts = [value for name, _, value in (each.partition(":") for each in headers) if name.lower() == "host"]
+        if not all(any(is_own_name(host, own) for own in self._names) for host in hosts):
+            why = (
+                b"header Host: not a name of this server; scrape it by its address, or by the name in metrics_address\n"
+            )
+            return _http("421 Misdirected Request", "text/plain", why)
         if path != PATH:
             return _http("404 Not Found", "text/plain", f"only {PATH} is here\n".encode())
         accepted = ",".join(

@@ -46,7 +46,9 @@ async def serve(service: Service[AllocatorSettings]) -> None:
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)
     async with transport.serve_health(settings.health_address, health):  # also while waiting for the broker
-        bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
+        bus = await NatsBus.connect(
+            settings.nats_url, name=service.name, traces=service.traces, credentials=who, records_agents=True
+        )
         try:
             await serve_on(bus, service, health)
         finally:
@@ -123,7 +125,7 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
 
 async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
     """
-    Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it.
+    Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it. Keep STATE open for all.
 
     Every allocator does this, active or not; declaring is idempotent.
     """
@@ -132,6 +134,7 @@ async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
         try:
             for stream in Stream:
                 await bus.incarnation(stream)
+            await bus.bound_agents()
         except TimeoutError:
             try:
                 await bus.ensure_streams(history_bytes=history_bytes)

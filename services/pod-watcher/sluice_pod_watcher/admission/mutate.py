@@ -70,9 +70,14 @@ def hide_gpus(pod: Pod) -> Iterator[Operation]:
 
 
 def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
-    """The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed."""
+    """
+    The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed.
+
+    In a pod of ours always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`.
+    """
+    ours = LABEL_MANAGED in (pod.metadata.labels or {})
     for at, container in enumerate(pod.spec.ephemeral_containers or ()):
-        if container.name in added and sees_all_gpus(pod.spec, container):
+        if container.name in added and (ours or sees_all_gpus(pod.spec, container)):
             yield from _env_edits(f"/spec/ephemeralContainers/{at}", container, None)
 
 

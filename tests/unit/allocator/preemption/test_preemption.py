@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from factories.scheduling.allocator import (
     INCARNATION,
@@ -48,6 +49,7 @@ from sluice.contracts.messages import (
     Pending,
     PodGroup,
     QuotaSet,
+    QuotaUnset,
     Revoke,
     SliceQuarantined,
     SliceReport,
@@ -102,6 +104,26 @@ def test_nobody_is_evicted_for_an_equal_or_a_lesser(bench, priority):
     run(bench, low("batch", WHOLE, priority=0))
     (pending,) = said(bench.land_all(bench.request(high("service", WHOLE, priority=priority))))
     assert isinstance(pending, Pending)
+
+
+@pytest.mark.parametrize("limited_first", [True, False])
+def test_a_priority_above_its_namespaces_ceiling_evicts_nobody_else(bench, limited_first):
+    """Any namespace could write 999999999 into an annotation, and have another team's pods evicted within seconds."""
+    ceiling = QuotaSet(namespace="red", priority_max=0)
+    run(bench, low("batch", WHOLE, priority=0))
+    greedy = high("greedy", WHOLE, priority=999_999_999, namespace="red", preempts=limited_first)
+    if limited_first:
+        bench.observe(subjects.quota("red"), ceiling)
+    (pending,) = said(bench.land_all(bench.request(greedy)))
+    assert isinstance(pending, Pending)
+    if not limited_first:
+        bench.observe(subjects.quota("red"), ceiling)
+        assert evictions(bench) == {}
+        bench.land_all(bench.request(msgspec.structs.replace(greedy, preempts=True)))
+        assert evictions(bench) == {}
+    assert how_it_stands(bench.allocator.ctx, RequestId("greedy")).turn.priority == 0
+    lifted = said(bench.land_all(bench.observe(subjects.quota("red"), QuotaUnset(namespace="red"))))
+    assert [type(each) for each in lifted if isinstance(each, Grant)] == [Grant]
 
 
 def test_nobody_is_evicted_who_did_not_say_so(bench):

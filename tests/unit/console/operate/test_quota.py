@@ -98,13 +98,14 @@ def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
         total=Amounts(gpus=4, memory_mib=65536),
         request=Amounts(gpus=1),
         guaranteed=Amounts(gpus=2),
+        priority_max=100,
     )
     fleet_state.values[subjects.quota("default").subject] = said
     fleet_state.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(compute_slices=0))
     assert [" ".join(line.split()) for line in shown(fleet_state).splitlines()] == [
-        "NAMESPACE DEVICES MEMORY COMPUTE SLICES ONE POD GUARANTEED",
-        "default 1 of 4 20096 of 65536 MiB 3 1 device 2 devices",
-        "lab 0 0 MiB 0 of 0 - -",
+        "NAMESPACE DEVICES MEMORY COMPUTE SLICES ONE POD GUARANTEED PRIORITY",
+        "default 1 of 4 20096 of 65536 MiB 3 1 device 2 devices up to 100",
+        "lab 0 0 MiB 0 of 0 - - -",
     ]
 
 
@@ -173,6 +174,16 @@ def test_what_is_no_amount_is_named(said, option):
     """Nothing is written, and the person sees which option it was."""
     with pytest.raises(QuotaError, match=option):
         quota_word("lab", None, total=said, request=SAME, guaranteed=SAME)
+
+
+def test_a_ceiling_of_priorities_is_a_number_and_stays_until_it_is_lifted():
+    """Changing another limit would let the namespace evict others again."""
+    quota = {"total": SAME, "request": SAME, "guaranteed": SAME}
+    with pytest.raises(QuotaError, match="--priority-max high: a whole number of 32 bits, or unlimited"):
+        quota_word("lab", None, **quota, priority_max="high")
+    low = quota_word("lab", None, **quota, priority_max="-5")
+    assert quota_word("lab", low, **quota).priority_max == -5
+    assert quota_word("lab", low, **quota, priority_max="unlimited").priority_max is None
 
 
 def test_more_than_may_be_had_cannot_be_guaranteed():

@@ -1,6 +1,7 @@
 """Tables for people: of a name or a number nothing is left out, however long it is and wherever it is printed."""
 
 import io
+import re
 
 from rich.console import Console
 
@@ -35,7 +36,7 @@ def test_no_long_name_hides_how_a_pod_stands():
     """In a pipe the state was a dot, and why it waits was not there at all."""
     for width in (PIPE_WIDTH, 80):
         _, row, *folded = printed(show_pods, pods(), width=width)
-        assert row.startswith(f"{NAMESPACE}/{NAME}  waiting  {NODE}  waits: ")
+        assert re.sub(r"  +", "  ", row).startswith(f"{NAMESPACE}/{NAME}  waiting  -  -  {NODE}  -  waits: ")
         assert " ".join(" ".join([row, *folded]).split()).endswith(SAYS)
 
 
@@ -48,8 +49,8 @@ def test_no_number_of_a_quota_is_cut_or_rounded():
     )  # fmt: skip
     _, row = printed(show_quotas, QuotasDocument(quotas=(quota,)))
     all_of_them = "120 devices, 1234567 MiB, 840 compute slices"
-    assert row.split("  ") == [
-        NAMESPACE, "1 of 120", "1064961 of 1234567 MiB", "6.5 of 840", "", "", all_of_them, all_of_them,
+    assert re.split(r"  +", row.strip()) == [
+        NAMESPACE, "1 of 120", "1064961 of 1234567 MiB", "6.5 of 840", all_of_them, all_of_them, "-",
     ]  # fmt: skip
 
 

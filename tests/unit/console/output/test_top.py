@@ -83,9 +83,12 @@ def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
         "NODE": make.node, "GPU": "0", "UUID": make.gpu, "MODEL": "A100-SXM4-40GB", "MEMORY (MiB)": "40960",
         "MIG": "on", "IN USE": "50%", "TAKEN BY": "default/train", "STATE": "ok", "FREE": "fits 7x1g.5gb, 1x7g.40gb",
     }  # fmt: skip
-    (pod,) = pod_rows(pods_document(fleet_state).pods)
+    fleet_state.stored_at = {
+        f"sluice.{kind}.{make.request}": at for kind, at in (("request", 100.0), ("binding", 103.0))
+    }
+    (pod,) = pod_rows(pods_document(fleet_state).pods, now_s=100.0 + 3 * 3600)
     assert dict(zip(POD_COLUMNS, pod, strict=True)) == {
-        "POD": "default/train", "STATE": "bound", "NODE": make.node, "ASKS FOR": "3g.20gb",
+        "POD": "default/train", "STATE": "bound", "AGE": "3h", "WAITED": "3s", "NODE": make.node, "ASKS FOR": "3g.20gb",
         "HAS": f"3g.20gb at 4 of {make.gpu}", "REQUEST": make.request, "ALLOCATION": make.allocation,
         "SOURCE": "folder",
     }  # fmt: skip

@@ -176,6 +176,11 @@ def test_a_container_cannot_ask_for_a_gpu_and_for_none():
         ("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins_registry"),
         ("/proc/1/root/run/other", "/proc"),
         ("/proc/self/cwd", "/proc"),
+        ("/proc", "/proc"),
+        ("/proc/thread-self", "/proc"),
+        ("/proc/7/environ", "/proc"),
+        ("/etc/sluice/credentials", "/etc/sluice"),
+        ("/etc", "/etc/sluice"),
         ("/proc/1/task/1/root", "/proc"),
     ],
 )

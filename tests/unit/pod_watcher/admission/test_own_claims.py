@@ -60,11 +60,11 @@ def test_a_request_in_other_words_gets_our_claim_beside_the_pods_own():
     assert "nvidia.com/gpu" in made["metadata"]["annotations"]["sluice.dev/request"]
 
 
-def test_containers_without_a_claim_see_no_gpu_under_a_runtime_class():
+def test_containers_of_a_pod_with_claims_see_only_those_under_a_runtime_class():
     """Their image asks NVIDIA's runtime for all devices of the node."""
     asks = pod(container(resources=USES), container("side"), resourceClaims=[CLAIM], runtimeClassName="nvidia")
     made = taken(asks, DRA)
-    assert [env_of(made, name) for name in ("main", "side")] == [{}, {"NVIDIA_VISIBLE_DEVICES": "void"}]
+    assert [env_of(made, name) for name in ("main", "side")] == [{"NVIDIA_VISIBLE_DEVICES": "void"}] * 2
 
 
 def test_marks_set_by_hand_are_refused_as_on_every_pod():

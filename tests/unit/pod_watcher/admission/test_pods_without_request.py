@@ -29,10 +29,9 @@ def test_an_image_that_asks_for_all_gpus_gets_none_without_an_ask(runtime, resou
     "fields",
     [
         {"resources": {"limits": {"nvidia.com/gpu.shared": "1"}}},
-        {"resources": {"claims": [{"name": "gpu"}]}},
         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]},
     ],
-    ids=["another device plugin", "DRA", "said already"],
+    ids=["another device plugin", "said already"],
 )
 def test_devices_of_others_are_left_alone(fields):
     """The kubelet lets a pod's own variable win over what a device plugin says."""
@@ -80,14 +79,21 @@ def test_a_pod_without_a_runtime_class_is_left_as_it_is():
     assert sent_patch(answer(pod(container(resources=ZERO)))) == []
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_container_for_debugging_sees_no_gpu_by_its_image(ours):
-    """It is put into a running pod whose runtime is NVIDIA's."""
+def test_a_claim_of_any_driver_shows_an_image_no_other_gpu():
+    """The runtime gives what an image asks for beside the claim's devices."""
+    made = pod(container(resources={"claims": [{"name": "nic"}]}), runtimeClassName="nvidia")
+    assert env_of(patched(made, sent_patch(answer(made))), "main") == VOID
+
+
+@pytest.mark.parametrize(("ours", "runtime"), [(True, "nvidia"), (False, "nvidia"), (True, None)])
+@pytest.mark.parametrize("more", [{}, {"envFrom": [{"configMapRef": {"name": "all"}}]}])
+def test_a_container_for_debugging_sees_no_gpu_by_its_image(ours, runtime, more):
+    """It is put into a running pod whose runtime is NVIDIA's, by its class or as the node's default."""
     main = container(resources=gpu(gpu="1")) if ours else container()
-    made = taken(pod(main, runtimeClassName="nvidia"))
+    made = taken(pod(main, **({"runtimeClassName": runtime} if runtime else {})))
     before = {"name": "earlier"}
     old = {**made, "spec": {**made["spec"], "ephemeralContainers": [before]}}
-    new = {**made, "spec": {**made["spec"], "ephemeralContainers": [before, {"name": "debugger"}]}}
+    new = {**made, "spec": {**made["spec"], "ephemeralContainers": [before, {"name": "debugger", **more}]}}
     response = answer(new, operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
     added = patched(new, sent_patch(response))["spec"]["ephemeralContainers"]
-    assert added == [before, {"name": "debugger", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]
+    assert added == [before, {"name": "debugger", **more, "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]

@@ -6,8 +6,10 @@ import logging
 import os
 
 import pytest
+import structlog
 
 from sluice.runtime import logs
+from sluice.runtime.log_bounds import BURST, PER_S, VALUE_MAX, RateLimit
 from sluice.runtime.tracing import request_traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -41,6 +43,27 @@ def test_each_line_says_who_and_which_run(lines):
         "service": "allocator",
         "run": "run1",
     }
+
+
+def test_what_another_process_wrote_makes_no_endless_line_nor_endless_lines(lines):
+    """One agent would fill the disks of every reader's node."""
+    read = lines()
+    now = [0.0]
+    log = logs.get("bus")
+    for processor in structlog.get_config()["processors"]:
+        if isinstance(processor, RateLimit):
+            processor._clock = lambda: now[0]
+    log.info("read", text="x" * 100_000, parts=("y" * 100_000,))
+    for at in range(1_000):
+        log.error("set aside", sequence=at)
+    log.warning("another kind")
+    now[0] = 1 / PER_S
+    log.error("set aside", sequence=1_000)
+    first, *errors, other, last = read()
+    assert max(len(first["text"]), len(first["parts"])) < VALUE_MAX + 50
+    assert first["text"].startswith("xxx")
+    assert [line["sequence"] for line in errors] == list(range(BURST))
+    assert (other["event"], last["sequence"], last["left_out"]) == ("another kind", 1_000, 1_000 - BURST)
 
 
 def test_a_line_inside_a_span_can_be_found_from_its_trace(lines):

@@ -148,7 +148,7 @@ def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
     found = limited or find_place(ctx.cluster, asking)
     if not isinstance(found, Place):
         at_limit = limited is not None
-        priority = ask.priority if ask.priority is not None else pod.priority
+        priority = ctx.priority_of(pod.namespace, ask.priority if ask.priority is not None else pod.priority)
         may_evict = pod.preempts and ask.group is None
         displacing = find_victims(ctx, None, asking, priority, at_limit=at_limit) if may_evict else None
         if displacing is None:
@@ -205,7 +205,8 @@ class QueuePosition:
 
 def _turn(ctx: SchedulerContext, asked: AllocationRequested, request: RequestId) -> QueuePosition:
     """The position of a waiting request, or of the leader that waits for its group."""
-    return QueuePosition(asked.priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
+    priority = ctx.priority_of(asked.namespace, asked.priority)
+    return QueuePosition(priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,7 @@ def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
         request=request,
         name=asked.name,
         size=asked.group.size,
-        priority=asked.priority,
+        priority=ctx.priority_of(asked.namespace, asked.priority),
         sequence=ctx.facts.came_at(request),
         started=isinstance(binding, Bound) or asked.held is not None,
         placed=placed,

@@ -85,7 +85,7 @@ def turn_of(ctx: GangContext, request: RequestId, asked: AllocationRequested) ->
     key = ctx.gangs.member_of.get(request)
     party = ctx.gangs.of[key].party_of.get(request) if key is not None else None
     if party is None or ctx.gangs.stand_of(request) is GangStatus.ALONE:
-        return -asked.priority, ctx.facts.came_at(request)
+        return -ctx.priority_of(asked.namespace, asked.priority), ctx.facts.came_at(request)
     return party.turn
 
 

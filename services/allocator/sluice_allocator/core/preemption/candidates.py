@@ -180,7 +180,7 @@ def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEn
         return None
     if is_promise(ctx, entry) or ctx.facts.promises.get(allocation) or allocation in ctx.sparing.taken:
         return None
-    return None if ctx.sparing.is_spared(request, ctx.now) else asked.priority
+    return None if ctx.sparing.is_spared(request, ctx.now) else ctx.priority_of(asked.namespace, asked.priority)
 
 
 def _is_evicted(ctx: PreemptionContext, allocation: AllocationId) -> bool:
@@ -218,7 +218,7 @@ def look_at_victims_of(ctx: PreemptionContext, request: RequestId) -> None:
 
 
 def look_at_guarantee(ctx: PreemptionContext, namespace: str) -> None:
-    """A namespace's guarantee may have changed: look at its evictable pods and at those that are going."""
+    """A namespace's guarantee or ceiling may have changed: look at its evictable pods and at those that are going."""
     ctx.sparing.look |= {victim.allocation: None for victim in ctx.cluster.index.victims.of(namespace)}
     ctx.sparing.look |= dict.fromkeys(
         ctx.cluster.namespace_usage.opened(namespace)

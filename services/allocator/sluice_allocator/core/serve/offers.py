@@ -396,7 +396,8 @@ def _evict_for(
     if not asked.preempts or asked.group is not None or standing_promise(ctx, request) is not None:
         return False  # members of a group are granted together or not at all; a reservation is waited for
     avoid = not_from_others(ctx, request)
-    found = find_victims(ctx, request, place_request_of(asked), asked.priority, avoid, at_limit=at_limit)
+    priority = ctx.priority_of(asked.namespace, asked.priority)
+    found = find_victims(ctx, request, place_request_of(asked), priority, avoid, at_limit=at_limit)
     if found is None:
         return False
     ctx.queue.remove(request)

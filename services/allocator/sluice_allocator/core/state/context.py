@@ -196,6 +196,11 @@ class Context:
         self.end_assuming(booking)
         self.changed_nodes[booking.node] = None
 
+    def priority_of(self, namespace: str, asked: int) -> int:
+        """The priority that a request of a namespace counts with: what it asks for, up to its namespace's ceiling."""
+        quota = self.facts.quotas.get(namespace)
+        return asked if quota is None or quota.priority_max is None else min(asked, quota.priority_max)
+
     def end_assuming(self, booking: Booking) -> None:
         """A grant is settled: the ledger decides from now on."""
         self.assumed.pop(booking.allocation, None)

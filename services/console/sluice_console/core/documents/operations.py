@@ -30,6 +30,8 @@ class QuotaDocument(Document, frozen=True, kw_only=True):
     """Limits of one pod."""
     guaranteed: AmountsDocument
     """Never taken by other namespaces' preemption."""
+    priority_max: int | None = None
+    """The highest priority that counts; null is no ceiling."""
 
 
 class QuotasDocument(Document, frozen=True, kw_only=True):

@@ -22,6 +22,10 @@ class PodDocument(Document, frozen=True, kw_only=True):
     message: str
     """The state in one sentence."""
     revision: int
+    asked_at: str = ""
+    """Since when the bus has its request (UTC, ISO 8601); empty if unknown."""
+    bound_at: str = ""
+    """Since when it is bound; empty if it is not, or its binding was changed since."""
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     reasons: tuple[ReasonCount, ...] = ()

@@ -1,6 +1,6 @@
 """The last values of a running system, with lookups. Interprets nothing; the other modules of this package do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,6 +19,8 @@ class FleetState:
     incarnation: str = ""
     unread: dict[str, str] = field(default_factory=dict)
     """Undecodable messages by subject, with the reason."""
+    stored_at: Mapping[str, float] = field(default_factory=dict)
+    """When each value was stored, in unix seconds, where that was asked for."""
 
     def of(self, kind: str, type_: type[M]) -> Iterator[tuple[tuple[str, ...], M]]:
         """Every value of one noun and type with its key, ordered by subject."""

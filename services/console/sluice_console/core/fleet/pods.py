@@ -1,7 +1,12 @@
 """Every request and its state, as one word and as one sentence."""
 
+from datetime import UTC, datetime
+
 import msgspec
 
+from sluice.contracts.bus import subjects
+from sluice.contracts.bus.subjects import Address
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Booking,
@@ -58,6 +63,7 @@ def _requested(fleet_state: FleetState, request: str, asked: AllocationRequested
         revision=asked.revision,
         claims=asked.claims,
     )
+    pod = msgspec.structs.replace(pod, asked_at=_time(fleet_state, subjects.request(RequestId(request))))
     refused = fleet_state.at("binding", Refused, request)
     if refused is not None and refused.request_revision >= asked.revision:
         return _with_refused(pod, refused)
@@ -86,6 +92,7 @@ def _with_bound(fleet_state: FleetState, pod: PodDocument, bound: Bound) -> PodD
     return msgspec.structs.replace(
         pod,
         state="bound",
+        bound_at=_time(fleet_state, subjects.binding(bound.request)) if bound.revision == 1 else "",
         message=f"{_has_text(pod, bound, order)}{trouble}",
         node=bound.node,
         allocation=bound.allocation,
@@ -94,6 +101,11 @@ def _with_bound(fleet_state: FleetState, pod: PodDocument, bound: Bound) -> PodD
         containers=bound.containers,
         warnings=bound.warnings,
     )
+
+
+def _time(fleet_state: FleetState, address: Address) -> str:
+    at = fleet_state.stored_at.get(address.subject)
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at is not None else ""
 
 
 def _has_text(pod: PodDocument, bound: Bound, order: Grant | Revoke | None) -> str:

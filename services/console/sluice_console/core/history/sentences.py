@@ -153,6 +153,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
                 _amounts("may use at most ", message.total),
                 _amounts("at most ", message.request, " in one pod"),
                 _amounts("is guaranteed ", message.guaranteed),
+                f"counts with a priority of at most {message.priority_max}" if message.priority_max is not None else "",
             )
             return ("; ".join(part for part in parts if part) or "has no limits") + _by(message.source)
         case QuotaUnset():

@@ -23,7 +23,13 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceMessage,
 )
-from sluice.contracts.quotas.amounts import guarantee_above_total, invalid_namespace_reason, parse_limit
+from sluice.contracts.quotas.amounts import (
+    PRIORITY_MAX,
+    guarantee_above_total,
+    invalid_namespace_reason,
+    parse_limit,
+    parse_priority_max,
+)
 from sluice.contracts.quotas.usage import NOTHING, PERMILLE, Usage, usage_of_device
 from sluice.contracts.resize import counted_booking
 from sluice.mig.model import GpuModel
@@ -63,6 +69,7 @@ def _quota(namespace: str, used: Usage, said: QuotaSet | None) -> QuotaDocument:
         total=_amounts(limits.total),
         request=_amounts(limits.request),
         guaranteed=_amounts(limits.guaranteed),
+        priority_max=limits.priority_max,
     )
 
 
@@ -155,6 +162,7 @@ def quota_word(
     total: QuotaChange,
     request: QuotaChange,
     guaranteed: QuotaChange,
+    priority_max: str | None = None,
     take_over: bool = False,
 ) -> QuotaSet:
     """
@@ -170,6 +178,7 @@ def quota_word(
         total=total.amounts(known.total, ""),
         request=request.amounts(known.request, "pod-"),
         guaranteed=guaranteed.amounts(known.guaranteed, "guaranteed-"),
+        priority_max=known.priority_max if priority_max is None else _ceiling(priority_max),
         source=BY_HAND,
     )
     beyond = guarantee_above_total(word.total, word.guaranteed)
@@ -191,6 +200,13 @@ def _not_of_a_file(before: AnyMessage | None, *, take_over: bool) -> None:
         raise QuotaError(why)
 
 
+def _ceiling(text: str) -> int | None:
+    limit = parse_priority_max(text)
+    if isinstance(limit, NotANumber):
+        raise QuotaError(f"--{PRIORITY_MAX} {text}: {limit.why}")
+    return limit
+
+
 def _amount(option: str, dimension: str, text: str | None, before: int | None) -> int | None:
     if text is None:
         return before
@@ -204,7 +220,7 @@ def _amount(option: str, dimension: str, text: str | None, before: int | None) -
 
 
 def quota_cells(quota: QuotaDocument) -> tuple[str, ...]:
-    """The cells of `sluice quota list`: devices, memory, compute slices, one pod's limits, guarantees."""
+    """The cells of `sluice quota list`: devices, memory, compute slices, one pod's limits, guarantees, priority."""
     used, most = quota.used, quota.total
     return (
         _of(used.gpus, most.gpus),
@@ -212,6 +228,7 @@ def quota_cells(quota: QuotaDocument) -> tuple[str, ...]:
         _of(used.compute_slices, most.compute_slices),
         _all(quota.request),
         _all(quota.guaranteed),
+        "-" if quota.priority_max is None else f"up to {quota.priority_max}",
     )
 
 

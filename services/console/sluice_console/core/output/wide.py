@@ -1,6 +1,8 @@
 """Columns and cells of `-o wide`: one line per item with everything that fits into a line, for grep, cut and awk."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.request_syntax import claims_text
@@ -10,7 +12,7 @@ from sluice_console.core.output.gpu_picture import fits_text
 from sluice_console.core.output.sanitize import sanitize
 
 GPU_COLUMNS = ("NODE", "GPU", "UUID", "MODEL", "MEMORY (MiB)", "MIG", "IN USE", "TAKEN BY", "STATE", "FREE")
-POD_COLUMNS = ("POD", "STATE", "NODE", "ASKS FOR", "HAS", "REQUEST", "ALLOCATION", "SOURCE")
+POD_COLUMNS = ("POD", "STATE", "AGE", "WAITED", "NODE", "ASKS FOR", "HAS", "REQUEST", "ALLOCATION", "SOURCE")
 MEMORY_NOT_KNOWN = "not known"
 """For a GPU whose driver does not report it; 0 would be added up."""
 USE = "USE"
@@ -63,12 +65,13 @@ def _states(gpu: GpuDocument) -> Iterable[str]:
         yield "quarantined"
 
 
-def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None) -> list[Row]:
-    """Every request; with `use` a last column (`USE`) has each one's usage, by request."""
+def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None, *, now_s: float = 0.0) -> list[Row]:
+    """Every request at `now_s` (unix); with `use` a last column (`USE`) has each one's usage, by request."""
     return [
         (
             pod_name(pod),
             pod.state,
+            *ages(pod, now_s),
             pod.node or "-",
             claims_text(pod.claims) if pod.claims else "-",
             ", ".join(_device(device) for device in pod.devices) or "-",
@@ -79,6 +82,35 @@ def pod_rows(pods: Iterable[PodDocument], use: Mapping[str, str] | None = None) 
         )
         for pod in pods
     ]
+
+
+def ages(pod: PodDocument, now_s: float) -> tuple[str, str]:
+    """Since when the pod asks, and how long it has waited, or waited until it was bound; `-` where unknown."""
+    asked, bound = (datetime.fromisoformat(at).timestamp() if at else None for at in (pod.asked_at, pod.bound_at))
+    if asked is None:
+        return "-", "-"
+    until = bound if bound is not None else now_s if pod.state in {"requested", "waiting", "making"} else None
+    return span_text(now_s - asked), "-" if until is None else span_text(until - asked)
+
+
+def span_text(seconds: float) -> str:
+    """As `kubectl get` shows an age: one unit, rounded down."""
+    whole = max(0, int(seconds))
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def slices_text(pod: PodDocument) -> str:
+    """What is booked for a pod, in short: profiles, and sizes of shares; `-` for nothing."""
+    counts = Counter(_slice(device) for device in pod.devices)
+    return ", ".join(f"{count} x {what}" if count > 1 else what for what, count in counts.items()) or "-"
+
+
+def _slice(device: DeviceGrant) -> str:
+    what = device.profile or "whole GPU"
+    return what if device.share is None else f"{device.share.memory_mib} MiB of {what}"
 
 
 def pod_name(pod: PodDocument) -> str:

@@ -17,6 +17,7 @@ Output = Annotated[
 ]
 SECONDS_MAX = 100 * 365 * 86400
 """A century: earlier dates cannot be represented, and no history is kept that long."""
+OfNode = Annotated[str, Parameter(name="--node", help="Only what is on this node.")]
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
 
 
@@ -33,11 +34,18 @@ def add_to(app: App) -> None:
     app.command(events_command, name="events")
 
 
-def gpus_command(*, server: Server = None, json: AsJson = False, output: Output = None, watch: Watch = False) -> int:
+def gpus_command(
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    output: Output = None,
+    watch: Watch = False,
+    node: OfNode = "",
+) -> int:
     """Show every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
     from sluice_console.shell.inspect.views import FleetView
 
-    return _look(FleetView("gpus"), server, json=json, output=output, watch=watch)
+    return _look(FleetView("gpus", node=node), server, json=json, output=output, watch=watch)
 
 
 def nodes_command(
@@ -47,11 +55,12 @@ def nodes_command(
     output: Output = None,
     watch: Watch = False,
     idle: Annotated[bool, Parameter(negative="", help="Only idle nodes.")] = False,
+    node: OfNode = "",
 ) -> int:
     """Show every node in a line: its state, what is free, and since when it is idle."""
     from sluice_console.shell.inspect.views import FleetView
 
-    return _look(FleetView("nodes", idle_only=idle), server, json=json, output=output, watch=watch)
+    return _look(FleetView("nodes", idle_only=idle, node=node), server, json=json, output=output, watch=watch)
 
 
 def pods_command(
@@ -61,11 +70,20 @@ def pods_command(
     output: Output = None,
     watch: Watch = False,
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Include ended pods.")] = False,
+    namespace: Annotated[str, Parameter(name=["--namespace", "-n"], help="Only pods of this namespace.")] = "",
+    all_namespaces: Annotated[
+        bool, Parameter(name=["--all-namespaces", "-A"], negative="", help="Pods of all namespaces, as without -n.")
+    ] = False,
+    node: OfNode = "",
+    waiting: Annotated[bool, Parameter(negative="", help="Only pods without a slice yet.")] = False,
 ) -> int:
     """Show every pod that requested slices, and its state."""
     from sluice_console.shell.inspect.views import FleetView
 
-    return _look(FleetView("pods", with_ended=all_), server, json=json, output=output, watch=watch)
+    looked = FleetView(
+        "pods", with_ended=all_, namespace="" if all_namespaces else namespace, node=node, waiting_only=waiting
+    )
+    return _look(looked, server, json=json, output=output, watch=watch)
 
 
 def top_command(*, server: Server = None) -> int:

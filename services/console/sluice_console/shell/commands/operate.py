@@ -70,6 +70,7 @@ def quota_set_command(
     guaranteed_gpus: Annotated[str | None, Parameter(help="Guaranteed: not preempted for other namespaces.")] = None,
     guaranteed_memory: Annotated[str | None, Parameter(help="Likewise.")] = None,
     guaranteed_compute_slices: Annotated[str | None, Parameter(help="Likewise.")] = None,
+    priority_max: Annotated[str | None, Parameter(help="A higher priority of its pods counts as this one.")] = None,
     take_over: TakeOver = False,
     server: Server = None,
 ) -> int:
@@ -92,6 +93,7 @@ def quota_set_command(
             total=total,
             request=request,
             guaranteed=guaranteed,
+            priority_max=priority_max,
             run=_run_id(),
             take_over=take_over,
         )

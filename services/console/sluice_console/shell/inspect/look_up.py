@@ -1,6 +1,7 @@
 """`gpus`, `pods`, `explain`, `events`: read the bus once (or follow it) and print."""
 
 import sys
+from dataclasses import replace
 from pathlib import PurePath
 
 import msgspec
@@ -19,7 +20,7 @@ from sluice_console.core.output.sanitize import sanitize
 from sluice_console.core.simulate.answers import standing
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.views import FleetView
-from sluice_console.shell.live.connect import connected, user_of_the_bus
+from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
 from sluice_console.shell.live.live_fleet import read_fleet_state
 from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs, print_document
 from sluice_console.shell.output.printer import console, say, short_time, show_story
@@ -30,9 +31,10 @@ STANDING_WITHIN_S = 2.0
 
 
 async def fleet_state_at(url: str) -> FleetState:
-    """The last values at one server. Raises BusError, NotAnsweringError."""
-    async with connected(url) as bus:
-        return await read_fleet_state(bus)
+    """The last values at one server, with their times. Raises BusError, NotAnsweringError."""
+    times = StoredTimes()
+    async with connected(url, times=times) as bus:
+        return replace(await read_fleet_state(bus), stored_at=times.at)
 
 
 async def look(url: str, looked: FleetView, form: OutputFormat) -> int:

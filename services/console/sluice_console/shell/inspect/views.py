@@ -1,8 +1,10 @@
 """Views of the fleet: GPUs, pods and nodes, each as a document and as text."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -25,6 +27,8 @@ from sluice_console.core.output.wide import (
 from sluice_console.shell.inspect.nodes import show_nodes
 from sluice_console.shell.output.printer import show_gpus, show_pods
 
+_NO_POD, _NO_SUCH_POD = "no pod asks for a slice", "no such pod asks for a slice"
+
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
@@ -35,14 +39,40 @@ class FleetView:
     """Pods: include ended ones."""
     idle_only: bool = False
     """Nodes: idle ones only."""
+    namespace: str = ""
+    """Pods: of this namespace only."""
+    node: str = ""
+    """Only what is on this node."""
+    waiting_only: bool = False
+    """Pods: those without a slice yet."""
 
     def document(self, fleet_state: FleetState, since: dict[str, str]) -> Document:
         """The document. `since`: since when idle nodes are idle."""
         if self.view == "gpus":
-            return gpus_document(fleet_state)
+            return self._of_gpus(gpus_document(fleet_state))
         if self.view == "pods":
-            return pods_document(fleet_state, with_ended=self.with_ended)
-        return nodes_document(fleet_state, since, idle_only=self.idle_only)
+            return self._of_pods(pods_document(fleet_state, with_ended=self.with_ended))
+        found = nodes_document(fleet_state, since, idle_only=self.idle_only)
+        return replace(found, nodes=tuple(each for each in found.nodes if self.node in {"", each.node}))
+
+    def _of_gpus(self, found: GpusDocument) -> GpusDocument:
+        gpus = tuple(each for each in found.gpus if self.node in {"", each.node})
+        return replace(found, gpus=gpus, nodes=tuple(each for each in found.nodes if self.node in {"", each.node}))
+
+    def _of_pods(self, found: PodsDocument) -> PodsDocument:
+        pods = tuple(
+            each
+            for each in found.pods
+            if self.namespace in {"", each.namespace}
+            and self.node in {"", each.node}
+            and not (self.waiting_only and each.state not in {"requested", "waiting", "making"})
+        )
+        return replace(found, pods=pods)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it leaves something out."""
+        return bool(self.namespace or self.node or self.waiting_only)
 
     def show(
         self,
@@ -61,9 +91,9 @@ class FleetView:
                 show_gpus(out, document)
             case PodsDocument() if wide:
                 columns = POD_COLUMNS if use is None else (*POD_COLUMNS, USE)
-                out.print(Text(columns_text(columns, pod_rows(document.pods, use))))
+                out.print(Text(columns_text(columns, pod_rows(document.pods, use, now_s=time.time()))))
             case PodsDocument():
-                show_pods(out, document)
+                show_pods(out, document, none=_NO_SUCH_POD if self.is_part else _NO_POD)
             case NodesDocument() if wide:
                 rows = node_rows(document.nodes, gpus_document(fleet_state).nodes)
                 out.print(Text(columns_text(NODE_COLUMNS, rows)))

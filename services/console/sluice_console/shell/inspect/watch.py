@@ -13,7 +13,7 @@ from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.shell.inspect.nodes import IdleSince
 from sluice_console.shell.inspect.top import Since, top_on
 from sluice_console.shell.inspect.views import FleetView
-from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.connect import StoredTimes, connected
 from sluice_console.shell.live.live_fleet import READ_TIMEOUT_S, LiveFleet, following
 from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs
 from sluice_console.shell.output.printer import console, say
@@ -29,11 +29,12 @@ Ask = Callable[[FleetState], Awaitable[tuple[dict[str, str], list[str]]]]
 
 async def watch(url: str, looked: FleetView, form: OutputFormat) -> int:
     """Show it until interrupted. Raises BusError, NotAnsweringError."""
-    async with connected(url) as bus:
+    times = StoredTimes()
+    async with connected(url, times=times) as bus:
         if form == "text" and sys.stdin.isatty() and sys.stdout.isatty():
             await top_on(bus, Terminal(sys.stdin.fileno(), sys.stdout.fileno()), IdleSince(url).of, looked)
         else:
-            await watch_on(bus, looked, form, IdleSince(url).of, _asking(looked, form))
+            await watch_on(bus, looked, form, IdleSince(url).of, _asking(looked, form), times=times)
     return 0
 
 
@@ -45,7 +46,15 @@ def _asking(looked: FleetView, form: OutputFormat) -> Ask | None:
     return use_by_request
 
 
-async def watch_on(bus: Bus, looked: FleetView, form: OutputFormat, since: Since, ask: Ask | None = None) -> NoReturn:
+async def watch_on(
+    bus: Bus,
+    looked: FleetView,
+    form: OutputFormat,
+    since: Since,
+    ask: Ask | None = None,
+    *,
+    times: StoredTimes | None = None,
+) -> NoReturn:
     """Print a bus, block by block; with `ask` also when usage changes."""
     changed = asyncio.Event()
     shown: tuple[Document, dict[str, str] | None] | None = None
@@ -53,6 +62,8 @@ async def watch_on(bus: Bus, looked: FleetView, form: OutputFormat, since: Since
         await live.until(
             lambda fleet_state: fleet_state, within_s=READ_TIMEOUT_S, what="the bus to show its last values"
         )
+        if times is not None:
+            live.fleet_state.stored_at = times.at
         async with _using(live, ask, changed) as use:
             while True:
                 changed.clear()

@@ -1,6 +1,6 @@
 """The console's connection to the bus: with a time limit, unlike a service's."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from sluice.runtime.bus import BusError
@@ -29,16 +29,35 @@ def user_of_the_bus() -> CredentialSource | None:
         raise BusError(str(error)) from error
 
 
+class StoredTimes:
+    """When the values that were read were stored, in unix seconds by the broker's clock, by subject."""
+
+    recording = True
+
+    def __init__(self) -> None:
+        """Nothing was read."""
+        self.at: dict[str, float] = {}
+
+    def arrived(
+        self, subject: str, _sequence: int, _request: str, _headers: Mapping[str, str] | None, stored_ns: int = 0
+    ) -> None:
+        """A value was read."""
+        if stored_ns:
+            self.at[subject] = stored_ns / 1e9
+
+
 @asynccontextmanager
-async def connected(url: str, *, within_s: float | None = CONNECT_WITHIN_S) -> AsyncIterator[NatsBus]:
+async def connected(
+    url: str, *, within_s: float | None = CONNECT_WITHIN_S, times: StoredTimes | None = None
+) -> AsyncIterator[NatsBus]:
     """
     A bus during the context, configured by the environment. Raises BusError if no server answers in time.
 
-    `within_s` None waits without limit.
+    `within_s` None waits without limit. `times` gets those of what is read.
     """
     who = user_of_the_bus()
     try:
-        bus = await NatsBus.connect(url, name="console", credentials=who, within_s=within_s)
+        bus = await NatsBus.connect(url, name="console", credentials=who, within_s=within_s, traces=times)
     except OSError as error:
         raise BusError(f"no NATS server answers at {url}") from error
     try:

@@ -39,16 +39,18 @@ async def set_quota(
     total: QuotaChange,
     request: QuotaChange,
     guaranteed: QuotaChange,
+    priority_max: str | None = None,
     run: RunId,
     take_over: bool = False,
 ) -> int:
     """`sluice quota set`: change the named limits. With `take_over` also those set by a limits file."""
-    if total == request == guaranteed == QuotaChange():
+    if total == request == guaranteed == QuotaChange() and priority_max is None:
         sys.stderr.write("sluice quota set: name at least one limit, --gpus 4 for instance\n")
         return EXIT_USAGE
 
     def word_after(last: AnyMessage | None) -> QuotaSet:
-        return quota_word(namespace, last, total=total, request=request, guaranteed=guaranteed, take_over=take_over)
+        changes = {"total": total, "request": request, "guaranteed": guaranteed}
+        return quota_word(namespace, last, **changes, priority_max=priority_max, take_over=take_over)
 
     try:
         check_namespace(namespace)

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -20,6 +21,7 @@ from sluice_console.core.fleet.pods import variables_text
 from sluice_console.core.operate.quotas import quota_cells
 from sluice_console.core.output.gpu_picture import Line, compact_picture, picture
 from sluice_console.core.output.sanitize import sanitize
+from sluice_console.core.output.wide import ages, slices_text
 from sluice_console.core.simulate.answers import out_lines, proposal_lines, reason_text, simulated_lines
 
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
@@ -85,11 +87,12 @@ def _style(kind: str) -> str:
     return {"title": "bold", "free": "dim", "warn": "bold red"}.get(kind, "")
 
 
-def show_pods(out: Console, document: PodsDocument) -> None:
+def show_pods(out: Console, document: PodsDocument, *, none: str = "no pod asks for a slice") -> None:
     """One row per request."""
     if not document.pods:
-        out.print("no pod asks for a slice")
+        out.print(none)
         return
+    now_s = time.time()
     rows = []
     for pod in document.pods:
         name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
@@ -97,8 +100,8 @@ def show_pods(out: Console, document: PodsDocument) -> None:
         what = said(pod.message)
         for warning in pod.warnings:
             what.append(f"\nwarning: {sanitize(warning)}", style="yellow")
-        rows.append((said(name), state, said(pod.node), what))
-    show_table(out, ("POD", "STATE", "NODE", "WHAT"), rows, fold_last=True)
+        rows.append((said(name), state, *map(said, (*ages(pod, now_s), pod.node, slices_text(pod))), what))
+    show_table(out, ("POD", "STATE", "AGE", "WAITED", "NODE", "SLICE", "WHAT"), rows, fold_last=True)
 
 
 def show_story(out: Console, story: StoryDocument) -> None:
@@ -141,7 +144,7 @@ def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = 
         none = "no namespace has limits or devices"
         out.print(said(none if namespace is None else f"namespace {namespace} has no limits and no devices"))
         return
-    columns = ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED")
+    columns = ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED", "PRIORITY")
     rows = [(quota.namespace, *quota_cells(quota)) for quota in document.quotas]
     show_table(out, columns, [tuple(map(said, row)) for row in rows])
 

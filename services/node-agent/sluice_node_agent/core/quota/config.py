@@ -26,6 +26,8 @@ class QuotaConfig:
     """The largest debt: a process that hung for an hour is not kept out for hours."""
     debt_wait_us: int = 2_000_000
     """The longest that a tenant in debt is kept from starting beside a stalled token."""
+    patience_us: int = 500_000
+    """The shortest wait for an answer before a client fails open: long beside any answer, so no tenant gains by it."""
     connections_max: int = 64
     """Per tenant: more than a pod has CUDA processes (an MPS server takes 48 to 60)."""
 

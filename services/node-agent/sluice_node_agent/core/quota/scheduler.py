@@ -161,8 +161,9 @@ class TokenScheduler:
             yield Disconnect(connection, f"it says {type(message).__name__} before hello")
             return
         match message:
-            case Hello():  # repeated by a process that waits long
+            case Hello(fail_opens=fail_opens):  # repeated by a process that waits long
                 tenant.connections[connection] = True
+                tenant.usage.fail_opens += fail_opens
                 tenant.usage.hellos += not greeted
                 yield Send(connection, tenant.quota(self._epoch, is_news=False))
             case Ask():

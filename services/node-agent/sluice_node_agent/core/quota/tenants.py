@@ -52,6 +52,8 @@ class TokenUsage:
     stalls: int = 0
     """Tokens that were not returned, so that others ran beside them."""
     hellos: int = 0
+    fail_opens: int = 0
+    """How often its processes went on without an answer of the scheduler, as they tell."""
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +162,7 @@ class Tenant:
         """The WELCOME or CHANGED for its processes."""
         config = self.config
         told = (config.window_us, config.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
-        return Quota(*told, is_news=is_news)
+        return Quota(*told, config.patience_us, is_news=is_news)
 
     # -- what it used -----------------------------------------------------------------------------------------------
 

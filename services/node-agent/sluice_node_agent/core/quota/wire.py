@@ -14,10 +14,10 @@ VERSION = 1
 PACKET_BYTES = 64
 
 _HEAD = struct.Struct("<IHHQ")
-_HELLO = struct.Struct("<III16s")
+_HELLO = struct.Struct("<III16sI")
 _ASK = struct.Struct("<QQ")
 _GIVE_BACK = struct.Struct("<QQ")
-_QUOTA = struct.Struct("<QQIIQQ")
+_QUOTA = struct.Struct("<QQIIQQQ")
 _GRANT = struct.Struct("<QQQ")
 _STOP = struct.Struct("<Q")
 _REFUSED = struct.Struct("<I")
@@ -49,6 +49,8 @@ class Hello:
     """major << 16 | minor << 8 | patch"""
     device_uuid: bytes
     """16 bytes, or zeros while it is not known."""
+    fail_opens: int = 0
+    """How often it went on without a scheduler, since the last HELLO that told so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Quota:
     """0 for no limit here."""
     epoch: int
     """Differs after each start of the scheduler."""
+    patience_us: int
+    """A client waits at least so long before it goes on without a scheduler."""
     is_news: bool = False
     """Whether it is CHANGED."""
 
@@ -142,10 +146,10 @@ def read(packet: bytes) -> FromClient:
         return Ask(sequence, *values)
     if kind == _GIVE_BACK_KIND:
         return GiveBack(*values)
-    pid, flags, library_version, uuid = values
+    pid, flags, library_version, uuid, fail_opens = values
     if flags & ~FAIL_CLOSED:
         raise WireError(f"flags are {flags:#x}; only bit 0 (fail closed) has a meaning")
-    return Hello(pid, bool(flags & FAIL_CLOSED), library_version, uuid)
+    return Hello(pid, bool(flags & FAIL_CLOSED), library_version, uuid, fail_opens)
 
 
 def written(message: ToClient, sequence: int) -> bytes:
@@ -160,6 +164,7 @@ def written(message: ToClient, sequence: int) -> bytes:
                 message.limit_ppm,
                 message.memory_bytes,
                 message.epoch,
+                message.patience_us,
             )
         case Grant():
             kind, body = _GRANT_KIND, _GRANT.pack(message.token, message.length_us, message.in_answer_to)

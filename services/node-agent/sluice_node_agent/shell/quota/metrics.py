@@ -35,6 +35,12 @@ STALLS = Metric(
     "Tokens that were never returned, so that others continued beside them.",
     _OF_TENANT,
 )
+FAIL_OPENS = Metric(
+    "sluice_quota_fail_opens_total",
+    "counter",
+    "How often a tenant's processes launched without tokens because no scheduler answered.",
+    _OF_TENANT,
+)
 PROCESSES = Metric(
     "sluice_quota_processes", "gauge", "Processes of a tenant registered with the token scheduler.", _OF_TENANT
 )
@@ -65,4 +71,5 @@ class QuotaMetrics:
             yield Sample(WAITED, used.waited_us * _US, labels)
             yield Sample(OVERRUN, used.overrun_us * _US, labels)
             yield Sample(STALLS, used.stalls, labels)
+            yield Sample(FAIL_OPENS, used.fail_opens, labels)
             yield Sample(PROCESSES, len(used.greeted_pids), labels)

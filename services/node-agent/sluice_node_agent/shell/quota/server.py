@@ -54,6 +54,7 @@ class TenantUsage:
     late: int
     stalls: int
     hellos: int
+    fail_opens: int
     connections: int
     greeted_pids: tuple[int, ...]
     """The connected processes that sent HELLO, by pid in our namespace; 0 for one that is not visible."""
@@ -230,6 +231,7 @@ def _shown(counted: TokenUsage, connections: int, pids: Iterable[int]) -> Tenant
         late=counted.late,
         stalls=counted.stalls,
         hellos=counted.hellos,
+        fail_opens=counted.fail_opens,
         connections=connections,
         greeted_pids=tuple(pids),
     )

@@ -28,6 +28,7 @@ def test_a_file_says_what_the_commands_say():
         pod-gpus = 0
         pod-memory = 20480
         guaranteed-gpus = "4"
+        priority-max = -10
         [nodes."gpu-1.example"]
         cordon = true
         why = "its fan"
@@ -42,6 +43,7 @@ def test_a_file_says_what_the_commands_say():
             total=Amounts(gpus=8, memory_mib=163840),
             request=Amounts(gpus=0, memory_mib=20480),
             guaranteed=Amounts(gpus=4),
+            priority_max=-10,
             source=SOURCE,
         ),
         subjects.cordon(node): Cordoned(node=node, why="its fan", source=SOURCE),

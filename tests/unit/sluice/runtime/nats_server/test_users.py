@@ -31,7 +31,8 @@ def test_a_password_is_not_in_what_is_shown_of_a_user():
 
 def test_what_agents_may_say_is_offered_to_their_accounts():
     """The server refuses an import without its export: no broker would start."""
-    for own, offered in zip(permissions_of(Role.NODE_AGENT, NODE).publish, of_any_agent(), strict=True):
+    reaching = [each for each in permissions_of(Role.NODE_AGENT, NODE).publish if not each.startswith("hist.")]
+    for own, offered in zip(reaching, of_any_agent(), strict=True):
         assert own.replace("agent_gpu-1_example", "*").replace("gpu-1_example", "*") == offered
 
 

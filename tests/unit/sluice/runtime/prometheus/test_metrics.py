@@ -106,6 +106,14 @@ async def test_a_scraper_with_an_invalid_version_gets_the_page(kind):
         (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
         (b"\r\n\r\n", "405"),
         (b"GET /metrics?name=x HTTP/1.0\r\n\r\n", "200"),
+        *(
+            (f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode(), "200")
+            for host in ("10.0.0.1:9090", "[fd00::1]:9090", "localhost", "a.sluice-system.svc", "x.cluster.local:1")
+        ),
+        *(
+            (f"GET /metrics HTTP/1.1\r\n{hosts}\r\n\r\n".encode(), "421")
+            for hosts in ("Host: evil.example", "host:evil.example.:9090", "Host: here\r\nHost: svc.evil.example")
+        ),
     ],
 )
 async def test_nothing_else_is_served(asked, status):

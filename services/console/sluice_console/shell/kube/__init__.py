@@ -1,0 +1,1 @@
+"""The bus of a cluster, reached through a kubeconfig."""
