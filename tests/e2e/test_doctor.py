@@ -79,7 +79,7 @@ async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_no
     said = {finding["check"]: finding["what"] for finding in levels["ok"]}
     assert "holds the lease and answers" in said["allocator"]
     assert "GPUs on" in said["inventory"]
-    parts = len(running.nodes) + 2  # the allocator, and the command itself
+    parts = len(running.nodes) + 3  # the allocator, the recorder, and the command itself
     assert said["versions"].startswith(f"{parts} parts, all of version "), said
     assert "writers within 2 s of the broker" in said["clocks"]
     text = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster")

@@ -34,6 +34,10 @@ ELSEWHERE = {
     "sluice bench --requests 500 --rate 50 --burst 5": "likewise",
     "sluice bench --replay examples/workload.jsonl --speed 10": "likewise",
     "sluice bench --running": "likewise",
+    "sluice report --since 7d": "nothing is recorded in the first minute: tests/unit/inventory/recorder",
+    "sluice report --since 24h --by model": "likewise",
+    "sluice report --since 4w --prices prices.toml --csv > bill.csv": "likewise",
+    "sluice report --by all --points --json": "likewise",
     "sluice doctor --no-bus --kubeconfig ~/.kube/config": "needs a cluster: tests/integration/test_doctor_cluster.py",
     "sluice adjust POD --container NAME --memory 8Gi --sm-partition 40 --quota-request 0.5 --quota-limit 0.8": (
         "all of its options, which no one share has: tests/integration/test_adjusting.py"
