@@ -20,6 +20,7 @@ from sluice.contracts.messages import (
     SliceGone,
 )
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
+from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.ensuring import Ensuring
 from sluice_allocator.core.entries import settle_stray
@@ -68,7 +69,7 @@ from sluice_allocator.core.waiting.resting import note_taken_back
 from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
 from sluice_allocator.core.world import request_of
 
-WRITES = frozenset({"ledger", "binding", "waiting", "eviction"})
+WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})
 """The nouns that the allocator writes."""
 
 
@@ -189,6 +190,8 @@ class Allocator:
             case "node" | "inventory" | "host" | "cordon":
                 node = NodeName(address.key[0])
                 desk.changed_nodes[node] = None
+                if desk.rules.nodes_asked_max:
+                    desk.node_pools.changed[node] = None
                 if address.kind == "cordon":
                     look_at_drained(desk, node)
                 if address.kind == "node":
@@ -363,6 +366,7 @@ class Allocator:
             promise_places(desk)
             move_pods_back(desk)
             defragment(desk)
+            ask_for_nodes(desk)
 
     def _time_passed(self, now: float) -> list[Instruction]:
         desk = self.desk

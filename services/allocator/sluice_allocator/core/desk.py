@@ -15,6 +15,7 @@ from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId,
 from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
+from sluice_allocator.core.capacity.memory import NodePools
 from sluice_allocator.core.evictions.sparing import Sparing
 from sluice_allocator.core.groups.gangs import Gangs
 from sluice_allocator.core.limits.over_quota import OverQuota
@@ -110,6 +111,8 @@ class Desk:
     """Movable pods, and moves under way."""
     adjustments: Adjustments = field(default_factory=Adjustments)
     """Resizes of shares that are pending."""
+    node_pools: NodePools = field(default_factory=NodePools)
+    """Pools that an autoscaler can grow."""
     numbered: int = 0
     now: float = 0.0
     """The time of the event being handled."""

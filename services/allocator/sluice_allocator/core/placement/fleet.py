@@ -332,6 +332,13 @@ class Fleet:
         if node.gpus:
             self.stock.victims.counted.touch(node, self.stock.class_of(node))
 
+    def without_nodes(self) -> "Fleet":
+        """A trial fleet under the same rules and beside the same pods, to which nodes may be added."""
+        trial = Fleet(self.rules, self.peers)
+        trial.wants, trial._models = self.wants, self._models  # true of any fleet
+        trial.households.sizes = self.households.sizes
+        return trial
+
     def alone(self, snapshot: NodeSnapshot) -> "Fleet":
         """
         A trial fleet of one node as shown here, with all its bookings.
@@ -339,10 +346,7 @@ class Fleet:
         Costs what the node's bookings cost; changes to it do not affect this fleet. Pods removed there still count
         for other pods' terms (`peers`).
         """
-        name = snapshot.node
-        trial = Fleet(self.rules, self.peers)
-        trial.wants, trial._models = self.wants, self._models  # true of any fleet
-        trial.households.sizes = self.households.sizes
+        name, trial = snapshot.node, self.without_nodes()
         trial.set_host(name, self._hosts.get(name))
         trial.show(snapshot)
         trial.set_usable(name, self._unusable.get(name))

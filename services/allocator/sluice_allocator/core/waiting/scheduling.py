@@ -17,6 +17,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Pending
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.booking import booking_of
+from sluice_allocator.core.capacity.demand import with_nodes_asked_for
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import with_cordons
 from sluice_allocator.core.evictions.preempting import find_victims
@@ -445,7 +446,8 @@ def _say_pending(desk: Desk, request: RequestId, asked: AllocationRequested, why
     first = why.reasons[0].reason if why.reasons else None
     if not desk.attempts.may_say_pending(request, desk.now, reason=first, is_news=is_news):
         return
-    pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
+    message = with_nodes_asked_for(desk, request, why.message)
+    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=why.reasons)
     desk.outbox.keep(subjects.waiting(request), pending, request=request)
 
 
