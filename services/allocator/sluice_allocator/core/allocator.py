@@ -190,8 +190,6 @@ class Allocator:
             case "node" | "inventory" | "host" | "cordon":
                 node = NodeName(address.key[0])
                 desk.changed_nodes[node] = None
-                if desk.rules.nodes_asked_max:
-                    desk.node_pools.changed[node] = None
                 if address.kind == "cordon":
                     look_at_drained(desk, node)
                 if address.kind == "node":

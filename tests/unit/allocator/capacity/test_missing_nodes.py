@@ -75,10 +75,10 @@ def pass_time(bench: Bench, times: int = 4) -> list[Write]:
     return landed
 
 
-def ask(bench: Bench, *names: str, host: HostNeeds = TOLERATES, **changes) -> None:
+def ask(bench: Bench, *names: str, host: HostNeeds = TOLERATES, profile: str = "3g.20gb", **changes) -> None:
     """Pods ask for 3g.20gb, of which two fit on a GPU, unless told otherwise."""
     for name in names:
-        message = asked(name, claim(profile=changes.pop("profile", "3g.20gb")))
+        message = asked(name, claim(profile=profile))
         bench.land_all(bench.request(structs.replace(message, host=host, **changes)))
 
 

@@ -1,1 +1,1 @@
-"""Capacity that is missing: pools of nodes that an autoscaler can grow, and how many more of their nodes would serve."""
+"""Missing capacity: pools of nodes that an autoscaler can grow, and how many more of their nodes would serve."""

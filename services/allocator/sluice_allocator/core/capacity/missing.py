@@ -1,5 +1,5 @@
 """
-Count the nodes that pools lack: what waits is placed on new, empty nodes, by the search that real places are found with.
+Count the nodes that pools lack: what waits is placed on new, empty nodes, by the search for real places.
 
 The cost follows from the bounds here and not from the fleet. An undercount is made up for when those nodes have come.
 """
@@ -40,7 +40,7 @@ class Missing:
 def count_missing(
     fleet: Fleet, pools: Mapping[str, PoolDemand], waiting: Iterable[Waiting], *, nodes_max: int
 ) -> Missing:
-    """The nodes to add, at most `nodes_max` of each pool; of several pools that would serve, the one of smallest GPUs."""
+    """The nodes to add, at most `nodes_max` of each pool; where several pools would serve, the one of smallest GPUs."""
     trial = _Trial(fleet, sorted(pools.values(), key=lambda each: (memory_mib(each), each.pool)), nodes_max)
     before, fleet.peers.quiet = fleet.peers.quiet, True
     try:

@@ -63,7 +63,7 @@ def learned(snapshot: NodeSnapshot, facts: HostFacts) -> PoolDemand | None:
 
 
 def merged(known: PoolDemand, seen: PoolDemand) -> PoolDemand:
-    """A pool after one more of its nodes was seen: what all have, and the most room that any has for pods with slices."""
+    """A pool after one more of its nodes was seen: the labels that all have, and the most room that any has."""
     before, now = known.template, seen.template
     room = HostRoom(
         cpu_milli=max(before.room.cpu_milli, now.room.cpu_milli),
