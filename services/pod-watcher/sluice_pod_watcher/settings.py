@@ -78,6 +78,10 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`watch`: a placed pod without a started container this long after its gate opened is given up; 0 never."""
     node_removed_after_s: float = 300.0
     """`watch`: remove a node whose Node object is absent this long and whose agent does not answer."""
+    placeholder_image: str = "registry.k8s.io/pause:3.10"
+    """`watch`: of placeholder pods, which ask an autoscaler for nodes (docs/autoscaling.md)."""
+    placeholders_max: int = 50
+    """`watch`: most placeholder pods at once; 0 to 500."""
     watch_health_address: str = ""
     """`watch`: `host:port` of `/healthz` and `/readyz`, plain HTTP; empty serves none."""
 
@@ -131,6 +135,10 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("relist_s must be from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
         if not 1 <= self.resync_s <= 86_400:
             raise ValueError(f"resync_s = {self.resync_s:g}: must be from 1 to 86400")
+        if not 0 <= self.placeholders_max <= 500:
+            raise ValueError(f"placeholders_max = {self.placeholders_max}: must be from 0 to 500")
+        if not self.placeholder_image:
+            raise ValueError("placeholder_image is empty: name an image that nodes can pull, such as pause")
         if self.node_removed_after_s < 1:
             raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: must be at least 1")
         if not 0.1 <= self.evict_retry_s <= 3600:
@@ -190,6 +198,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             mirror_gpus=self.mirror_gpus,
             hand_over=self.hand_over,
             namespace=self.namespace,
+            placeholder_image=self.placeholder_image,
+            placeholders_max=self.placeholders_max,
         )
 
     def admission_config(self) -> AdmissionConfig:

@@ -54,8 +54,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
             desk.wakes.freed(node)
             look_at_promises_on(desk, node)
     _look_for_unentered(desk, node, inventory)
-    if desk.rules.nodes_asked_max:
-        desk.node_pools.changed[node] = None
+    desk.node_pools.changed[node] = None
     why_not = _why_not_use(desk, node, inventory)
     if why_not is WaitReason.NODE_NOT_OPEN:
         desk.unopened[node] = None

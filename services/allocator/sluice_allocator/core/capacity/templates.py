@@ -42,24 +42,30 @@ NAME_CHARACTERS_MAX = 40
 
 
 def learned(snapshot: NodeSnapshot, facts: HostFacts) -> PoolDemand | None:
-    """The pool of a node; None when nothing says that it is of one, or it shows no GPU."""
+    """The pool of a node; None when nothing says that it is of one, or not all of its GPUs can be known from it."""
     selector = {key: facts.labels[key] for key in POOL_LABELS if key in facts.labels}
+    if not selector or not snapshot.gpus or not all(gpu.healthy for gpu in snapshot.gpus):
+        return None
+    name, template = _name(selector, facts), template_of(snapshot, facts)
+    return PoolDemand(pool=name, source=facts.source, selector=selector, template=template)
+
+
+def template_of(snapshot: NodeSnapshot, facts: HostFacts) -> NodeTemplate:
+    """A new node like this one."""
     alike: dict[tuple[str, bool, int | None], list[GpuReport]] = {}
     for gpu in snapshot.gpus:
         alike.setdefault((gpu.model, gpu.mig_enabled, gpu.numa_node), []).append(gpu)
-    if not selector or not alike or not all(gpu.healthy for gpu in snapshot.gpus):
-        return None
-    template = NodeTemplate(
+    cpu_milli = round(facts.cpu_cores * 1000)
+    return NodeTemplate(
         labels={key: value for key, value in facts.labels.items() if key != LABEL_HOSTNAME},
         taints=tuple(taint for taint in facts.taints if _lasts(taint)),
-        room=HostRoom(cpu_milli=round(facts.cpu_cores * 1000), memory_mib=facts.memory_mib, resources=facts.resources),
+        room=HostRoom(cpu_milli=cpu_milli, memory_mib=facts.memory_mib, resources=facts.resources),
         pods=facts.pods_free,
         gpus=tuple(TemplateGpus(report=_empty(gpus[0]), count=len(gpus)) for gpus in alike.values()),
         modes=snapshot.modes,
         time_quota=snapshot.time_quota,
         kubelet_hands_over=snapshot.kubelet_hands_over,
     )
-    return PoolDemand(pool=_name(selector, facts), source=facts.source, selector=selector, template=template)
 
 
 def merged(known: PoolDemand, seen: PoolDemand) -> PoolDemand:
