@@ -26,6 +26,7 @@ DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("single", "ha", "simulated")
 COMPONENTS = (
+    "autoscaling",
     "dashboard",
     "jaeger",
     "metrics",

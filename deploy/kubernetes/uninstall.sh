@@ -159,7 +159,7 @@ all() {
     $KUBECTL delete customresourcedefinition --ignore-not-found gpus.sluice.dev
     $KUBECTL delete clusterrolebinding --ignore-not-found sluice-pod-watcher sluice-webhook
     $KUBECTL delete clusterrole --ignore-not-found sluice-pod-watcher sluice-webhook sluice-view-gpus
-    $KUBECTL delete priorityclass --ignore-not-found sluice-node sluice-control
+    $KUBECTL delete priorityclass --ignore-not-found sluice-node sluice-control sluice-capacity
 }
 
 case "${1:-}" in
