@@ -22,7 +22,7 @@ from fake_kube.server import FakeKube
 
 from sluice.contracts.messages import NodeInventory, PoolDemand
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SYSTEM = "/api/v1/namespaces/sluice-system/pods"
 LABELS = {"sluice.dev/pool": "a100"}
 GPUS, PER_NODE = 2, 14
@@ -135,9 +135,8 @@ async def scaled(system: ClusterSystem, server: Cluster) -> AsyncIterator[tuple[
 
 async def placeholders(scene: Scene) -> list[Json]:
     """Those in Sluice's namespace."""
-    return [
-        each for each in (await scene.cluster.get(SYSTEM)).items if "sluice.dev/capacity" in each["metadata"]["labels"]
-    ]
+    listed = (await scene.cluster.get(SYSTEM)).items
+    return [each for each in listed if "sluice.dev/capacity" in (each["metadata"].get("labels") or {})]
 
 
 async def _back_to_none(scene: Scene, autoscaler: Autoscaler) -> None:
