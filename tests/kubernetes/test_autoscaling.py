@@ -168,7 +168,7 @@ async def _none(scene: Scene) -> bool:
 
 
 async def test_a_pod_says_which_node_was_asked_for(scaled) -> None:
-    """Or its owner takes it for one that nobody serves."""
+    """Or its owner takes it for one that no node will ever serve."""
     scene, _ = scaled
     await scene.apply(user_pod("p", annotations=PROFILE))
     sentence = "Asked the autoscaler for 1 more node of pool a100"
@@ -182,7 +182,7 @@ async def test_a_pod_says_which_node_was_asked_for(scaled) -> None:
 
 
 async def test_a_machine_that_vanishes_is_replaced_for_its_pods(scaled) -> None:
-    """A spot instance ends without a word: its slices are nobody's any more, and what waits gets a new node."""
+    """A spot instance ends: its slices count no more, and what waits gets a new node."""
     scene, autoscaler = scaled
     await scene.apply(user_pod("first", annotations=PROFILE))
     (first,) = (await scene.started(1, within_s=60)).values()

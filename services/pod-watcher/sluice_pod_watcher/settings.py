@@ -78,6 +78,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`watch`: a placed pod without a started container this long after its gate opened is given up; 0 never."""
     node_removed_after_s: float = 300.0
     """`watch`: remove a node whose Node object is absent this long and whose agent does not answer."""
+    protect_pods: bool = False
+    """`watch`: keep node autoscalers from evicting pods with slices, but not `movable` ones (docs/autoscaling.md)."""
     placeholder_image: str = "registry.k8s.io/pause:3.10"
     """`watch`: of placeholder pods, which ask an autoscaler for nodes (docs/autoscaling.md)."""
     placeholders_max: int = 50
@@ -198,6 +200,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             mirror_gpus=self.mirror_gpus,
             hand_over=self.hand_over,
             namespace=self.namespace,
+            protect_pods=self.protect_pods,
             placeholder_image=self.placeholder_image,
             placeholders_max=self.placeholders_max,
         )

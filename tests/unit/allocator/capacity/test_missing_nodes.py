@@ -25,7 +25,7 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.capacity.demand import published
-from sluice_allocator.core.capacity.missing import PLACES_MAX
+from sluice_allocator.core.capacity.node_count import PLACES_MAX
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.rules import Rules
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, PoolDemand
-from sluice_allocator.core.capacity.missing import Missing, Waiting, count_missing
+from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing
 from sluice_allocator.core.capacity.templates import learned, merged
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.placement import asking_of, further_askings

@@ -74,6 +74,8 @@ class ClusterConfig:
     An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag. A pod
     whose claims cannot be listed is left to the scheduler.
     """
+    protect_pods: bool = False
+    """Whether pods with slices get the annotations by which node autoscalers leave a pod alone."""
     placeholder_image: str = "registry.k8s.io/pause:3.10"
     """Of placeholder pods, which only run on a node that is starting. The default does nothing, in half a MiB."""
     placeholders_max: int = 50
