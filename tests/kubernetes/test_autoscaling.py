@@ -48,13 +48,15 @@ class Autoscaler:
     added: list[str] = field(default_factory=list)
     """All nodes there ever were, in order."""
     there: list[str] = field(default_factory=list)
+    is_slow: bool = False
+    """Whether its provider has no machine for now."""
     _idle: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             pods = self.fake.all("pods")
-            for _ in [each for each in pods if _is_unschedulable(each) and self._would_fit(each)]:
+            for _ in [each for each in pods if not self.is_slow and _is_unschedulable(each) and self._would_fit(each)]:
                 await self._add()
             for node in list(self.there):
                 is_used = any(each["spec"].get("nodeName") == node for each in pods)
@@ -169,7 +171,8 @@ async def _none(scene: Scene) -> bool:
 
 async def test_a_pod_says_which_node_was_asked_for(scaled) -> None:
     """Or its owner takes it for one that no node will ever serve."""
-    scene, _ = scaled
+    scene, autoscaler = scaled
+    autoscaler.is_slow = True
     await scene.apply(user_pod("p", annotations=PROFILE))
     sentence = "Asked the autoscaler for 1 more node of pool a100"
 
@@ -178,6 +181,8 @@ async def test_a_pod_says_which_node_was_asked_for(scaled) -> None:
         return sentence in message
 
     await scene.until(told, "its condition to say so")
+    assert [each["metadata"]["name"] for each in await placeholders(scene)] == ["sluice-capacity-a100-0"]
+    autoscaler.is_slow = False
     await scene.started(1, within_s=60)
 
 

@@ -8,7 +8,8 @@ from sluice.contracts.proto.bookings import MODES, share_to_proto
 from sluice.contracts.reasons import ReasonCount, Refusal
 from sluice_allocator.core.asking_why import AsksNothing, Simulated, Standing, WouldBind, WouldWait
 from sluice_allocator.core.given import GivenDevice
-from sluice_allocator.core.moves.defragmenting import Proposal
+from sluice_allocator.core.moves.consolidation import Emptied
+from sluice_allocator.core.moves.defragmenting import Moved, Proposal
 from sluice_allocator.core.placement.leftover import HomeLeft, LeftOver
 from sluice_allocator.core.sizes.adjustments import AdjustRefused, Effect, Outcome
 from sluice_allocator.core.steps import Step
@@ -124,8 +125,14 @@ def _devices(devices: Iterable[GivenDevice]) -> list[pb.PlacedDevice]:
     ]
 
 
-def _proposal(plan: Proposal) -> pb.MoveProposal:
-    moves = [
+def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
+    """The nodes that would be empty."""
+    found = [pb.EmptiedNode(node=each.node, moves=_moves(each.moves)) for each in nodes]
+    return pb.ConsolidateResponse(nodes=found, allocator_run=run)
+
+
+def _moves(moved: Iterable[Moved]) -> list[pb.MovedPod]:
+    return [
         pb.MovedPod(
             namespace=each.namespace,
             name=each.name,
@@ -134,12 +141,15 @@ def _proposal(plan: Proposal) -> pb.MoveProposal:
             memory_mib=each.memory_mib,
             rested=each.rested,
         )
-        for each in plan.moved
+        for each in moved
     ]
+
+
+def _proposal(plan: Proposal) -> pb.MoveProposal:
     return pb.MoveProposal(
         node=plan.node,
         devices=_devices(plan.devices),
-        moves=moves,
+        moves=_moves(plan.moved),
         gains_mib=plan.gains_mib,
         moves_mib=plan.moves_mib,
         is_done=plan.is_done,

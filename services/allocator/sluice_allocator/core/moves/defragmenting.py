@@ -10,6 +10,7 @@ requests, never one that was moved lately, and only with their owner's permissio
 a request that does not preempt.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from sluice_allocator.core.given import GivenDevice, given
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.moves.moving import book_move, exact_place, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.placement import Asking, asking_of
-from sluice_allocator.core.placement.defragmenting import MayMove, MovePlan, plan_moves
+from sluice_allocator.core.placement.defragmenting import MayMove, Move, MovePlan, plan_moves
 from sluice_allocator.core.waiting.promised import is_promise, standing_promise, unfinished
 
 PROMISES_HELPED = 2
@@ -59,20 +60,26 @@ def propose(desk: Desk, request: RequestId, asked: AllocationRequested) -> Propo
     """The pods to move so that a waiting request fits now; None where no move helps. Changes nothing."""
     if asked.group is not None or not asked.preempts:
         return None
-    plan = _plan(desk, request, asked, lambda allocation: _asking_of_mover(desk, allocation))
+    plan = _plan(desk, request, asked, lambda allocation: asking_of_mover(desk, allocation))
     if plan is None:
         return None
+    moved = moved_pods(desk, plan.moves)
+    gpus = desk.fleet.gpus
+    devices = tuple(given(device, gpus[device.gpu].model) for device in plan.place.devices)
+    is_done = desk.rules.defragment and plan.moves_mib < plan.gains_mib
+    return Proposal(plan.place.node, devices, tuple(moved), plan.gains_mib, plan.moves_mib, is_done)
+
+
+def moved_pods(desk: Desk, moves: Iterable[Move]) -> list[Moved]:
+    """The pods of planned moves."""
     moved = []
-    for move in plan.moves:
+    for move in moves:
         booking = desk.fleet.booking(move.allocation)
         if booking is not None:
             memory_mib = desk.fleet.usage_of(booking.devices).memory_mib
             rested = has_stayed(desk, move.allocation)
             moved.append(Moved(booking.namespace, booking.name, booking.node, move.to.node, memory_mib, rested))
-    gpus = desk.fleet.gpus
-    devices = tuple(given(device, gpus[device.gpu].model) for device in plan.place.devices)
-    is_done = desk.rules.defragment and plan.moves_mib < plan.gains_mib
-    return Proposal(plan.place.node, devices, tuple(moved), plan.gains_mib, plan.moves_mib, is_done)
+    return moved
 
 
 def defragment(desk: Desk) -> None:
@@ -148,7 +155,7 @@ def _plan(desk: Desk, request: RequestId, asked: AllocationRequested, may_move: 
     )
 
 
-def _asking_of_mover(desk: Desk, allocation: AllocationId) -> Asking | None:
+def asking_of_mover(desk: Desk, allocation: AllocationId) -> Asking | None:
     """What to search for a pod that may be moved for others."""
     mover = mover_of(desk, allocation)
     if mover is None or not mover.asked.leeway.movable:
@@ -158,5 +165,5 @@ def _asking_of_mover(desk: Desk, allocation: AllocationId) -> Asking | None:
 
 def _asking_of_rested(desk: Desk, allocation: AllocationId) -> Asking | None:
     """The same for one that was not moved lately."""
-    asking = _asking_of_mover(desk, allocation)
+    asking = asking_of_mover(desk, allocation)
     return asking if asking is not None and has_stayed(desk, allocation) else None
