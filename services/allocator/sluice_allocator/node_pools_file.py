@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot, host_facts
 from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, NodeSpec, parse_fleet
 from sluice.contracts.ids import SourceName, is_token
@@ -39,5 +41,6 @@ def read_pools(path: Path | None) -> tuple[PoolDemand, ...]:
 
 
 def _pool(node: NodeSpec) -> PoolDemand:
-    template = template_of(empty_snapshot(node), host_facts(node))
+    """Where pods ask by ResourceClaims of their own, new nodes are taken to hand them over."""
+    template = replace(template_of(empty_snapshot(node), host_facts(node)), kubelet_hands_over=True)
     return PoolDemand(pool=node.name, source=SourceName(""), selector=dict(node.labels), template=template)
