@@ -163,6 +163,8 @@ async def test_forty_pods_get_the_nodes_that_they_need_and_the_nodes_go_with_the
     assert len(autoscaler.added) == -(-40 // PER_NODE), "as few machines as hold them"
     assert set(on) == set(autoscaler.added)
     await scene.until(lambda: _none(scene), "the placeholders to go")
+    said = await asyncio.to_thread(scene.system.sluice, "consolidate")
+    assert said.stdout.startswith("no node would be empty"), said
 
 
 async def _none(scene: Scene) -> bool:
