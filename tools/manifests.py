@@ -30,6 +30,7 @@ OVERLAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "simulated": ("Any cluster (kind, minikube), without a GPU.", {"simulated": {"enabled": True}}),
 }
 COMPONENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "autoscaling": ("Asks a node autoscaler for nodes that waiting pods lack.", {"autoscaling": {"nodesAskedMax": 10}}),
     "cert-manager": ("The webhook's certificate by cert-manager.", {"webhook": {"certificate": "cert-manager"}}),
     "dashboard": ("A Grafana dashboard.", {"dashboard": True}),
     "jaeger": ("A trace viewer in memory, and traces sent there.", {"tracing": {"jaeger": True}}),

@@ -104,6 +104,10 @@ _SNAPSHOT = m.NodeSnapshot(
 )
 _ABOUT = {"allocation": ALLOCATION, "request": REQUEST}
 
+_NEW_GPU = msgspec.structs.replace(
+    _SNAPSHOT.gpus[0], uuid=GpuUuid(""), instances=(), creatable={}, links={}, daemons=()
+)
+
 EXAMPLES: tuple[m.Message, ...] = (
     m.AllocationRequested(
         revision=1,
@@ -235,6 +239,18 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.QuotaUnset(namespace="research"),
     m.Cordoned(node=NODE, why="fan is being changed"),
     m.Uncordoned(node=NODE),
+    m.PoolDemand(
+        pool="p4d-24xlarge-9c1e02d7",
+        source=SourceName("cluster"),
+        selector={"node.kubernetes.io/instance-type": "p4d.24xlarge"},
+        template=m.NodeTemplate(
+            labels={"node.kubernetes.io/instance-type": "p4d.24xlarge"},
+            taints=(m.Taint(key="nvidia.com/gpu"),),
+            room=m.HostRoom(cpu_milli=94_000, memory_mib=1_100_000),
+            gpus=(m.TemplateGpus(report=_NEW_GPU, count=8),),
+        ),
+        missing=2,
+    ),
     m.LeaseHeld(role="allocator", owner=RunId("a91c"), endpoint="127.0.0.1:50052", version="0.1.0"),
 )
 

@@ -60,6 +60,7 @@ ALLOWED_CALLERS: Mapping[str, frozenset[Caller]] = MappingProxyType(
         "/sluice.v1.AllocatorService/Simulate": _PEOPLE,
         "/sluice.v1.AllocatorService/Explain": _PEOPLE,
         "/sluice.v1.AllocatorService/Adjust": _PEOPLE,
+        "/sluice.v1.AllocatorService/Consolidate": _PEOPLE,
         "/grpc.health.v1.Health/Check": _EVERYONE,
     }
 )

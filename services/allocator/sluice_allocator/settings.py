@@ -7,6 +7,7 @@ from sluice.runtime.settings import TICK_MAX_S, CommonSettings, SettingsError
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 from sluice_allocator.hami_files import read_hami
+from sluice_allocator.node_pools_file import read_pools
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
 
 
@@ -60,12 +61,16 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     """Move movable pods so that larger requests fit; else only propose it."""
     defragment_arrivals: int = 20
     """Move at most one pod to make room per this many arriving requests."""
+    nodes_asked_max: int = 0
+    """Most nodes asked of an autoscaler at once, of each pool; 0 to 100. 0 asks for none (docs/autoscaling.md)."""
+    node_pools: Path | None = None
+    """TOML file with pools that may have no node yet: a fleet file whose nodes stand for one new node of each."""
     waiting_max: int = 200_000
     """Most requests in the queue; further ones wait outside (`QueueFull`)."""
 
     def __post_init__(self) -> None:
         """Refuse values that would stop the allocator from working."""
-        self._refuse_nodes_for_nobody()
+        self._check_nodes()
         if self.closing_ttl_s < 1 or self.lease_ttl_s < 1:
             raise ValueError("closing_ttl_s and lease_ttl_s must be whole seconds, at least 1")
         if self.group_patience_s <= 0:
@@ -86,14 +91,18 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         if self.waiting_max < 1:
             raise ValueError(f"waiting_max = {self.waiting_max}: must be at least 1")
 
-    def _refuse_nodes_for_nobody(self) -> None:
+    def _check_nodes(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
             raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: must be from 1 to 64")
         if self.pods_per_node_max is not None and self.pods_per_node_max < 1:
             raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: must be at least 1, or unset for no limit")
+        if not 0 <= self.nodes_asked_max <= 100:
+            raise ValueError(f"nodes_asked_max = {self.nodes_asked_max}: must be from 0 to 100")
+        if self.node_pools is not None and not self.nodes_asked_max:
+            raise ValueError("node_pools has no effect with nodes_asked_max = 0: set the most nodes to ask for")
 
     def rules(self, placing: PlacementConfig) -> SchedulerConfig:
-        """The core's rules, with those from the placement files."""
+        """The core's rules, with those from the placement files. Raises SettingsError for the file of pools."""
         return SchedulerConfig(
             max_gpus_per_node=self.max_gpus_per_node,
             orphan_grace_s=self.orphan_grace_s,
@@ -110,6 +119,8 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             preemption=self.preemption,
             eviction_patience_s=self.eviction_patience_s,
             eviction_gone_s=self.eviction_gone_s,
+            nodes_asked_max=self.nodes_asked_max,
+            node_pools=read_pools(self.node_pools),
             placing=placing,
         )
 

@@ -79,6 +79,12 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`watch`: a placed pod without a started container this long after its gate opened is given up; 0 never."""
     node_removed_after_s: float = 300.0
     """`watch`: remove a node whose Node object is absent this long and whose agent does not answer."""
+    protect_pods: bool = False
+    """`watch`: keep node autoscalers from evicting pods with slices, but not `movable` ones (docs/autoscaling.md)."""
+    placeholder_image: str = "registry.k8s.io/pause:3.10"
+    """`watch`: of placeholder pods, which ask an autoscaler for nodes (docs/autoscaling.md)."""
+    placeholders_max: int = 50
+    """`watch`: most placeholder pods at once; 0 to 500."""
     watch_health_address: str = ""
     """`watch`: `host:port` of `/healthz` and `/readyz`, plain HTTP; empty serves none."""
 
@@ -134,20 +140,23 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         self.admission_config()
 
     def _check_numbers(self) -> None:
-        if not 1 <= self.max_gpus_per_node <= 64:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: must be from 1 to 64")
+        for name, low, high in (
+            ("max_gpus_per_node", 1, 64),
+            ("resync_s", 1, 86_400),
+            ("placeholders_max", 0, 500),
+            ("evict_retry_s", 0.1, 3600),
+            ("uninstall_wait_s", 1, 3600),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} = {getattr(self, name):g}: must be from {low:g} to {high:g}")
         if self.closing_ttl_s < 1 or not 1 <= self.lease_ttl_s <= 300:
             raise ValueError("closing_ttl_s and lease_ttl_s must be whole seconds, at least 1; lease_ttl_s at most 300")
         if not 0.1 <= self.relist_s <= 3600 or not 0 <= self.gone_grace_s <= 3600 or not 0.01 <= self.tick_s <= 1:
             raise ValueError("relist_s must be from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
-        if not 1 <= self.resync_s <= 86_400:
-            raise ValueError(f"resync_s = {self.resync_s:g}: must be from 1 to 86400")
+        if not self.placeholder_image:
+            raise ValueError("placeholder_image is empty: name an image that nodes can pull, such as pause")
         if self.node_removed_after_s < 1:
             raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: must be at least 1")
-        if not 0.1 <= self.evict_retry_s <= 3600:
-            raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: must be from 0.1 to 3600")
-        if not 1 <= self.uninstall_wait_s <= 3600:
-            raise ValueError(f"uninstall_wait_s = {self.uninstall_wait_s:g}: must be from 1 to 3600")
         if self.unscheduled_after_s < 0 or self.start_after_s < 0:
             raise ValueError("unscheduled_after_s and start_after_s must be at least 0; 0 waits forever")
 
@@ -210,6 +219,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             mirror_gpus=self.mirror_gpus,
             hand_over=self.hand_over,
             namespace=self.namespace,
+            protect_pods=self.protect_pods,
+            placeholder_image=self.placeholder_image,
+            placeholders_max=self.placeholders_max,
         )
 
     def admission_config(self) -> AdmissionConfig:

@@ -56,3 +56,5 @@ NEEDED = {
     },
 }
 """By account; the others have none."""
+PLACEHOLDERS = {Right(verb, "pods", "", "", "sluice-system") for verb in ("create", "delete")}
+"""More of the pod-watcher, with the component `autoscaling`."""

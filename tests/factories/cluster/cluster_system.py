@@ -34,6 +34,8 @@ STREAMS_WITHIN_S = 20.0
 CONNECT_WITHIN_S = 10.0
 WATCHER = "pod-watcher"
 AGENT = "node-agent"
+NO_NODE = "none"
+"""In the plan of a cluster that has no node yet: its agent is not started."""
 GPU = "A100-SXM4-40GB"
 SLICES_PER_GPU = 7
 """Instances 1g.5gb that one of them holds (NVIDIA MIG User Guide, supported profiles)."""
@@ -100,7 +102,8 @@ class ClusterSystem:
     def _start(self) -> None:
         self.data.mkdir(parents=True)
         lock = self._stack.enter_context(lock_data_directory(self.data / "up.lock"))
-        mps_dir = short_mps_dir(self.data, tuple(self.nodes))
+        planned = tuple(self.nodes) or (NO_NODE,)
+        mps_dir = short_mps_dir(self.data, planned)
         self._stack.callback(switch_off, power_switch(self.data, mps_dir, lock))
         fleet = self.folder / "fleet.toml"
         fleet.write_text("".join(_node_text(node, self.gpus) for node in self.nodes))
@@ -110,7 +113,7 @@ class ClusterSystem:
         self._run(broker.name, broker.command, {})
         self._ensure_streams()
         self._wanted = SystemSpec(
-            nodes=tuple(self.nodes),
+            nodes=planned,
             fleet_file=str(fleet),
             pods_dir="",
             data_dir=str(self.data),
@@ -121,6 +124,8 @@ class ClusterSystem:
         )
         for launch in launches(self._wanted):
             variables = launch.variables
+            if launch.service == AGENT and not self.nodes:
+                continue
             if launch.service == WATCHER:
                 variables = {"SLUICE_NATS_URL": self.url, "SLUICE_DATA_DIR": str(self.data), **self._watcher_settings()}
             if self.pods is not None and launch.service == AGENT:
@@ -208,14 +213,20 @@ class ClusterSystem:
         assert self.agents >= len(self.nodes), "several nodes share an agent's process"
         return self.process(f"node-agent {node}")
 
-    def join(self, node: str, model: str) -> None:
-        """One more node, with a GPU of this model: its agent starts. Its Node object is the cluster's to add."""
+    def join(self, node: str, model: str = GPU, gpus: int = 1) -> None:
+        """One more node, with GPUs of this model: its agent starts. Its Node object is the cluster's to add."""
         fleet = self.folder / f"{node}.toml"
-        fleet.write_text(_node_text(node, 1, model))
+        fleet.write_text(_node_text(node, gpus, model))
         late = replace(self._wanted, nodes=(node,), fleet_file=str(fleet))
         (launch,) = (each for each in launches(late) if each.service == "node-agent")
         self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), launch.variables)
         self.nodes = (*self.nodes, node)
+
+    def vanish(self, node: str) -> None:
+        """A node's machine is gone: its agent says nothing more, and nothing that was on it is left."""
+        (name,) = (each for each in self._processes if each == f"{AGENT} {node}")
+        self._processes.pop(name).kill()
+        self.nodes = tuple(each for each in self.nodes if each != node)
 
     def reboot(self, node: str) -> None:
         """What runs on its devices is gone, and its MIG instances too."""

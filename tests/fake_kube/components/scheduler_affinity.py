@@ -45,7 +45,9 @@ def _apart(pod: Json) -> list[Json]:
 
 
 def _selects(term: Json, owner: Json, other: Json) -> bool:
-    if other["metadata"]["namespace"] not in (term.get("namespaces") or [owner["metadata"]["namespace"]]):
+    everywhere = term.get("namespaceSelector") == {}
+    named = term.get("namespaces") or [owner["metadata"]["namespace"]]
+    if not everywhere and other["metadata"]["namespace"] not in named:
         return False
     return selectors.selector(term.get("labelSelector"), other["metadata"].get("labels") or {})
 

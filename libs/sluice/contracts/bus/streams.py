@@ -170,6 +170,14 @@ SUBJECT_KINDS: tuple[SubjectKind, ...] = (
         "the cordon of a node, or of some of its GPUs",
     ),
     SubjectKind(
+        "pool",
+        ("pool",),
+        (Role.ALLOCATOR,),
+        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (m.PoolDemand,),
+        "what a new node of a pool would have, and how many more are needed",
+    ),
+    SubjectKind(
         "lease",
         ("role",),
         (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY),

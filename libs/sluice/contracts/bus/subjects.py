@@ -89,6 +89,7 @@ _PARTS = {
     "inventory": 1,
     "quota": 1,
     "cordon": 1,
+    "pool": 1,
     "lease": 1,
 }
 
@@ -181,6 +182,11 @@ def quota(namespace: str) -> Address:
 def cordon(name: NodeName) -> Address:
     """A cordon of a node or of some of its GPUs."""
     return guarded("cordon", name)
+
+
+def pool(name: str) -> Address:
+    """How many more nodes of a pool are needed."""
+    return guarded("pool", name)
 
 
 def lease(role: str) -> Address:

@@ -18,6 +18,8 @@ LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 LABEL_MANAGED = "sluice.dev/managed"
 """On every pod of ours, with the value MANAGED: the watcher's list and watch select it."""
 MANAGED = "true"
+LABEL_CAPACITY = "sluice.dev/capacity"
+"""On a placeholder pod, with its pool: it stands for a node that is missing."""
 LABEL_IGNORE = "sluice.dev/ignore"
 """On a pod or a namespace, with any value: Sluice leaves it alone."""
 LABEL_ENABLED = "sluice.dev/enabled"
@@ -31,6 +33,11 @@ HAND_OVERS = ("dra", "tickets")
 """By a ResourceClaim, which the kubelet prepares; by a volume, which holds a ticket of the slice."""
 CONFIG_HAND_OVER, KEY_HAND_OVER = "sluice-hand-over", "mode"
 """The ConfigMap that the pod-watcher keeps for admission, and its key: one of HAND_OVERS."""
+KEEPS_NODE = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""On a pod: node autoscalers leave its node and it alone."""
 ANNOTATION_REQUEST = "sluice.dev/request"
 """The pod's request as created, as JSON; written at the first admission, only read later."""
 ANNOTATION_TRACE = "sluice.dev/trace-id"

@@ -48,6 +48,7 @@ from sluice.contracts.messages.operators import (
     QuotaUnset,
     Uncordoned,
 )
+from sluice.contracts.messages.pools import NodeTemplate, PoolDemand, TemplateGpus
 from sluice.contracts.messages.requests import (
     ANY_DEVICE,
     EVERY_NAMESPACE,
@@ -135,11 +136,13 @@ __all__ = [
     "NodeOpened",
     "NodeRemoved",
     "NodeSnapshot",
+    "NodeTemplate",
     "OtherPods",
     "Pending",
     "PlacementReport",
     "PodGroup",
     "PodTerm",
+    "PoolDemand",
     "ProfileReport",
     "QuotaSet",
     "QuotaUnset",
@@ -164,6 +167,7 @@ __all__ = [
     "SpreadTerm",
     "Substitute",
     "Taint",
+    "TemplateGpus",
     "Toleration",
     "Uncordoned",
     "WaitOver",
@@ -205,6 +209,7 @@ AnyMessage = (
     | Cordoned
     | Uncordoned
     | LeaseHeld
+    | PoolDemand
 )
 
 SliceMessage = SliceReady | SliceFailed | SliceDegraded | SliceQuarantined | SliceGone

@@ -557,3 +557,23 @@ class FittingValue(_message.Message):
     field: str
     value: int
     def __init__(self, field: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+
+class ConsolidateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConsolidateResponse(_message.Message):
+    __slots__ = ("nodes", "allocator_run")
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATOR_RUN_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[EmptiedNode]
+    allocator_run: str
+    def __init__(self, nodes: _Optional[_Iterable[_Union[EmptiedNode, _Mapping]]] = ..., allocator_run: _Optional[str] = ...) -> None: ...
+
+class EmptiedNode(_message.Message):
+    __slots__ = ("node", "moves")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    moves: _containers.RepeatedCompositeFieldContainer[MovedPod]
+    def __init__(self, node: _Optional[str] = ..., moves: _Optional[_Iterable[_Union[MovedPod, _Mapping]]] = ...) -> None: ...

@@ -53,6 +53,11 @@ class AllocatorServiceStub:
                 request_serializer=sluice_dot_v1_dot_allocator__pb2.AdjustRequest.SerializeToString,
                 response_deserializer=sluice_dot_v1_dot_allocator__pb2.AdjustResponse.FromString,
                 _registered_method=True)
+        self.Consolidate = channel.unary_unary(
+                '/sluice.v1.AllocatorService/Consolidate',
+                request_serializer=sluice_dot_v1_dot_allocator__pb2.ConsolidateRequest.SerializeToString,
+                response_deserializer=sluice_dot_v1_dot_allocator__pb2.ConsolidateResponse.FromString,
+                _registered_method=True)
 
 
 class AllocatorServiceServicer:
@@ -85,6 +90,13 @@ class AllocatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Consolidate(self, request, context):
+        """The nodes that would be empty if movable pods started again elsewhere (docs/autoscaling.md). Nothing is moved.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AllocatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -102,6 +114,11 @@ def add_AllocatorServiceServicer_to_server(servicer, server):
                     servicer.Adjust,
                     request_deserializer=sluice_dot_v1_dot_allocator__pb2.AdjustRequest.FromString,
                     response_serializer=sluice_dot_v1_dot_allocator__pb2.AdjustResponse.SerializeToString,
+            ),
+            'Consolidate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Consolidate,
+                    request_deserializer=sluice_dot_v1_dot_allocator__pb2.ConsolidateRequest.FromString,
+                    response_serializer=sluice_dot_v1_dot_allocator__pb2.ConsolidateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -189,6 +206,33 @@ class AllocatorService:
             '/sluice.v1.AllocatorService/Adjust',
             sluice_dot_v1_dot_allocator__pb2.AdjustRequest.SerializeToString,
             sluice_dot_v1_dot_allocator__pb2.AdjustResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Consolidate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.AllocatorService/Consolidate',
+            sluice_dot_v1_dot_allocator__pb2.ConsolidateRequest.SerializeToString,
+            sluice_dot_v1_dot_allocator__pb2.ConsolidateResponse.FromString,
             options,
             channel_credentials,
             insecure,

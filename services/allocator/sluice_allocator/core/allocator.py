@@ -39,7 +39,7 @@ from sluice_allocator.core.request.pending_status import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 
-WRITES = frozenset({"ledger", "binding", "waiting", "eviction"})
+WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})
 """The nouns that the allocator writes."""
 
 

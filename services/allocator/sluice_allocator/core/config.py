@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from sluice.contracts.messages import PoolDemand
 from sluice_allocator.core.placement import PlacementConfig
 
 
@@ -122,5 +123,13 @@ class SchedulerConfig:
     """At most one pod is moved to make room for so many requests that came."""
     defragment_moves_max: int = 3
     """At most so many pods are moved for one request, and never more memory than it gains."""
+    nodes_asked_max: int = 0
+    """
+    Most nodes asked for at once, of each pool. Off by default: an autoscaler starts machines that cost money.
+    """
+    nodes_asked_every_s: float = 5.0
+    """How often missing nodes are counted: machines take minutes to come, a count some milliseconds."""
+    node_pools: tuple[PoolDemand, ...] = ()
+    """Pools that the operator describes, besides those learned from nodes."""
     placing: PlacementConfig = field(default_factory=PlacementConfig)
     """What the operator says about places."""

@@ -6,12 +6,13 @@ The cycle: what follows from changed facts and from time, once per event.
     3 requests    granted, bound, revoked, released
     4 gangs       what each means for its members
     5 queue       what was freed is offered in turn, then new requests are tried
-    6 reservations, moves and defragmentation (ticks only)
+    6 reservations, moves, defragmentation, and nodes asked for (ticks only)
 
 Nodes come before requests, and both before the queue: no request gets a place before everything that changed was looked
 at. One event has a budget; what is left goes on with the next one.
 """
 
+from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import reconcile_group, time_passed_for_groups
 from sluice_allocator.core.moves.defragment import defragment
@@ -46,6 +47,7 @@ def run_cycle(ctx: SchedulerContext, *, ticked: bool) -> None:
         promise_places(ctx)
         move_pods_back(ctx)
         defragment(ctx)
+        ask_for_nodes(ctx)
 
 
 def _reconcile(ctx: SchedulerContext) -> bool:

@@ -8,7 +8,8 @@ from sluice.contracts.proto.bookings import MODES, share_to_proto
 from sluice.contracts.reasons import ReasonCount, Refusal
 from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
 from sluice_allocator.core.explain.status import AsksNothing, RequestStatus, Simulated, WouldBind, WouldWait
-from sluice_allocator.core.moves.defragment import Proposal
+from sluice_allocator.core.moves.consolidation import Emptied
+from sluice_allocator.core.moves.defragment import Moved, Proposal
 from sluice_allocator.core.placement.explain.left_over import HomeLeft, LeftOver
 from sluice_allocator.core.resize.pending import AdjustRefused, Effect, Outcome
 from sluice_allocator.core.state.device_amounts import DeviceAmount
@@ -124,8 +125,14 @@ def _devices(devices: Iterable[DeviceAmount]) -> list[pb.PlacedDevice]:
     ]
 
 
-def _proposal(plan: Proposal) -> pb.MoveProposal:
-    moves = [
+def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
+    """The nodes that would be empty."""
+    found = [pb.EmptiedNode(node=each.node, moves=_moves(each.moves)) for each in nodes]
+    return pb.ConsolidateResponse(nodes=found, allocator_run=run)
+
+
+def _moves(moved: Iterable[Moved]) -> list[pb.MovedPod]:
+    return [
         pb.MovedPod(
             namespace=each.namespace,
             name=each.name,
@@ -134,12 +141,15 @@ def _proposal(plan: Proposal) -> pb.MoveProposal:
             memory_mib=each.memory_mib,
             rested=each.rested,
         )
-        for each in plan.moved
+        for each in moved
     ]
+
+
+def _proposal(plan: Proposal) -> pb.MoveProposal:
     return pb.MoveProposal(
         node=plan.node,
         devices=_devices(plan.devices),
-        moves=moves,
+        moves=_moves(plan.moved),
         gains_mib=plan.gains_mib,
         moves_mib=plan.moves_mib,
         is_done=plan.is_done,

@@ -19,6 +19,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.explain.status import how_it_stands, simulate
+from sluice_allocator.core.moves.consolidation import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
@@ -87,6 +88,12 @@ class AllocatorServer(AllocatorServiceServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, why)
             raise AssertionError("abort raises") from error
         return rpc_answers.adjusted(outcome, self._run, dry_run=False)
+
+    async def Consolidate(self, request: pb.ConsolidateRequest, context: Any) -> pb.ConsolidateResponse:  # noqa: N802
+        """The nodes that would be empty if movable pods started again elsewhere."""
+        del request  # it has no fields
+        await self._only_when_working(context)
+        return rpc_answers.consolidated(consolidate(self._core.ctx), self._run)
 
     async def _only_when_working(self, context: Any) -> None:
         """Abort unless this allocator is active and loaded: a standby's answers would be incomplete."""

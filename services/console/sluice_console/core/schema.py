@@ -8,6 +8,7 @@ from sluice_console.core.bench.figures import BenchDocument
 from sluice_console.core.doctor.findings import DoctorDocument
 from sluice_console.core.documents import (
     AdjustDocument,
+    ConsolidationDocument,
     CordonDocument,
     Document,
     GpusDocument,
@@ -34,6 +35,7 @@ COMMANDS: dict[str, type[Document]] = {
     "sluice simulate -f FILE --json": SimulatedDocument,
     "sluice quota list --json": QuotasDocument,
     "sluice drain NODE --json": CordonDocument,
+    "sluice consolidate --json": ConsolidationDocument,
     "sluice adjust POD --json": AdjustDocument,
     "sluice doctor --json": DoctorDocument,
     "/api/map": MapDocument,

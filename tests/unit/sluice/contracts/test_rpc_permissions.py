@@ -22,6 +22,7 @@ EXPECTED = {
     f"{ALLOCATOR}/Simulate": PEOPLE,
     f"{ALLOCATOR}/Explain": PEOPLE,
     f"{ALLOCATOR}/Adjust": PEOPLE,
+    f"{ALLOCATOR}/Consolidate": PEOPLE,
     "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
 }
 """Repeated by hand: a change of rights is made in two places, or it is a mistake."""

@@ -10,6 +10,7 @@ requests, never one that was moved lately, and only with their owner's permissio
 a request that does not preempt.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from sluice.contracts.messages import AllocationRequested, Grant, Revoke
 from sluice_allocator.core.moves.move import book_move, exact_place, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import PlaceRequest, place_request_of
-from sluice_allocator.core.placement.defragment import MayMove, MovePlan, plan_moves
+from sluice_allocator.core.placement.defragment import MayMove, Move, MovePlan, plan_moves
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
 from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
@@ -58,20 +59,26 @@ def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) ->
     """The pods to move so that a waiting request fits now; None where no move helps. Changes nothing."""
     if asked.group is not None or not asked.preempts:
         return None
-    plan = _plan(ctx, request, asked, lambda allocation: _asking_of_mover(ctx, allocation))
+    plan = _plan(ctx, request, asked, lambda allocation: asking_of_mover(ctx, allocation))
     if plan is None:
         return None
+    moved = moved_pods(ctx, plan.moves)
+    gpus = ctx.cluster.gpus
+    devices = tuple(device_amount(device, gpus[device.gpu].model) for device in plan.place.devices)
+    is_done = ctx.rules.defragment and plan.moves_mib < plan.gains_mib
+    return Proposal(plan.place.node, devices, tuple(moved), plan.gains_mib, plan.moves_mib, is_done)
+
+
+def moved_pods(ctx: MoveContext, moves: Iterable[Move]) -> list[Moved]:
+    """The pods of planned moves."""
     moved = []
-    for move in plan.moves:
+    for move in moves:
         booking = ctx.cluster.booking(move.allocation)
         if booking is not None:
             memory_mib = ctx.cluster.usage_of(booking.devices).memory_mib
             rested = has_stayed(ctx, move.allocation)
             moved.append(Moved(booking.namespace, booking.name, booking.node, move.to.node, memory_mib, rested))
-    gpus = ctx.cluster.gpus
-    devices = tuple(device_amount(device, gpus[device.gpu].model) for device in plan.place.devices)
-    is_done = ctx.rules.defragment and plan.moves_mib < plan.gains_mib
-    return Proposal(plan.place.node, devices, tuple(moved), plan.gains_mib, plan.moves_mib, is_done)
+    return moved
 
 
 def defragment(ctx: MoveContext) -> None:
@@ -147,7 +154,7 @@ def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_
     )
 
 
-def _asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
+def asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
     """What to search for a pod that may be moved for others."""
     mover = mover_of(ctx, allocation)
     if mover is None or not mover.asked.leeway.movable:
@@ -157,5 +164,5 @@ def _asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest
 
 def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
     """The same for one that was not moved lately."""
-    asking = _asking_of_mover(ctx, allocation)
+    asking = asking_of_mover(ctx, allocation)
     return asking if asking is not None and has_stayed(ctx, allocation) else None

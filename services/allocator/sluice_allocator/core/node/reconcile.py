@@ -56,6 +56,7 @@ def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
             ctx.offers.freed(node)
             look_at_promises_on(ctx, node)
     _look_for_unentered(ctx, node, inventory)
+    ctx.node_pools.changed[node] = None
     why_not = _why_not_use(ctx, node, inventory)
     if why_not is WaitReason.NODE_NOT_OPEN:
         ctx.unopened[node] = None

@@ -6,7 +6,7 @@ then finds each of them a new place, on trial copies of single nodes with all ne
 as theirs is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -98,6 +98,25 @@ def plan_moves(
     )
 
 
+def plan_emptying(
+    cluster: ClusterState,
+    node: NodeName,
+    without: Collection[NodeName],
+    *,
+    shown: Mapping[NodeName, NodeSnapshot],
+    may_move: MayMove,
+) -> tuple[Move, ...] | None:
+    """New places for all pods of a node, on none of the nodes `without`; None where a pod has none or stays."""
+    there = tuple(cluster.nodes[node].taken)
+    if not all(may_move(allocation) for allocation in there):
+        return None
+    with _MoveTrial(cluster, shown, _Destinations(cluster, may_move)) as trial:
+        trial.avoid(gpu.report.uuid for name in (node, *without) for gpu in cluster.nodes[name].all_gpus)
+        moves = [trial.move(allocation) for allocation in _largest_first(cluster, there)]
+    found = tuple(move for move in moves if move is not None)
+    return found if len(found) == len(moves) else None
+
+
 def _largest_first(cluster: ClusterState, allocations: tuple[AllocationId, ...]) -> list[AllocationId]:
     """The largest pods are placed first: smaller ones fit beside them more easily than the reverse."""
 
@@ -152,6 +171,10 @@ class _MoveTrial:
         for number in range(1, self._taken + 1):
             self.cluster.peers.take(AllocationId(f"{_TRIED}{number}"))
         self.cluster.peers.quiet = False
+
+    def avoid(self, gpus: Iterable[GpuUuid]) -> None:
+        """Move no pod there."""
+        self._gpus |= dict.fromkeys(gpus)
 
     def move(self, allocation: AllocationId) -> Move | None:
         """A place for one pod: on untouched GPUs if possible, else beside trial places."""

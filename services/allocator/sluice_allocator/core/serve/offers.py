@@ -16,6 +16,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Pending
 from sluice.contracts.reasons import WaitReason
+from sluice_allocator.core.capacity.demand import with_nodes_asked_for
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.gangs.trial import begin_trial, go_on_with_trials, offer_to_group
@@ -445,7 +446,8 @@ def _say_pending(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
     first = why.reasons[0].reason if why.reasons else None
     if not ctx.backoff.admit_pending(request, ctx.now, reason=first, is_news=is_news):
         return
-    pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
+    message = with_nodes_asked_for(ctx, request, why.message)
+    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=why.reasons)
     ctx.outbox.keep(subjects.waiting(request), pending, request=request)
 
 

@@ -30,6 +30,7 @@ from sluice.contracts.messages import (
     NodeOpened,
     NodeRemoved,
     Pending,
+    PoolDemand,
     QuotaSet,
     Refused,
     Released,
@@ -109,6 +110,7 @@ class BusCache:
     evicted: dict[RequestId, EvictionDone | EvictionBlocked] = field(default_factory=dict)
     quotas: dict[str, QuotaSet] = field(default_factory=dict)
     """By namespace."""
+    pools: dict[str, PoolDemand] = field(default_factory=dict)
     promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)
     """Per allocation, the grants to be carried out when it is gone."""
     unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)
@@ -350,6 +352,8 @@ class BusCache:
                 _set(self.evicted, RequestId(key), outcome)
             case "quota":
                 _set(self.quotas, key, message if isinstance(message, QuotaSet) else None)
+            case "pool":
+                _set(self.pools, key, message if isinstance(message, PoolDemand) else None)
             case _:
                 pass  # a noun the allocator does not read
 

@@ -1,6 +1,7 @@
 """Documents of operators' commands: quotas, cordons and drains, resized shares."""
 
 from sluice_console.core.documents.document import VERSION, Document
+from sluice_console.core.documents.pods import MovedPodDocument
 
 
 class AmountsDocument(Document, frozen=True, kw_only=True):
@@ -106,3 +107,17 @@ class AdjustDocument(Document, frozen=True, kw_only=True):
     most: tuple[FittingDocument, ...] = ()
     under_way: bool = False
     """`Unchanged`: booked, not carried out yet."""
+
+
+class EmptiedNodeDocument(Document, frozen=True, kw_only=True):
+    """A node, and the pods that would start again elsewhere; none where no slice is on it."""
+
+    node: str
+    moves: tuple[MovedPodDocument, ...] = ()
+
+
+class ConsolidationDocument(Document, frozen=True, kw_only=True):
+    """`sluice consolidate --json`: the nodes that would be empty, one after the other."""
+
+    version: int = VERSION
+    nodes: tuple[EmptiedNodeDocument, ...] = ()

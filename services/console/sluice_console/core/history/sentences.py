@@ -26,6 +26,7 @@ from sluice.contracts.messages import (
     NodeOpened,
     NodeRemoved,
     Pending,
+    PoolDemand,
     QuotaSet,
     QuotaUnset,
     Refused,
@@ -163,6 +164,8 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             return f"is cordoned ({what}): {message.why or 'no reason given'}" + _by(message.source)
         case Uncordoned():
             return "is uncordoned" + _by(message.source)
+        case PoolDemand():
+            return f"lacks {message.missing} nodes for what waits" if message.missing else "lacks no node"
         case LeaseHeld():
             where = f", at {message.endpoint}" if message.endpoint else ""
             return f"is held by {message.owner}{where}" if message.owner else "is held by no process"

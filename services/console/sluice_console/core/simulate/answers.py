@@ -130,20 +130,25 @@ def standing(answer: pb.ExplainResponse) -> StandingDocument:
     )
 
 
+def moved_pods(moves: Iterable[pb.MovedPod]) -> tuple[MovedPodDocument, ...]:
+    """Pods that would be moved."""
+    return tuple(
+        MovedPodDocument(
+            namespace=each.namespace,
+            name=each.name,
+            from_node=each.from_node,
+            to_node=each.to_node,
+            memory_mib=each.memory_mib,
+            rested=each.rested,
+        )
+        for each in moves
+    )
+
+
 def _proposal(plan: pb.MoveProposal) -> ProposalDocument:
     return ProposalDocument(
         node=plan.node,
-        moves=tuple(
-            MovedPodDocument(
-                namespace=each.namespace,
-                name=each.name,
-                from_node=each.from_node,
-                to_node=each.to_node,
-                memory_mib=each.memory_mib,
-                rested=each.rested,
-            )
-            for each in plan.moves
-        ),
+        moves=moved_pods(plan.moves),
         gains_mib=plan.gains_mib,
         moves_mib=plan.moves_mib,
         is_done=plan.is_done,

@@ -39,6 +39,7 @@ def add_to(app: App) -> None:
     app.command(cordon_command, name="cordon")
     app.command(uncordon_command, name="uncordon")
     app.command(drain_command, name="drain")
+    app.command(consolidate_command, name="consolidate")
     app.command(release_quarantine_command, name="release-quarantine")
 
 
@@ -191,6 +192,14 @@ def drain_command(
         server_url(server), target, yes=yes, wait_s=wait, form=form_of(output, json=json), run=_run_id(), ask=ask
     )
     return run(work)
+
+
+def consolidate_command(*, server: Server = None, json: AsJson = False, output: Documented = None) -> int:
+    """Name the nodes that would be empty if movable pods started elsewhere (docs/autoscaling.md). Moves nothing."""
+    from sluice_console.shell.live.running_systems import server_url
+    from sluice_console.shell.operate.consolidate import consolidate
+
+    return run(consolidate(server_url(server), form_of(output, json=json)))
 
 
 def release_quarantine_command(

@@ -17,6 +17,7 @@ from sluice.contracts.messages import (
     NodeInventory,
     NodeRemoved,
     Pending,
+    PoolDemand,
     Refused,
     Released,
     RequestRejected,
@@ -72,6 +73,7 @@ class BusHandler:
                     self._context.node_removals.begin_anew(now)
                     self._doubt_answers()
                 self._reading[Stream.STATE] = True
+                self._context.placeholders.reading_started()
                 self._read_words, self._read_notes, self._read_orders = {}, {}, {}
             case Observed():
                 uid = RequestId(subjects.parse(event.entry.subject).key[0])
@@ -98,6 +100,7 @@ class BusHandler:
     def _was_read(self, stream: Stream, now: float) -> None:
         self._reading[stream] = False
         if stream is Stream.STATE:
+            self._context.placeholders.was_read()
             self._context.node_removals.was_read(self._context.publisher.node_on_bus, now)
         if self._context.ready and stream is Stream.BOOK:
             self._take_answers()
@@ -124,6 +127,8 @@ class BusHandler:
                 self._note(uid, message, now)
             case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
                 self._of_node(NodeName(uid), message, now)
+            case PoolDemand():
+                self._context.placeholders.pool(message)
             case _:
                 pass
 
@@ -147,8 +152,10 @@ class BusHandler:
             case NodeInventory() if message.removed:
                 self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
+                self._context.placeholders.inventory(message, now)
                 self._context.mirror.node_gone(node)
             case NodeInventory():
+                self._context.placeholders.inventory(message, now)
                 self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
                 self._heard_of_slices(self._context.pod_reconciler.slice_health.heard(message), now)

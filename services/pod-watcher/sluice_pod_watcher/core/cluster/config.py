@@ -74,6 +74,19 @@ class ClusterConfig:
     An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag. A pod
     whose claims cannot be listed is left to the scheduler.
     """
+    protect_pods: bool = False
+    """Whether pods with slices get the annotations by which node autoscalers leave a pod alone."""
+    placeholder_image: str = "registry.k8s.io/pause:3.10"
+    """Of placeholder pods, which only run on a node that is starting. The default does nothing, in half a MiB."""
+    placeholders_max: int = 50
+    """Most placeholder pods of all pools: each is a machine."""
+    placeholder_settles_s: float = 20.0
+    """
+    A placeholder on a node whose agent answers stands for nothing after this: by then the allocator has placed pods
+    there and counted again.
+    """
+    placeholder_retry_s: float = 30.0
+    """The pause after a failed write of a placeholder."""
     mirror_gpus: bool = True
     """Whether to write the objects that `kubectl get gpus` shows."""
     gpus_per_s: float = 10.0

@@ -15,6 +15,7 @@ from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
 from sluice_pod_watcher.core.cluster.nodes.affinity_index import OTHERS_MAX, PORTS_MAX
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.nodes.node_removal import NodeRemovals
+from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders
 from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_store import Change, PodStore
@@ -45,6 +46,7 @@ class ClusterContext:
     mirror: GpuMirror
     node_removals: NodeRemovals
     hand_over: HandOverMode
+    placeholders: Placeholders
     ready: bool = False
     to_reconcile: dict[RequestId, None] = field(default_factory=dict)
     """Pods with news."""

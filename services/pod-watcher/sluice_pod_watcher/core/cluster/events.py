@@ -266,6 +266,22 @@ class HandOverNotWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceholderWritten:
+    """A placeholder was created (`pod` is the API server's answer), or is gone (None)."""
+
+    name: str
+    pod: Raw | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderNotWritten:
+    """A placeholder could not be created or deleted."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Continued:
     """The next turn, after `Continue`."""
 
@@ -302,6 +318,8 @@ Event = (
     | ClaimRefused
     | HandOverWritten
     | HandOverNotWritten
+    | PlaceholderWritten
+    | PlaceholderNotWritten
 )
 
 # -- instructions -------------------------------------------------------------------------------------------------
@@ -460,6 +478,24 @@ class WriteHandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatePlaceholder:
+    """Create a placeholder pod. `PlaceholderWritten` or `PlaceholderNotWritten` follows."""
+
+    namespace: str
+    name: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePlaceholder:
+    """Delete a placeholder pod, with its UID as a precondition. What follows is as for `CreatePlaceholder`."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Continue:
     """There is more to do than one turn allows: let others have theirs. `Continued` follows."""
 
@@ -480,6 +516,8 @@ Own = (
     | ProtectClaim
     | WriteClaimStatus
     | WriteHandOver
+    | CreatePlaceholder
+    | DeletePlaceholder
     | WriteLogLine
 )
 Instruction = BusInstruction | Own

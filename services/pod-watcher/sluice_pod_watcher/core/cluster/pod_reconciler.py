@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.kube.names import ANNOTATION_REQUEST
+from sluice.contracts.kube.names import ANNOTATION_REQUEST, KEEPS_NODE
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released, ResourceClaimRef
 from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
@@ -140,11 +140,18 @@ class PodReconciler:
             or self.claims.allocates(record, view, bound, now)
         ):
             return
-        patch = pod_patches.bind(view, bound.node, annotations)
+        patch = pod_patches.bind(view, bound.node, {**annotations, **self._protection(record, view)})
         if isinstance(patch, str):
             self._complain(record, f"cannot be bound: {patch}")
         else:
             self._send(record, patch, now)
+
+    def _protection(self, record: PodRecord, view: PodView) -> dict[str, str]:
+        """What keeps node autoscalers from evicting it, unless its owner has decided that, or lets it be moved."""
+        assert record.terms is not None
+        if not self.config.protect_pods or record.terms.leeway.movable:
+            return {}
+        return {key: text for key, text in KEEPS_NODE.items() if key not in view.keeps_node}
 
     def _annotations(self, record: PodRecord, view: PodView, bound: Bound) -> dict[str, str] | str:
         if record.asked is None:

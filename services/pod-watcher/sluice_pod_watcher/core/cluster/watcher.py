@@ -45,6 +45,8 @@ from sluice_pod_watcher.core.cluster.events import (
     OtherPodSeen,
     PatchDone,
     PatchRefused,
+    PlaceholderNotWritten,
+    PlaceholderWritten,
     PodEvicted,
     PodGone,
     PodRead,
@@ -54,6 +56,7 @@ from sluice_pod_watcher.core.cluster.events import (
 from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.nodes.node_removal import NodeRemovals
+from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders
 from sluice_pod_watcher.core.cluster.pod_reconciler import PodReconciler
 from sluice_pod_watcher.core.cluster.pods.pod_store import PodStore
 from sluice_pod_watcher.core.cluster.pods.pod_view import node_name_of
@@ -74,6 +77,7 @@ READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
             "sluice.eviction.>",
             "sluice.evicted.>",
             "sluice.inventory.>",
+            "sluice.pool.>",
         ),
     ),
 )
@@ -101,6 +105,7 @@ class ClusterWatcher:
             GpuMirror(config),
             NodeRemovals(config),
             HandOverMode(config),
+            Placeholders(config),
         )
         self._api = ApiHandler(self._context)
         self._bus = BusHandler(self._context)
@@ -134,14 +139,15 @@ class ClusterWatcher:
                 self._claims.handle(event, now)
             case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
                 context.node_capacity.handle(event)
-                if isinstance(event, ListingEnded) and event.what == "others":
-                    context.pod_store.others_were_listed = True
+                self._listing_of_others(event)
             case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
                 self._api.handle(event, now)
             case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused() | ClaimsRead() | ClaimsUnreadable():
                 self._api.handle(event, now)
             case GpusListed() | GpuMirrored() | GpuNotMirrored():
                 self._mirror_event(event, now)
+            case PlaceholderWritten() | PlaceholderNotWritten():
+                self._placeholder_event(event, now)
             case _:
                 self._bus.handle(event, now)
         self._begin_when_ready(now)
@@ -160,8 +166,10 @@ class ClusterWatcher:
         match event:
             case OtherPodSeen():
                 self._api.other_seen(event.pod, now)
+                context.placeholders.seen(event.pod, now)
             case OtherPodGone():
                 self._api.other_gone(event.pod)
+                context.placeholders.gone(event.pod)
             case NodeSeen():
                 context.node_removals.here(node_name_of(event.node))
                 context.hand_over.here(node_name_of(event.node))
@@ -169,6 +177,7 @@ class ClusterWatcher:
                 node = node_name_of(event.node)
                 context.mirror.node_gone(node)
                 context.hand_over.gone(node)
+                context.placeholders.node_gone(node)
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
 
     def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
@@ -181,6 +190,24 @@ class ClusterWatcher:
             case GpuNotMirrored():
                 mirror.failed(event.name, now)
                 self._context.told.append(WriteLogLine("warning", f"gpus.sluice.dev {event.name}: {event.message}"))
+
+    def _listing_of_others(self, event: ListingStarted | ListingEnded) -> None:
+        placeholders = self._context.placeholders
+        if event.what != "others":
+            return
+        if isinstance(event, ListingStarted):
+            placeholders.listing_started()
+        else:
+            placeholders.listing_ended()
+            self._context.pod_store.others_were_listed = True
+
+    def _placeholder_event(self, event: PlaceholderWritten | PlaceholderNotWritten, now: float) -> None:
+        placeholders = self._context.placeholders
+        if isinstance(event, PlaceholderWritten):
+            placeholders.written(event.name, event.pod, now)
+        else:
+            placeholders.failed(event.name, now)
+            self._context.told.append(WriteLogLine("warning", f"placeholder pod {event.name}: {event.message}"))
 
     def _begin_when_ready(self, now: float) -> None:
         context = self._context
@@ -205,6 +232,7 @@ class ClusterWatcher:
             context.pod_reconciler.claims.sweep(now)
             context.out += context.pod_reconciler.take_out()
             context.out += context.hand_over.due(now)
+            context.out += context.placeholders.due(now)
         if ticked and self.config.mirror_gpus:
             context.out += context.mirror.due(now)
         context.publish_affinity_nodes()

@@ -24,6 +24,7 @@ from sluice_pod_watcher.shell.kube.claim_writer import ClaimWriter
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.gpu_object_writer import GpuObjectWriter
 from sluice_pod_watcher.shell.kube.informers import informers
+from sluice_pod_watcher.shell.kube.placeholder_writer import PlaceholderWriter
 from sluice_pod_watcher.shell.kube.pod_writer import PodWriter
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.log_writer import log_writer
@@ -73,6 +74,7 @@ async def watch_cluster(
             **PodWriter(api, clock, run, holds).executors(),
             **ClaimWriter(api, clock, holds, claims_wanted).executors(),
             **gpus.executors(),
+            **PlaceholderWriter(api, holds).executors(),
             WriteLogLine: log_writer(),
             Continue: Executor(_go_on, quiet=True),
         },

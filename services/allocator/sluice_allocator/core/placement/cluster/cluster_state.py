@@ -333,6 +333,13 @@ class ClusterState:
         if node.gpus:
             self.index.victims.counted.touch(node, self.index.class_of(node))
 
+    def without_nodes(self) -> "ClusterState":
+        """A trial cluster under the same rules and beside the same pods, to which nodes may be added."""
+        trial = ClusterState(self.rules, self.peers)
+        trial.specs, trial._models = self.specs, self._models  # true of any cluster
+        trial.tenancy.sizes = self.tenancy.sizes
+        return trial
+
     def alone(self, snapshot: NodeSnapshot) -> "ClusterState":
         """
         A trial cluster of one node as shown here, with all its bookings.
@@ -340,10 +347,7 @@ class ClusterState:
         Costs what the node's bookings cost; changes to it do not affect this cluster. Pods removed there still count
         for other pods' terms (`peers`).
         """
-        name = snapshot.node
-        trial = ClusterState(self.rules, self.peers)
-        trial.specs, trial._models = self.specs, self._models  # true of any cluster
-        trial.tenancy.sizes = self.tenancy.sizes
+        name, trial = snapshot.node, self.without_nodes()
         trial.set_host(name, self._hosts.get(name))
         trial.show(snapshot)
         trial.set_usable(name, self._unusable.get(name))

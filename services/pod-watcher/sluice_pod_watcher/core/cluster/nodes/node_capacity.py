@@ -41,6 +41,7 @@ from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     PodSignature,
     signature_of,
 )
+from sluice_pod_watcher.core.cluster.placeholders.placeholders import is_placeholder
 from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
@@ -201,7 +202,8 @@ class NodeCapacity:
         if not uid or (known is not None and known.version >= version > 0):
             return
         node = NodeName(str(spec.get("nodeName") or ""))
-        if not node or str(mapping_in(raw, "status").get("phase")) in DONE:
+        has_ended = str(mapping_in(raw, "status").get("phase")) in DONE
+        if not node or has_ended or is_placeholder(raw, self.config.namespace):  # one gives way to any pod
             self._take(uid, None)
             return
         needs = self._read(spec, meta)

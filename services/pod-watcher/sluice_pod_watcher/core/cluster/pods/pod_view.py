@@ -17,6 +17,7 @@ from sluice.contracts.kube.names import (
     GATE,
     GRANTED_ALLOCATION,
     GRANTED_DECLINED,
+    KEEPS_NODE,
     LABEL_IGNORE,
     LABEL_MANAGED,
     is_claim_name,
@@ -94,6 +95,8 @@ class PodView:
     request: str
     granted: Mapping[str, str]
     """The annotations that only Sluice writes."""
+    keeps_node: frozenset[str]
+    """Of the annotations that node autoscalers follow, those that it has, whatever they say."""
     node: NodeName
     """The node that the scheduler chose; empty before that."""
     pinning: NodePin
@@ -168,6 +171,7 @@ def read_pod(raw: Raw) -> PodView | None:
         is_ignored=LABEL_IGNORE in mapping_in(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in mappings_in(spec, "schedulingGates")),
         request=str(annotations.get(ANNOTATION_REQUEST, "")),
+        keeps_node=frozenset(KEEPS_NODE.keys() & annotations.keys()),
         granted={key: str(text) for key, text in annotations.items() if is_granted(key)},
         node=NodeName(str(spec.get("nodeName") or "")),
         pinning=_pinning(spec),

@@ -1,0 +1,1 @@
+"""Missing capacity: pools of nodes that an autoscaler can grow, and how many more of their nodes would serve."""

@@ -1,0 +1,1 @@
+"""Placeholder pods: what an autoscaler sees of the nodes that are missing."""

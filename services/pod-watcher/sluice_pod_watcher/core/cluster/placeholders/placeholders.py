@@ -1,0 +1,190 @@
+"""
+Reconciles placeholder pods with the nodes that the allocator finds missing.
+
+An autoscaler adds a node for each. The scheduler puts the placeholder there, so that no second node is added for it
+while the node's agent starts. When pods have their slices there, the allocator misses fewer nodes, and the placeholder
+goes. One that sits for long on a node whose agent answers stands for nothing: that node does not serve what waits.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.kube.names import LABEL_CAPACITY
+from sluice.contracts.messages import NodeInventory, PoolDemand
+from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlaceholder, Raw
+from sluice_pod_watcher.core.cluster.placeholders.placeholder_pods import placeholder_pod
+from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
+
+USELESS_MAX = 50
+"""Most nodes that placeholders are kept off: of more, the earliest are tried again."""
+
+
+@dataclass(slots=True)
+class _Placeholder:
+    uid: str
+    pool: str
+    node: NodeName
+    since: float
+    """When it was first seen on its node."""
+    leaves: bool = False
+
+
+@dataclass(slots=True)
+class Placeholders:
+    """The placeholders of one cluster."""
+
+    config: ClusterConfig
+    _pools: dict[str, PoolDemand] = field(default_factory=dict)
+    _reading: dict[str, PoolDemand] | None = field(default_factory=dict)
+    """The pools that the present reading of the bus has shown; None when there is none."""
+    _here: dict[str, _Placeholder] = field(default_factory=dict)
+    _listing: dict[str, None] | None = field(default_factory=dict)
+    _was_listed: bool = False
+    _under_way: dict[str, str] = field(default_factory=dict)
+    """Placeholders that are being created, with their pools, or deleted, with an empty one."""
+    _answers: dict[NodeName, float] = field(default_factory=dict)
+    """Nodes whose agents answer, and since when."""
+    _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    _not_before: float = float("-inf")
+
+    # -- observing --------------------------------------------------------------------------------------------------
+
+    def pool(self, demand: PoolDemand) -> None:
+        """How many nodes of a pool are missing now."""
+        shown = self._pools if self._reading is None else self._reading
+        if demand.source in {"", self.config.source}:
+            shown[demand.pool] = demand
+
+    def reading_started(self) -> None:
+        """Pools are shown from the beginning."""
+        self._reading = {}
+
+    def was_read(self) -> None:
+        """All pools were shown: others are gone."""
+        if self._reading is not None:
+            self._pools, self._reading = self._reading, None
+
+    def inventory(self, message: NodeInventory, now: float) -> None:
+        """Whether an agent answers."""
+        if message.stale or message.removed:
+            self._answers.pop(message.snapshot.node, None)
+        else:
+            self._answers.setdefault(message.snapshot.node, now)
+
+    def node_gone(self, node: NodeName) -> None:
+        """Its object is gone."""
+        self._answers.pop(node, None)
+        self._useless.pop(node, None)
+
+    def listing_started(self) -> None:
+        """Pods are listed from the beginning."""
+        self._listing = {}
+
+    def listing_ended(self) -> None:
+        """All pods were listed: others are gone."""
+        if self._listing is not None:
+            for name in [name for name in self._here if name not in self._listing and name not in self._under_way]:
+                del self._here[name]
+        self._listing, self._was_listed = None, True
+
+    def seen(self, raw: Raw, now: float) -> None:
+        """A pod that is none of ours is new or changed."""
+        if not is_placeholder(raw, self.config.namespace):
+            return
+        meta = mapping_in(raw, "metadata")
+        name, uid = str(meta.get("name", "")), str(meta.get("uid", ""))
+        if self._listing is not None:
+            self._listing[name] = None
+        node = NodeName(str(mapping_in(raw, "spec").get("nodeName") or ""))
+        known = self._here.get(name)
+        if known is not None and known.uid == uid:
+            if node and not known.node:
+                known.node, known.since = node, now
+        else:
+            self._here[name] = _Placeholder(uid, str(mapping_in(meta, "labels")[LABEL_CAPACITY]), node, now)
+        self._here[name].leaves = self._here[name].leaves or bool(meta.get("deletionTimestamp"))
+
+    def gone(self, raw: Raw) -> None:
+        """A pod that is none of ours was deleted."""
+        meta = mapping_in(raw, "metadata")
+        name = str(meta.get("name", ""))
+        known = self._here.get(name)
+        if is_placeholder(raw, self.config.namespace) and known is not None and known.uid == meta.get("uid"):
+            del self._here[name]
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def written(self, name: str, pod: Raw | None, now: float) -> None:
+        """A placeholder was created (`pod`) or deleted."""
+        self._under_way.pop(name, None)
+        if pod is not None:
+            self.seen(pod, now)
+        elif name in self._here:
+            self._here[name].leaves = True
+
+    def failed(self, name: str, now: float) -> None:
+        """The API server refused a write. All pause, as the cause is seldom one object."""
+        self._under_way.pop(name, None)
+        self._not_before = now + self.config.placeholder_retry_s
+
+    def due(self, now: float) -> Iterator[CreatePlaceholder | DeletePlaceholder]:
+        """The writes to make now."""
+        if self._reading is not None or not self._was_listed or now < self._not_before:
+            return
+        left = self.config.placeholders_max
+        for pool in dict.fromkeys((*self._pools, *(each.pool for each in self._here.values()))):
+            demand = self._pools.get(pool)
+            missing = min(demand.missing, left) if demand is not None else 0
+            left -= missing
+            standing = {name: each for name, each in self._here.items() if each.pool == pool and not each.leaves}
+            for name, each in list(standing.items()):
+                if missing and self._is_useless(each, now):
+                    self._keep_off(each.node)
+                    del standing[name]
+                    yield from self._delete(name, each)
+            surplus = sorted(standing, key=lambda name: (self._worth(standing[name]), name))
+            for name in surplus[missing:]:
+                yield from self._delete(name, standing[name])
+            if demand is not None:
+                yield from self._create(demand, missing - len(standing))
+
+    def _is_useless(self, placeholder: _Placeholder, now: float) -> bool:
+        since = self._answers.get(placeholder.node) if placeholder.node else None
+        return since is not None and now - max(since, placeholder.since) >= self.config.placeholder_settles_s
+
+    def _worth(self, placeholder: _Placeholder) -> int:
+        """The order in which placeholders are kept: on a node that is starting, without a node, on one that serves."""
+        if not placeholder.node:
+            return 1
+        return 2 if placeholder.node in self._answers else 0
+
+    def _keep_off(self, node: NodeName) -> None:
+        self._useless[node] = None
+        if len(self._useless) > USELESS_MAX:
+            self._useless.popitem(last=False)
+
+    def _create(self, demand: PoolDemand, wanted: int) -> Iterator[CreatePlaceholder]:
+        started = sum(pool == demand.pool for pool in self._under_way.values())
+        for number in count():
+            if started >= wanted:
+                return
+            name, body = placeholder_pod(demand, number, self.config, self._useless)
+            if name not in self._here and name not in self._under_way:
+                self._under_way[name] = demand.pool
+                started += 1
+                yield CreatePlaceholder(self.config.namespace, name, body)
+
+    def _delete(self, name: str, placeholder: _Placeholder) -> Iterator[DeletePlaceholder]:
+        if name not in self._under_way:
+            self._under_way[name] = ""
+            yield DeletePlaceholder(self.config.namespace, name, placeholder.uid)
+
+
+def is_placeholder(raw: Raw, namespace: str) -> bool:
+    """Whether a pod is a placeholder of ours. In other namespaces the label means nothing: users may write it."""
+    meta = mapping_in(raw, "metadata")
+    return meta.get("namespace") == namespace and LABEL_CAPACITY in mapping_in(meta, "labels")

@@ -1,0 +1,53 @@
+"""Which nodes could be given back: those without a slice, and those whose pods may move and have room elsewhere."""
+
+import msgspec
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts.messages import Leeway
+from sluice_allocator.core.moves.consolidation import consolidate
+
+
+def add(bench: Bench, *names: str) -> None:
+    """Nodes of an A100-40GB each."""
+    for name in names:
+        bench.add_node(snapshot(name, (gpu_report(name, 0),)))
+
+
+def bound(bench: Bench, name: str, profile: str = "3g.20gb", *, movable: bool = True) -> str:
+    """A pod on the node that has room for it."""
+    request = msgspec.structs.replace(asked(name, claim(profile=profile)), leeway=Leeway(movable=movable))
+    (write,) = bench.land_all(bench.request(request))
+    bench.land_all(bench.ready(write.message))
+    return write.message.booking.node
+
+
+def found(bench: Bench) -> dict[str, list[tuple[str, str]]]:
+    """Node -> its pods, and where each would go."""
+    return {each.node: [(move.name, move.to_node) for move in each.moves] for each in consolidate(bench.allocator.ctx)}
+
+
+def test_a_node_is_named_when_its_pods_have_room_on_others_that_are_in_use(empty: Bench) -> None:
+    """Neither on a node that is idle, nor on one that would be empty itself: then nothing would be gained."""
+    add(empty, "a")
+    assert bound(empty, "leaves", "4g.20gb") == bound(empty, "stays", movable=False) == "a"
+    add(empty, "b")
+    assert bound(empty, "moves") == "b"
+    assert found(empty) == {}, "there is no room for it elsewhere"
+    add(empty, "idle")
+    assert found(empty) == {"idle": []}
+    add(empty, "c")
+    (grant,) = (empty.allocator.ctx.facts.ledger[each] for each in empty.allocator.ctx.facts.allocations_of["leaves"])
+    empty.land_all(empty.gone(grant))
+    assert found(empty) == {"idle": [], "c": [], "b": [("moves", "a")]}
+
+
+def test_a_pod_that_may_not_be_moved_keeps_its_node(empty: Bench) -> None:
+    """Its owner has not allowed a restart."""
+    add(empty, "a")
+    bound(empty, "leaves", "4g.20gb")
+    bound(empty, "stays", movable=False)
+    add(empty, "b")
+    assert bound(empty, "also-stays", movable=False) == "b"
+    (grant,) = (empty.allocator.ctx.facts.ledger[each] for each in empty.allocator.ctx.facts.allocations_of["leaves"])
+    empty.land_all(empty.gone(grant))
+    assert found(empty) == {}
