@@ -27,7 +27,7 @@ POOL = "none"
 CRDS = ("pkg/apis/crds", "kwok/apis/crds")
 TOO_MUCH = {"cpu": "200"}
 """No machine here has it."""
-COMPONENT = Path(__file__).parents[2] / "deploy/kubernetes/components/autoscaling/placeholders.yaml"
+COMPONENT = Path(__file__).parents[2] / "deploy/kubernetes/components/autoscaling/added.yaml"
 LABEL, TYPE = "node.kubernetes.io/instance-type", "c-16x-amd64-linux"
 DEMAND = PoolDemand(
     pool="c16",

@@ -41,6 +41,7 @@ WORDS: Mapping[str, set[str]] = {
     "binding.r1": {ALLOCATOR},
     "waiting.r1": {ALLOCATOR},
     "eviction.r1": {ALLOCATOR},
+    "pool.p1": {ALLOCATOR},
     "inventory.gpu-a_example": {INVENTORY},
     "slice.gpu-a_example.r1": {AGENT_A},
     "slice.gpu-b.r1": {AGENT_B},

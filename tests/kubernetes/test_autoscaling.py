@@ -111,7 +111,7 @@ def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 async def _install_component(server: Cluster) -> None:
-    text = (DEPLOYED.parent / "components" / "autoscaling" / "placeholders.yaml").read_text(encoding="utf-8")
+    text = (DEPLOYED.parent / "components" / "autoscaling" / "added.yaml").read_text(encoding="utf-8")
     (found,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "PriorityClass")
     async with server.opened() as opened:
         made = await opened.post("/apis/scheduling.k8s.io/v1/priorityclasses", found)
