@@ -11,7 +11,7 @@ from message_examples import EXAMPLES
 from security.controls import Control, patched, refused
 
 from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
-from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
+from sluice.contracts.bus.nats_permissions import AGENTS_ACCOUNT, Permissions, of_any_agent, permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Envelope, SliceReady
@@ -54,11 +54,11 @@ def _agents_rights() -> None:
 
 def _agents_account() -> None:
     text = "\n".join(authorization([CertifiedUser(permissions_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
-    shared, _, own = text.partition(f'"{_agent().user}" {{')
+    shared, _, own = text.partition(f"  {AGENTS_ACCOUNT} {{")
     assert 'user: "a"' in shared
     assert 'user: "b"' not in shared, "an agent is where the streams are, and has answers written there"
-    imported = set(re.findall(r'account:SLUICE,subject:"([^"]+)"', own))
-    assert imported - {DENY_ALL} == set(_agent().publish), "an agent's account reaches another subject"
+    imported = set(re.findall(r'account: SLUICE, subject: "([^"]+)"', own))
+    assert imported - {DENY_ALL} == set(of_any_agent()), "the agents' account reaches another subject"
 
 
 def _agent() -> Permissions:
@@ -194,7 +194,8 @@ CONTROLS = (
         "no reply to an agent passes for another's message",
         _agents_account,
         patched(
-            "security.controls_of_services._agent", lambda: replace(permissions_of(Role.NODE_AGENT, NODE), alone=False)
+            "security.controls_of_services._agent",
+            lambda: replace(permissions_of(Role.NODE_AGENT, NODE), account="SLUICE"),
         ),
     ),
     Control(
