@@ -65,6 +65,11 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """User on the bus. A node agent's is its node's."""
     nats_password_file: Path | None = None
     """File with that user's password. Read again when it changes."""
+    nats_token_file: Path | None = None
+    """
+    File with a Kubernetes ServiceAccount token for the broker (audience `sluice-bus`), instead of a password. Read
+    again when it changes.
+    """
     nats_ca_file: Path | None = None
     """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
     nats_certificate_file: Path | None = None

@@ -39,6 +39,9 @@ nats-py 2.16 also splits at vertical tabs and form feeds. To the server both are
 write `a.*` could repeatedly disconnect every reader there.
 """
 
+CONNECT_S = 2.0
+"""For each step of a connection."""
+_LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")
 _DELIVERED = b"$JS.ACK."
 """Prefix of the reply subject of every stored message that a consumer delivers."""
 _SEQUENCE = "Nats-Sequence"
@@ -80,7 +83,13 @@ class Client(_Client):
       subject can store one.
     - It takes a stored message with a header `Status` for the server's own and ends a reading, or drops it: the message
       is delivered without that header.
+    - It closes for good when the server ends a login: at its expiry, and of a login by token at each reload.
     """
+
+    login_s = CONNECT_S
+    """How long the server may take to answer a login; longer if it asks another service."""
+    renews = False
+    """Whether an ended login is no failure, because the next one is by newer credentials."""
 
     def tasks(self) -> "list[asyncio.Task[None]]":
         """Its running tasks; `close` cancels these once, or not if it fails itself."""
@@ -119,7 +128,18 @@ class Client(_Client):
         self._pending, self._pending_data_size = [], 0
         await super()._attempt_reconnect()
 
+    async def _process_err(self, err_msg: str) -> None:
+        if self.renews and any(ended in err_msg.lower() for ended in _LOGIN_ENDED):
+            await self._process_op_err(Error(f"the login has ended: {err_msg}"))
+        else:
+            await super()._process_err(err_msg)
+
+    def _connect_command(self) -> bytes:
+        self.options["connect_timeout"] = self.login_s  # of the answer to this, which is awaited next
+        return bytes(super()._connect_command())
+
     async def _process_connect_init(self) -> None:
+        self.options["connect_timeout"] = CONNECT_S
         try:
             await super()._process_connect_init()
         except (OSError, Error, TimeoutError):
