@@ -48,15 +48,15 @@ class CalloutRig:
     kubeconfig: Path
     agents: int = 0
 
-    def token(self, account: str = AGENT, *, node: str = "", **bound: Any) -> str:
+    def token(self, account: str, **bound: Any) -> str:
         """A projected token of a pod of an account."""
         space = NODES if account == AGENT else SYSTEM
-        return self.kube.bound_token(space, account, **({"pod": "p", "node": node or "system-1"} | bound))
+        return self.kube.bound_token(space, account, **({"pod": "p", "node": "system-1"} | bound))
 
-    def credentials(self, account: str, node: NodeName | None = None, **bound: Any) -> Credentials:
-        """How a pod of an account logs in."""
-        user = permissions_of(ROLES[account], node).user
-        return Credentials(user, self.token(account, node=node or "", **bound), is_token=True)
+    def credentials(self, account: str, of: NodeName | None = None, **bound: Any) -> Credentials:
+        """How a pod of an account logs in; of an agent, as that of a node."""
+        user = permissions_of(ROLES[account], of).user
+        return Credentials(user, self.token(account, **({"node": of} if of else {}) | bound), is_token=True)
 
     def in_file(self, node: NodeName, **bound: Any) -> "TokenFile":
         """An agent's token in a file, as a kubelet projects it."""
@@ -84,6 +84,8 @@ class CalloutRig:
         connection = await Connection.open(self.broker.url, name="callout", credentials=self.own())
         serving = asyncio.create_task(answers.serve(connection))
         try:
+            async with asyncio.timeout(10):
+                await answers.serving.wait()
             yield answers
         finally:
             serving.cancel()
@@ -97,10 +99,10 @@ class CalloutRig:
         return Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
 
     async def replica(self) -> asyncio.subprocess.Process:
-        """One replica as a process: this file, run."""
+        """One replica as a process, this file run; it answers when this returns."""
         seeds = [self.keys[name].seed for name in ("issuer", "user", "curve")]
         path = os.pathsep.join(each for each in sys.path if each)
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "factories.broker.callout_rig",
@@ -109,6 +111,11 @@ class CalloutRig:
             env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
             stdout=asyncio.subprocess.PIPE,
         )
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            while b"answers the broker" not in (line := await process.stdout.readline()):
+                assert line, "the callout has ended"
+        return process
 
 
 @dataclass
@@ -128,7 +135,7 @@ class TokenFile:
         """Replace it, as a kubelet does before it ends."""
         draft = self.path.with_suffix(".draft")
         draft.touch(mode=0o600)
-        draft.write_text(self.rig.token(AGENT, node=self.node, **(self.bound | bound)))
+        draft.write_text(self.rig.token(AGENT, **({"node": self.node} | self.bound | bound)))
         draft.rename(self.path)
 
     def source(self) -> CredentialFiles:
@@ -137,11 +144,15 @@ class TokenFile:
         return CredentialFiles(settings, permissions_of(Role.NODE_AGENT, self.node).user, look_s=0.05)
 
 
+ANSWER_S = 2.0
+"""How long the broker of these tests waits for an answer."""
+
+
 def make_keys() -> tuple[dict[str, NKey], Callout]:
     """New keys, and what the broker's configuration has of them."""
     kinds = {"issuer": KeyKind.ACCOUNT, "user": KeyKind.USER, "curve": KeyKind.CURVE}
     keys = {name: NKey.make(kind) for name, kind in kinds.items()}
-    return keys, Callout(keys["issuer"].public, keys["user"].public, keys["curve"].public)
+    return keys, Callout(keys["issuer"].public, keys["user"].public, keys["curve"].public, ANSWER_S)
 
 
 @contextmanager
@@ -170,10 +181,7 @@ async def _main(url: str, kubeconfig: str) -> None:
     connection = await Connection.open(url, name="callout", credentials=own)
     reviews = TokenReviews(api, "sluice-bus", clock)
     answers = Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve)
-    serving = asyncio.create_task(answers.serve(connection))
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    await serving
+    await answers.serve(connection)
 
 
 if __name__ == "__main__":

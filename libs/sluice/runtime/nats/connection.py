@@ -249,6 +249,15 @@ class Connection:
             self.check()
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
+    async def flush(self) -> None:
+        """Wait until the server has everything sent so far. Raises TimeoutError."""
+        self.check()
+        try:
+            async with self._deadline(ASK_TIMEOUT_S):
+                await self._client.flush()
+        except (*NO_ANSWER, ConnectionClosedError) as error:
+            raise TimeoutError("the server does not answer") from error
+
     def new_inbox(self) -> str:
         """A new reply subject in our own inbox."""
         return self._client.new_inbox()

@@ -48,6 +48,8 @@ class Answers:
         self._open: set[asyncio.Task[None]] = set()
         self._said: OrderedDict[str, float] = OrderedDict()
         self._log = logs.get("callout")
+        self.serving = asyncio.Event()
+        """The broker knows this replica."""
 
     async def serve(self, connection: Connection) -> None:
         """Answer until cancelled or the connection has failed. Raises BusError, TimeoutError."""
@@ -64,6 +66,9 @@ class Answers:
                 task.add_done_callback(self._open.discard)
 
             await connection.subscribe(SUBJECT, heard, messages_max=QUESTIONS_MAX)
+            await connection.flush()
+            self.serving.set()
+            self._log.info("answers the broker")
             while True:
                 failed.clear()
                 connection.check()

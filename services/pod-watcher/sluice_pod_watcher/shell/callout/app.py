@@ -21,10 +21,10 @@ async def serve_callout(service: Service[PodWatcherSettings]) -> None:
     async with AsyncExitStack() as open_things, asyncio.TaskGroup() as tasks:
         api = await KubeApi.connect(settings.kubeconfig)
         open_things.push_async_callback(api.close)
-        connection: Connection | None = None
+        answers: Answers | None = None
 
         async def why_not_ready() -> str:
-            return "" if connection is not None and connection.up else "the broker is not reached"
+            return "" if answers is not None and answers.serving.is_set() else "the broker has not been reached yet"
 
         if settings.watch_health_address:
             address = ListenAddress(*address_of(settings.watch_health_address, "watch_health_address"))
@@ -36,7 +36,8 @@ async def serve_callout(service: Service[PodWatcherSettings]) -> None:
         open_things.push_async_callback(connection.close)
         reviews = TokenReviews(api, settings.token_audience, service.clock)
         where = Namespaces(settings.namespace, settings.agents_namespace)
-        await Answers(reviews, where, service.clock, keeper.issuers, keeper.curve()).serve(connection)
+        answers = Answers(reviews, where, service.clock, keeper.issuers, keeper.curve())
+        await answers.serve(connection)
 
 
 def _objects(settings: PodWatcherSettings) -> BusObjects:
