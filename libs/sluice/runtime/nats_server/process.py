@@ -53,6 +53,8 @@ class NatsServerConfig:
     routes: tuple[int, ...] = ()
     users: tuple[User, ...] = ()
     callout: Callout | None = None
+    owner: tuple[str, str] | None = None
+    """User and password of one user who may do everything, instead of `users`."""
     monitor_port: int = 0
     """The HTTP port of `/healthz`; 0 for none."""
 
@@ -65,6 +67,8 @@ class NatsServerConfig:
             f"max_payload: {PAYLOAD_BYTES_MAX}",
             f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always }}',
         ]
+        if self.owner is not None:
+            lines.append(f'authorization {{ user: "{self.owner[0]}", password: "{self.owner[1]}" }}')
         if self.monitor_port:
             lines.append(f'http: "{LOOPBACK}:{self.monitor_port}"')
         if self.routes:
