@@ -114,7 +114,7 @@ async def test_a_node_joins_without_any_change_at_the_broker(rig: CalloutRig) ->
 
 
 async def test_agents_wait_for_a_late_callout(rig: CalloutRig) -> None:
-    """The broker says the same as of a wrong token: an agent that ended would be in a crash loop in every new cluster."""
+    """The broker says the same as of a wrong token; agents that ended would crash in a loop in every new cluster."""
     agents = [rig.in_file(NODE).source() for _ in range(3)]
     waiting = [asyncio.create_task(Connection.open(rig.broker.url, name="agent", credentials=each)) for each in agents]
     done, _ = await asyncio.wait(waiting, timeout=3.0)  # longer than the broker waits

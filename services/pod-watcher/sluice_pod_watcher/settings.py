@@ -132,6 +132,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     # -- callout --------------------------------------------------------------------------------------------------
     agents_namespace: str = "sluice-nodes"
     """`callout`: namespace of the node agents."""
+    agent_selector: str = "sluice.dev/agent=true"
+    """`callout`: label selector of nodes with an agent, which get a certificate; empty are all."""
     token_audience: str = "sluice-bus"  # noqa: S105 - an audience
     """`callout`: the audience of tokens for the broker."""
     bus_service: str = "sluice-nats"

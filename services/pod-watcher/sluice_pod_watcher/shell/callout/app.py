@@ -50,5 +50,6 @@ def _objects(settings: PodWatcherSettings) -> BusObjects:
         server_secret=settings.bus_server_secret,
         ca_config_map=settings.bus_ca,
         statefulset=settings.bus_statefulset,
+        agent_selector=settings.agent_selector,
         names=settings.bus_names or tuple(f"{host}{end}" for host in hosts for end in ("", ".cluster.local")),
     )
