@@ -148,11 +148,11 @@ ANSWER_S = 2.0
 """How long the broker of these tests waits for an answer."""
 
 
-def make_keys() -> tuple[dict[str, NKey], Callout]:
+def make_keys(timeout_s: float = ANSWER_S) -> tuple[dict[str, NKey], Callout]:
     """New keys, and what the broker's configuration has of them."""
     kinds = {"issuer": KeyKind.ACCOUNT, "user": KeyKind.USER, "curve": KeyKind.CURVE}
     keys = {name: NKey.make(kind) for name, kind in kinds.items()}
-    return keys, Callout(keys["issuer"].public, keys["user"].public, keys["curve"].public, ANSWER_S)
+    return keys, Callout(keys["issuer"].public, keys["user"].public, keys["curve"].public, timeout_s)
 
 
 @contextmanager
@@ -163,11 +163,11 @@ def kube_with_callout(folder: Path) -> Iterator[tuple[FakeKube, Path]]:
 
 
 @asynccontextmanager
-async def callout_rig(folder: Path, *, size: int = 1) -> AsyncIterator[CalloutRig]:
+async def callout_rig(folder: Path, *, timeout_s: float = ANSWER_S) -> AsyncIterator[CalloutRig]:
     """A broker whose administrator has a password, and all others are asked about; no callout runs yet."""
-    keys, callout = make_keys()
+    keys, callout = make_keys(timeout_s)
     with kube_with_callout(folder) as (kube, kubeconfig):
-        broker = Broker(folder / "broker", size, users=(ADMINISTRATOR,), callout=callout, probe=PROBE)
+        broker = Broker(folder / "broker", users=(ADMINISTRATOR,), callout=callout, probe=PROBE)
         async with broker:
             yield CalloutRig(kube, broker, folder, keys, kubeconfig)
 
