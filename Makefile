@@ -124,6 +124,7 @@ perf: setup packing trace decisions ##measure: Measure everything: packing, deci
 	$(BIN)/python tests/perf/closing.py
 	$(BIN)/python tests/perf/node_agent
 	$(BIN)/python tests/perf/admission
+	$(BIN)/python tests/perf/enrolment
 	$(BIN)/python tests/perf/kubernetes
 	$(BIN)/python tests/perf/web
 

@@ -1,6 +1,6 @@
 """
 Generates docs/{events,json,metrics,invariants,alerts,models,settings,values}.md, the table of protocol.md, the
-dashboard and the chart's schema;
+dashboard, the chart's schema and the broker's accounts;
 fills what was tried into docs/install.md and README.md.
 
 `--check` fails when one is out of date.
@@ -34,9 +34,11 @@ from values_page import schema as values_schema
 
 from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, SubjectKind
 from sluice.contracts.messages import Envelope
+from sluice.runtime.nats_server.users import Callout, authorization
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 DASHBOARD = DOCS.parent / "deploy/helm/sluice/files/dashboard.json"
+ACCOUNTS = DOCS.parent / "deploy/helm/sluice/files/accounts.conf"
 
 READ_ALL = ("console", "operator")
 """Readers that are not repeated in each row."""
@@ -113,6 +115,13 @@ def _wrapped(value: object) -> str:
     return "{" + "\n ".join(lines).removesuffix(",") + "}"
 
 
+def accounts() -> str:
+    """The broker's accounts where a callout lets users in; its keys are variables, in a file of their own."""
+    head = "# Generated from sluice.contracts.bus.nats_permissions by `make docs`; do not edit."
+    lines = authorization((), Callout("$SLUICE_ISSUER", "$SLUICE_CALLOUT", "$SLUICE_XKEY"))
+    return "\n".join([head, 'include "../credentials/keys.conf"', *lines]) + "\n"
+
+
 def main() -> int:
     """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -134,6 +143,7 @@ def main() -> int:
         (DOCS / "install.md", install_page()),
         (DOCS.parent / "README.md", readme()),
         (DASHBOARD, dashboard()),
+        (ACCOUNTS, accounts()),
     ):
         found = page.read_text() if page.exists() else ""
         if found == wanted:

@@ -31,7 +31,7 @@ from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rpc_permissions import dns_name, node_dns_name
 from sluice.runtime.nats_server.users import User, authorization
-from sluice_console.shell.security.certificate_authority import (
+from sluice.runtime.tls.certificate_authority import (
     AS_CLIENT,
     AS_SERVER,
     USAGES,

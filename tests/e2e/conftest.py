@@ -19,6 +19,7 @@ from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.pods import pods_document
 from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import NotAnsweringError, following
+from sluice_console.shell.live.local_user import remember
 from sluice_console.shell.live.running_systems import RunningSystem
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,7 @@ class Up:
                 await asyncio.sleep(0.05)
         (pointer,) = (self.runtime / "sluice").glob("*.json")
         self.running = msgspec.json.decode(pointer.read_bytes(), type=RunningSystem)
+        remember(Path(self.running.data_dir), self.running.nats_url)
         return self.running
 
     def said(self) -> str:

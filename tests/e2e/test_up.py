@@ -6,12 +6,17 @@ import os
 import shutil
 import signal
 import socket
+import stat
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
 
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats.connection import Connection
 from sluice_console.shell.live.agent_snapshots import snapshots
+from sluice_console.shell.live.local_user import FILE
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -33,6 +38,21 @@ def leaves_no_process(up):
     yield
     _, alive = psutil.wait_procs(before, timeout=10)
     assert not alive
+
+
+async def test_another_user_of_the_machine_owns_nothing(up):
+    """Any process could order, move and delete everything on a bus without users; the password is its owner's."""
+    up.start()
+    running = await up.ready()
+    with pytest.raises(BusError, match="does not accept these credentials"):
+        await Connection.open(running.nats_url, name="stranger", within_s=5)
+    data = Path(running.data_dir)
+    password = (data / FILE).read_text().strip()
+    files = await asyncio.to_thread(lambda: [file for file in data.rglob("*") if file.is_file()])
+    holding = [file for file in files if password in file.read_text(errors="replace")]
+    assert {file.name for file in holding} == {FILE, "nats-server.conf"}
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in holding)
+    assert password not in up.said()
 
 
 async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(up):

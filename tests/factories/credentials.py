@@ -10,7 +10,7 @@ from typing import Any
 
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from sluice_console.shell.security import certificate_authority
+from sluice.runtime.tls import certificate_authority
 
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "credentials.py"

@@ -19,6 +19,8 @@ from judges.history import History
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig
 
+from sluice_console.shell.live.local_user import local_credentials
+
 UP_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
 READ_S = 10.0
@@ -247,7 +249,9 @@ def _message(message: Msg) -> dict:
 
 @contextlib.asynccontextmanager
 async def _client(url: str) -> AsyncIterator[nats.NATS]:
-    client = await nats.connect(url.split(","), connect_timeout=5)
+    source = local_credentials(url)
+    who = {} if source is None else {"user": source.user, "password": source.current().password}
+    client = await nats.connect(url.split(","), connect_timeout=5, **who)
     try:
         yield client
     finally:

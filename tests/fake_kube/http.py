@@ -33,6 +33,7 @@ CLOSING_TURNS = 10_000
 """Of the loop, that connections are given to break; a few are enough."""
 ENCODER = msgspec.json.Encoder()
 REVIEW = "selfsubjectaccessreviews"
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
 @dataclass(slots=True, eq=False)
@@ -142,8 +143,8 @@ class Front:
                 415, "the body of the request was in an unknown format - accepted media types include: application/json"
             )
         user = self._rights.user(request.headers.get("Authorization", ""))
-        if request.path.endswith(f"/{REVIEW}") and request.method == "POST":
-            return _reply(201, self._review(user, await request.json()))
+        if request.method == "POST" and request.path.endswith((f"/{REVIEW}", TOKEN_REVIEWS)):
+            return _reply(201, self._review(user, request.path, await request.json()))
         if request.method == "GET" and (told := discovery.document(request.path, self._resources())) is not None:
             return _reply(200, told)
         watched = request.query.get("watch", "") in {"true", "1"}
@@ -171,7 +172,11 @@ class Front:
             body = tables.table(body, target.resource.columns, tables.now())
         return _reply(answer.code, body, answer.warnings)
 
-    def _review(self, user: User, review: Json) -> Json:
+    def _review(self, user: User, path: str, review: Json) -> Json:
+        if path == TOKEN_REVIEWS:
+            self.requests.append((user.name, "create", "tokenreviews"))
+            self._rights.check(user, Wish("create", "authentication.k8s.io", "tokenreviews"))
+            return {**review, "status": self._rights.review(review["spec"])}
         spec = review["spec"].get("resourceAttributes") or {}
         resource = spec.get("resource", "") + (f"/{spec['subresource']}" if spec.get("subresource") else "")
         wish = Wish(

@@ -1,6 +1,9 @@
 """Bearer tokens, and the Roles and ClusterRoles of their users; refusals read as kube-apiserver v1.36.2's."""
 
+import base64
+import json
 import secrets
+import time
 from dataclasses import dataclass
 
 from fake_kube.errors import ApiError, Json, forbidden
@@ -60,6 +63,7 @@ class Access:
         """Rights are those of the roles in this store."""
         self._store = store
         self._tokens: dict[str, User] = {}
+        self._bound: dict[str, Json] = {}
 
     def token(self, user: User) -> str:
         """A new token of a user."""
@@ -67,9 +71,40 @@ class Access:
         self._tokens[made] = user
         return made
 
+    def bound_token(
+        self, user: User, audience: str, *, pod: str = "", node: str = "", lifetime_s: float = 3600.0
+    ) -> str:
+        """A token as kubelets project them, for an audience, bound to a pod and its node (empty: none)."""
+        claims = {
+            "aud": [audience],
+            "exp": int(time.time() + lifetime_s),
+            "sub": user.name,
+            "jti": secrets.token_hex(8),
+        }
+        parts = (json.dumps(each).encode() for each in ({"alg": "RS256"}, claims))
+        body = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+        made = f"{body}.{secrets.token_urlsafe(48)}"
+        names = {"pod-name": pod, "node-name": node}
+        extra = {f"authentication.kubernetes.io/{key}": [value] for key, value in names.items() if value}
+        self._bound[made] = {"user": {**user.info(), "extra": extra}, "audiences": [audience], "exp": claims["exp"]}
+        return made
+
+    def review(self, spec: Json) -> Json:
+        """The status of a TokenReview."""
+        found = self._bound.get(spec.get("token", ""))
+        if found is None:
+            return {"user": {}, "error": "invalid bearer token"}
+        if found["exp"] <= time.time():
+            return {"user": {}, "error": "invalid bearer token, service account token has expired"}
+        audiences = [each for each in found["audiences"] if each in (spec.get("audiences") or ())]
+        if not audiences:
+            return {"user": {}, "error": f"token audiences {found['audiences']!r} is invalid for the target audiences"}
+        return {"authenticated": True, "user": found["user"], "audiences": audiences}
+
     def revoke(self, token: str) -> None:
-        """Revoke a token."""
+        """Revoke a token: of a bound one, its pod is deleted."""
         self._tokens.pop(token, None)
+        self._bound.pop(token, None)
 
     def user(self, header: str) -> User:
         """Who sent an Authorization header, or the anonymous user. Raises ApiError: 401: an unknown token."""

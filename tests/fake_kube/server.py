@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import yaml
 from aiohttp import web
@@ -111,6 +111,11 @@ class FakeKube:
         }
         path.write_text(yaml.safe_dump(document))
         return path
+
+    def bound_token(self, namespace: str, name: str, **bound: Any) -> str:
+        """A projected token of a service account for the bus (`rbac.Access.bound_token`)."""
+        audience = bound.pop("audience", "sluice-bus")
+        return self.call(lambda: self.access.bound_token(service_account(namespace, name), audience, **bound))
 
     def service_account_token(self, namespace: str, name: str) -> str:
         """A token of a service account, whether or not there is such an object."""

@@ -26,9 +26,9 @@ from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings, load
+from sluice.runtime.tls import certificate_authority
+from sluice.runtime.tls.certificate_authority import CredentialsError
 from sluice_console.shell.commands import security as typed
-from sluice_console.shell.security import certificate_authority
-from sluice_console.shell.security.certificate_authority import CredentialsError
 from sluice_console.shell.security.installation import Installation, InstallationOptions
 from sluice_console.shell.security.key_folder import KeyFolder
 

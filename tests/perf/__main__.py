@@ -27,6 +27,7 @@ from figures import FLEET, end_in_order, machine, wait_until_up, write_section
 from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.messages import Bound
 from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice_console.shell.live.local_user import local_credentials
 
 PODS = 200
 SETTLE_S = 5.0
@@ -119,7 +120,7 @@ def started_s(process: psutil.Process, logs: Path) -> float | None:
 
 async def latency_of_pods(url: str, pods: Path) -> list[float]:
     """Milliseconds from the moment a manifest is in the folder to its `Bound` on the bus, one pod after another."""
-    bus = await NatsBus.connect(url, name="perf")
+    bus = await NatsBus.connect(url, name="perf", credentials=local_credentials(url))
     bound: asyncio.Queue[float] = asyncio.Queue()
 
     async def watch() -> None:

@@ -25,6 +25,7 @@ from figures import FLEET, UP_TIMEOUT_S, end_in_order, machine, wait_until_up
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.messages import Bound, Released
 from sluice.runtime.nats.jetstream_bus import NatsBus
+from sluice_console.shell.live.local_user import local_credentials
 
 BATCH = 1000
 CLOSING_TTL_S = 10
@@ -67,7 +68,7 @@ class Running:
 
     async def finish(self, pods: int, name: str) -> None:
         """Let `pods` pods come, be bound, go, and be released."""
-        bus = await NatsBus.connect(self.url, name="perf")
+        bus = await NatsBus.connect(self.url, name="perf", credentials=local_credentials(self.url))
         reading = bus.read(Stream.BOOK, ("sluice.binding.>",))
         manifest = self.root / "pods" / f"{name}.yaml"
         manifest.write_text("".join(DOCUMENT.format(name=f"{name}-{number}") for number in range(pods)))

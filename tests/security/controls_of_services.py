@@ -12,7 +12,7 @@ from security.controls import Control, patched, refused
 
 from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.bus.nats_permissions import Permissions, of_any_agent, permissions_of
+from sluice.contracts.bus.nats_permissions import AGENTS_ACCOUNT, Permissions, of_any_agent, permissions_of
 from sluice.contracts.bus.store_sizes import STORE_BYTES_MAX
 from sluice.contracts.bus.streams import STREAMS, Role
 from sluice.contracts.ids import NodeName
@@ -75,12 +75,11 @@ def _metrics_of_another_site() -> None:
 
 def _agents_account() -> None:
     text = "\n".join(authorization([CertifiedUser(permissions_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
-    shared, _, own = text.partition(f'"{_agent().user}" {{')
+    shared, _, own = text.partition(f"  {AGENTS_ACCOUNT} {{")
     assert 'user: "a"' in shared
     assert 'user: "b"' not in shared, "an agent is where the streams are, and has answers written there"
-    imported = set(re.findall(r'account:SLUICE,subject:"([^"]+)"', own))
-    reaching = {each for each in _agent().publish if not each.startswith("hist.")}
-    assert imported - {DENY_ALL} == reaching, "an agent's account reaches another subject"
+    imported = set(re.findall(r'account: SLUICE, subject: "([^"]+)"', own))
+    assert imported - {DENY_ALL} == set(of_any_agent()), "the agents' account reaches another subject"
 
 
 def _agent() -> Permissions:
@@ -216,7 +215,8 @@ CONTROLS = (
         "no reply to an agent passes for another's message",
         _agents_account,
         patched(
-            "security.controls_of_services._agent", lambda: replace(permissions_of(Role.NODE_AGENT, NODE), alone=False)
+            "security.controls_of_services._agent",
+            lambda: replace(permissions_of(Role.NODE_AGENT, NODE), account="SLUICE"),
         ),
     ),
     Control(

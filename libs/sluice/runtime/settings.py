@@ -62,9 +62,14 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_url: str = "nats://127.0.0.1:4222"
     """The broker, `nats://` or `tls://`, without user or password: logs show it."""
     nats_user: str = ""
-    """User on the bus. A node agent's is its node's."""
+    """User on the bus. A node agent's is by default its node's."""
     nats_password_file: Path | None = None
     """File with that user's password. Read again when it changes."""
+    nats_token_file: Path | None = None
+    """
+    File with a Kubernetes ServiceAccount token for the broker (audience `sluice-bus`), instead of a password. Read
+    again when it changes.
+    """
     nats_ca_file: Path | None = None
     """CA certificates (PEM) for the broker's. If set, the connection must be TLS."""
     nats_server_name: str = ""

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
+from sluice.runtime.errors import ServiceError
 from sluice.runtime.version import sluice_version
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.shell.cli_options import (
@@ -278,9 +279,9 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
         return ended.code
     except CycloptsError:
         return EXIT_USAGE  # cyclopts has printed the error
-    except CommandError as error:
+    except (CommandError, ServiceError) as error:
         sys.stderr.write(f"sluice: {sanitize(str(error))}\n")
-        return error.exit_code
+        return error.exit_code if isinstance(error, CommandError) else CommandError.exit_code
     except UnicodeEncodeError as error:  # an argument that is not UTF-8 can be a path and nothing else
         sys.stderr.write(f"sluice: {error.object!r}: must be UTF-8 text; is the terminal set to something else?\n")
         return EXIT_USAGE

@@ -14,9 +14,25 @@ from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
 from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
 
 HandOver = Literal["auto", "dra", "tickets"]
-Role = Literal["folder", "watch", "webhook", "all", "uninstall"]
+Role = Literal["folder", "watch", "webhook", "all", "callout", "uninstall"]
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """RFC 1123 names (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
+
+
+_OBJECTS = (
+    "namespace",
+    "webhook_service",
+    "tls_secret",
+    "webhook_configuration",
+    "runtime_class",
+    "nodes_namespace",
+    "bus_service",
+    "bus_statefulset",
+    "bus_keys_secret",
+    "bus_server_secret",
+    "bus_ca",
+)
+"""Settings that are names of objects."""
 
 
 class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
@@ -24,7 +40,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
     role: Role = "folder"
     """
-    `folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last two.
+    `folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last two;
+    `callout` tells the broker what the owner of a ServiceAccount token may do.
     `uninstall` opens gates, waits for slices, cleans nodes and ends.
     """
     source: str = ""
@@ -55,7 +72,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
     # -- watch, webhook -------------------------------------------------------------------------------------------
     kubeconfig: Path | None = None
-    """`watch`, `webhook`: unset uses the service account."""
+    """`watch`, `webhook`, `callout`: unset uses the service account."""
 
     # -- watch ----------------------------------------------------------------------------------------------------
     lease_ttl_s: int = 5
@@ -86,7 +103,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     placeholders_max: int = 50
     """`watch`: most placeholder pods at once; 0 to 500."""
     watch_health_address: str = ""
-    """`watch`: `host:port` of `/healthz` and `/readyz`, plain HTTP; empty serves none."""
+    """`watch`, `callout`: `host:port` of `/healthz` and `/readyz`, plain HTTP; empty serves none."""
 
     # -- webhook --------------------------------------------------------------------------------------------------
     webhook_address: str = "127.0.0.1:8443"
@@ -97,7 +114,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     does not call the API server.
     """
     namespace: str = "sluice-system"
-    """`watch`, `webhook`: of its Service, Secret and ConfigMap. Pods there are never touched."""
+    """`watch`, `webhook`, `callout`: of its Service, Secrets and ConfigMaps. Pods there are never touched."""
     webhook_service: str = "sluice-webhook"
     """`webhook`: its Service, which the certificate names."""
     tls_secret: str = "sluice-webhook-tls"  # noqa: S105 - the name of an object
@@ -121,13 +138,30 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
     # -- uninstall ------------------------------------------------------------------------------------------------
     nodes_namespace: str = "sluice-nodes"
-    """`uninstall`: of the agents."""
+    """`callout`, `uninstall`: of the agents."""
     uninstall: Literal["gates", "all"] = "all"
     """`uninstall`: all of it, or the gates only."""
     uninstall_wait_s: float = 90.0
     """`uninstall`: how long to wait for gates, pods, slices and nodes, each; 1 to 3600."""
     leave_slices: bool = False
     """`uninstall`: leave slices on the GPUs."""
+    # -- callout --------------------------------------------------------------------------------------------------
+    agent_selector: str = "sluice.dev/agent=true"
+    """`callout`: label selector of nodes with an agent, which get a certificate; empty are all."""
+    token_audience: str = "sluice-bus"  # noqa: S105 - an audience
+    """`callout`: the audience of tokens for the broker."""
+    bus_service: str = "sluice-nats"
+    """`callout`: the broker's Service; its headless one ends in `-servers`. The broker's certificate names both."""
+    bus_names: tuple[str, ...] = ()
+    """`callout`: DNS names in the broker's certificate, instead of its Services'."""
+    bus_statefulset: str = "sluice-nats"
+    """`callout`: the broker, restarted when its keys change; empty restarts none."""
+    bus_keys_secret: str = "sluice-bus-keys"  # noqa: S105 - the name of an object
+    """`callout`: Secret with all keys of the bus; must exist, may be empty. To replace all keys, empty it."""
+    bus_server_secret: str = "sluice-nats-server"  # noqa: S105 - the name of an object
+    """`callout`: Secret that the broker mounts: certificate, and public keys; must exist, may be empty."""
+    bus_ca: str = "sluice-bus-ca"
+    """`callout`: ConfigMap with the broker's authorities in both namespaces; must exist, may be empty."""
 
     def __post_init__(self) -> None:
         """Check the settings. Raises ValueError with one sentence."""
@@ -163,16 +197,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     def _check_names(self) -> None:
         if self.source and not is_token(self.source):
             raise ValueError(f"source = {self.source!r}: use letters, digits, '-' and '_', at most 200 characters")
-        for name in (
-            "namespace",
-            "nodes_namespace",
-            "webhook_service",
-            "tls_secret",
-            "webhook_configuration",
-            "runtime_class",
-        ):
+        for name in _OBJECTS:
             text = getattr(self, name)
-            if not _OBJECT_NAME.fullmatch(text) and (text or name != "runtime_class"):
+            if not _OBJECT_NAME.fullmatch(text) and (text or name not in {"runtime_class", "bus_statefulset"}):
                 raise ValueError(f"{name} = {text!r}: must be an object name of a-z, 0-9, '-' and '.'")
         for name in self.exempt_namespaces:
             if not _OBJECT_NAME.fullmatch(name):
@@ -190,8 +217,10 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         for name in ("pods_dir", "fleet_file"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} applies to role = 'folder' only; role = {self.role!r} is set")
-        if self.role == "webhook" and self.limits_file is not None:
-            raise ValueError("limits_file does not apply to role = 'webhook'; set it for the role that watches pods")
+        if self.role in {"webhook", "callout"} and self.limits_file is not None:
+            raise ValueError(
+                f"limits_file does not apply to role = {self.role!r}; set it for the role that watches pods"
+            )
 
     def config(self) -> FolderConfig:
         """The config of the folder core."""

@@ -32,7 +32,7 @@ from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig, server_binary
-from sluice_console.shell.security.certificate_authority import RENEW_DAYS, SERVER_DAYS, CredentialsError
+from sluice.runtime.tls.certificate_authority import RENEW_DAYS, SERVER_DAYS, CredentialsError
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 HOST = "sluice-nats.sluice-system.svc"

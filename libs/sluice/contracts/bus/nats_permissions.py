@@ -6,7 +6,7 @@ inbox: in a shared one, every user could read the others' answers.
 
 A node's agent may write its own node's subjects and use its own durable. It may not create a consumer: one with a
 `deliver_subject` makes the server write elsewhere. So does any reply, because the requester chooses its subject; agents
-therefore have accounts of their own (`sluice.runtime.nats_server.users`). Rules that a broker cannot check are not
+therefore have an account of their own (`sluice.runtime.nats_server.users`). Rules that a broker cannot check are not
 here: a guard that does not cover the written subject.
 """
 
@@ -17,6 +17,8 @@ from sluice.contracts.bus.streams import SUBJECT_KINDS, UNRECORDED_KINDS, Role, 
 from sluice.contracts.bus.subjects import HISTORY_PREFIX, node_token
 from sluice.contracts.ids import NodeName
 
+SERVICES_ACCOUNT, AGENTS_ACCOUNT = "SLUICE", "AGENTS"
+"""Accounts of the broker: the first has the streams, the second only what it imports of them."""
 _API = "$JS.API"
 _BUS_DOMAIN = "bus.sluice.internal"
 """See `sluice.contracts.rpc_permissions`. Names under it have no gRPC rights."""
@@ -29,8 +31,8 @@ class Permissions:
     user: str
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    alone: bool = False
-    """Whether the user needs its own account, so that replies to it cannot be published as another user's message."""
+    account: str = SERVICES_ACCOUNT
+    """Agents' is another one, so that replies to them cannot be published as another user's message."""
 
 
 def user_name(role: Role, node: NodeName | None = None) -> str:
@@ -67,7 +69,8 @@ def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
                 f"{HISTORY_PREFIX}{_subjects_of(noun)}" for noun in SUBJECT_KINDS if Role.NODE_AGENT in noun.writers
             ]
             publish.append(f"{_API}.STREAM.PURGE.{Stream.STATE}")
-    return Permissions(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), alone=node is not None)
+    account = SERVICES_ACCOUNT if node is None else AGENTS_ACCOUNT
+    return Permissions(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), account)
 
 
 def _subjects_of(noun: SubjectKind, *first: str) -> str:

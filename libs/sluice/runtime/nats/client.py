@@ -39,6 +39,9 @@ nats-py 2.16 also splits at vertical tabs and form feeds. To the server both are
 write `a.*` could repeatedly disconnect every reader there.
 """
 
+CONNECT_S = 2.0
+"""For each step of a connection."""
+_LOGIN_ENDED = ("authorization violation", "authentication expired", "authentication revoked", "credentials revoked")
 _DELIVERED = b"$JS.ACK."
 """Prefix of the reply subject of every stored message that a consumer delivers."""
 _SEQUENCE = "Nats-Sequence"
@@ -80,7 +83,16 @@ class Client(_Client):
       subject can store one.
     - It takes a stored message with a header `Status` for the server's own and ends a reading, or drops it: the message
       is delivered without that header.
+    - It takes any first line after its login for the server's PONG, and stays unconnected if that was a PING or INFO,
+      as after a slow login.
+    - It closes for good when the server ends a login: at its expiry, and of a login by token at each reload.
     """
+
+    login_s = CONNECT_S
+    """How long the server may take to answer a login; longer if it asks another service."""
+    renews = False
+    """Whether an ended login is no failure, because the next one is by newer credentials."""
+    _first_pong: "asyncio.Future[bool] | None" = None
 
     def tasks(self) -> "list[asyncio.Task[None]]":
         """Its running tasks; `close` cancels these once, or not if it fails itself."""
@@ -119,9 +131,23 @@ class Client(_Client):
         self._pending, self._pending_data_size = [], 0
         await super()._attempt_reconnect()
 
+    async def _process_err(self, err_msg: str) -> None:
+        if self.renews and any(ended in err_msg.lower() for ended in _LOGIN_ENDED):
+            await self._process_op_err(Error(f"the login has ended: {err_msg}"))
+        else:
+            await super()._process_err(err_msg)
+
+    def _connect_command(self) -> bytes:
+        self.options["connect_timeout"] = self.login_s  # of the answer to this, which is awaited next
+        return bytes(super()._connect_command())
+
     async def _process_connect_init(self) -> None:
+        self.options["connect_timeout"] = CONNECT_S
+        self._first_pong = None
         try:
             await super()._process_connect_init()
+            if self._status == self.CONNECTING:
+                await self._until_pong()
         except (OSError, Error, TimeoutError):
             self._abandon()
             raise
@@ -131,6 +157,27 @@ class Client(_Client):
         except BaseException:
             self._abandon()
             raise
+
+    async def _until_pong(self) -> None:
+        """Wait for the PONG, which the reading task takes. Raises OSError, Error, TimeoutError."""
+        self._first_pong = asyncio.get_running_loop().create_future()
+        self._pongs.insert(0, self._first_pong)
+        try:
+            async with asyncio.timeout(self.login_s):
+                await self._first_pong
+        except BaseException:
+            for task in self.tasks():
+                if task is not self._reconnection_task:
+                    task.cancel()
+            raise
+        self._first_pong = None
+        self._status = self.CONNECTED
+
+    async def _process_op_err(self, e: Exception) -> None:
+        if self._first_pong is None:
+            await super()._process_op_err(e)
+        elif not self._first_pong.done():  # the login's error, and not one of a connection to be restored
+            self._first_pong.set_exception(e)
 
     def _abandon(self) -> None:
         for name in ("_io_writer", "_bare_io_writer"):

@@ -34,6 +34,7 @@ from sluice.runtime.nats.credentials import (
 from sluice.runtime.nats.wire_format import NO_ANSWER, said_in
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import DENIED, RECONNECTS
+from sluice.runtime.retry import Backoff
 from sluice.runtime.tls.certificate_files import CHECK_EVERY_S
 
 SERVER_FLOOR = (2, 15, 0)
@@ -50,6 +51,13 @@ PINGS_MAX = 2
 RECONNECT_WAIT_S = 0.25
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_AGAIN_S = 0.1
+REFUSED_WAIT_MAX_S = 8.0
+"""Of the doubling pauses after refusals of a token."""
+REFUSED_MAX_S = 300.0
+"""
+A token may be refused for so long: the broker answers the same when the service that verifies it is late as when it is
+wrong. Then the process ends, which shows.
+"""
 
 _NOT_AUTHORIZED = re.compile(r"authorization violation", re.IGNORECASE)
 _VIOLATION = re.compile(r'permissions violation(?: for (\w+) to "([^"]*)")?', re.IGNORECASE)
@@ -75,6 +83,9 @@ class Connection:
         self._told: set[str] = set()
         """Problems logged since the bus was last reached: sentences, or kinds of errors."""
         self._trouble = ""
+        self._pause = Backoff(initial_s=RECONNECT_WAIT_S, max_s=REFUSED_WAIT_MAX_S)
+        self._refused_at: float | None = None
+        """Monotonic time of the first refusal of a token since it was last accepted."""
         self._source: CredentialSource = Credentials()
         self._shown = Credentials()
         self._looking: asyncio.Task[None] | None = None
@@ -109,9 +120,10 @@ class Connection:
         if not isinstance(source, Credentials):
             self._looking = asyncio.ensure_future(self._watch_credentials())
         while not await self._has_connected(servers, source):
-            await asyncio.sleep(RECONNECT_WAIT_S)
+            await asyncio.sleep(RECONNECT_WAIT_S if self._refused_at is None else self._pause.next_s())
             self._client = Client()
         self._connecting = False
+        self._accepted()
         self._check_server()
         self.check()
         self._up.set()
@@ -134,7 +146,6 @@ class Connection:
                 closed_cb=self._on_closed,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # any number of seconds
-                connect_timeout=2,
                 ping_interval=PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
@@ -238,6 +249,15 @@ class Connection:
             self.check()
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
+    async def flush(self) -> None:
+        """Wait until the server has everything sent so far. Raises TimeoutError."""
+        self.check()
+        try:
+            async with self._deadline(ASK_TIMEOUT_S):
+                await self._client.flush()
+        except (*NO_ANSWER, ConnectionClosedError) as error:
+            raise TimeoutError("the server does not answer") from error
+
     def new_inbox(self) -> str:
         """A new reply subject in our own inbox."""
         return self._client.new_inbox()
@@ -298,7 +318,7 @@ class Connection:
 
         With a new certificate or password of ours the connection goes on: the broker has admitted us, and may not know
         the new one yet. With new authorities it reconnects at once, because the current broker may not be trusted any
-        more.
+        more; with a new token, because the login ends with the old one.
         """
         while not self._failed.is_set():
             await asyncio.sleep(CHECK_EVERY_S)
@@ -307,8 +327,11 @@ class Connection:
                 continue
             self._shown = found
             self._client.options["tls"] = found.tls
-            if found.trusts != shown.trusts and self._up.is_set():
-                self._log.info("reconnecting: the broker's authorities have changed")
+            why = "authorities have changed" if found.trusts != shown.trusts else ""
+            if found.is_token and found.password != shown.password:
+                why = "token is new"
+            if why and self._up.is_set():
+                self._log.info("reconnecting", why=why)
                 await self._client.force_reconnect()
 
     @contextlib.asynccontextmanager
@@ -356,13 +379,36 @@ class Connection:
             metrics.count(DENIED, (denied[1] or "").lower())
             self._fail(DeniedError(user=self._shown.user or self.name, verb=denied[1] or "", subject=denied[2] or ""))
         elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
-            self._fail(f"{self.name}: the server does not accept these credentials")
+            await self._on_refusal(error)
         else:
             self._log_problem(error)
             if self._connecting and is_identity_error(error):
                 self._refused.set()
                 # The client must get no further: a connection made while it is cancelled would leak.
                 await asyncio.get_running_loop().create_future()
+
+    async def _on_refusal(self, error: Exception) -> None:
+        now = asyncio.get_running_loop().time()
+        self._refused_at = self._refused_at or now
+        if not self._shown.is_token:
+            self._fail(f"{self.name}: the server does not accept these credentials")
+        elif now - self._refused_at > REFUSED_MAX_S:
+            self._fail(
+                f"{self.name}: the broker has refused our token for {REFUSED_MAX_S:g} s; the logs of sluice-callout "
+                "say why, if it runs"
+            )
+        else:
+            self._log_problem(error)
+            if not self._connecting:
+                self._client.options["reconnect_time_wait"] = self._pause.next_s()
+                return
+            self._refused.set()
+            await asyncio.get_running_loop().create_future()  # no further, as below
+
+    def _accepted(self) -> None:
+        self._refused_at = None
+        self._pause.reset()
+        self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S
 
     def _log_problem(self, error: Exception) -> None:
         """Log each kind of problem once, until the bus is reached again."""
@@ -386,6 +432,7 @@ class Connection:
     async def _on_reconnected(self) -> None:
         self._log.info("connected again")
         metrics.count(RECONNECTS)
+        self._accepted()
         self._check_server()
         self._up.set()
         self._told.clear()

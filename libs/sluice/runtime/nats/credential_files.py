@@ -1,5 +1,6 @@
 """
-A service's NATS credentials from its settings: its user, by a password or a certificate in files, and whom it trusts.
+A service's NATS credentials from its settings: its user, by a password, token or certificate in files, and whom it
+trusts.
 
 The one place that reads them; no secret is ever part of a URL, a setting or a log line. Files are read again when they
 change, and used at the next connection; invalid files are only logged.
@@ -24,6 +25,7 @@ from sluice.runtime.tls.certificate_files import (
 from sluice.runtime.tls.secret_permissions import warn_if_open
 
 _PASSWORD_BYTES_MAX = 1024
+_TOKEN_BYTES_MAX = 16 * 1024
 
 
 class CredentialError(ServiceError):
@@ -37,12 +39,15 @@ class CredentialFiles:
         """Read the files, which blocks. Raises CredentialError."""
         self.user = user
         self._password_file = settings.nats_password_file
+        self._token_file = settings.nats_token_file
         self._ca_file = settings.nats_ca_file
         self._server_name = settings.nats_server_name
         self._certificate = _certificate_files(settings)
         self._material: CertificateMaterial | None = None
         own = self._certificate.paths if self._certificate is not None else ()
-        paths = dict.fromkeys(path for path in (self._ca_file, self._password_file, *own) if path is not None)
+        paths = dict.fromkeys(
+            path for path in (self._ca_file, self._password_file, self._token_file, *own) if path is not None
+        )
         self._files = WatchedFiles(paths, self._read, part="bus identity", look_s=look_s)
         self._ending = ExpiryWarning("bus identity", own[0]) if own else None
 
@@ -54,9 +59,14 @@ class CredentialFiles:
         return found
 
     def _read(self) -> Credentials:
-        password = "" if self._password_file is None else _password(self._password_file)
+        password = ""
+        if self._token_file is not None:
+            password = _secret_in("nats_token_file", self._token_file, _TOKEN_BYTES_MAX)
+        elif self._password_file is not None:
+            password = _secret_in("nats_password_file", self._password_file, _PASSWORD_BYTES_MAX)
+        is_token = self._token_file is not None
         if self._ca_file is None:
-            return Credentials(self.user, password)
+            return Credentials(self.user, password, is_token=is_token)
         try:
             trusts = read_pem_file("nats_ca_file", self._ca_file)
             context = _ssl_context(trusts, self._ca_file)
@@ -67,7 +77,7 @@ class CredentialFiles:
             raise CredentialError(str(error)) from error
         except (ssl.SSLError, OSError) as error:  # changed since it was tried; it is read again
             raise CredentialError(f"nats_certificate_file: {describe_error(error)}") from error
-        return Credentials(self.user, password, context, self._server_name, trusts)
+        return Credentials(self.user, password, context, self._server_name, trusts, is_token=is_token)
 
 
 def credentials_from_settings(
@@ -79,7 +89,11 @@ def credentials_from_settings(
     Blocks for reading small files. Raises CredentialError, also when only some of the files are named.
     """
     _certificate_files(settings)
-    if settings.nats_password_file is None and settings.nats_ca_file is None:
+    if settings.nats_token_file is not None and settings.nats_password_file is not None:
+        raise CredentialError(
+            "nats_token_file and nats_password_file are both set: set the one that the broker expects"
+        )
+    if settings.nats_password_file is None and settings.nats_token_file is None and settings.nats_ca_file is None:
         return None
     return CredentialFiles(settings, user or settings.nats_user, look_s=look_s)
 
@@ -111,15 +125,18 @@ def _ssl_context(trusts: bytes, path: Path) -> ssl.SSLContext:
         raise invalid_ca_error("nats_ca_file", path, error) from error
 
 
-def _password(path: Path) -> str:
-    warn_if_open("nats_password_file", path)
+def _secret_in(setting: str, path: Path, bytes_max: int) -> str:
+    warn_if_open(setting, path)
     try:
         with path.open("rb") as file:
-            password = file.read(_PASSWORD_BYTES_MAX).decode().strip()
+            secret = file.read(bytes_max + 1).decode().strip()
     except UnicodeDecodeError as error:
-        raise CredentialError(f"nats_password_file: {path} cannot be read: it is no UTF-8") from error
+        raise CredentialError(f"{setting}: {path} cannot be read: it is no UTF-8") from error
     except OSError as error:
-        raise CredentialError(f"nats_password_file: {path} cannot be read: {error.strerror or error}") from error
-    if not password:
-        raise CredentialError(f"nats_password_file: {path} is empty; it must hold a password")
-    return password
+        raise CredentialError(f"{setting}: {path} cannot be read: {error.strerror or error}") from error
+    what = "token" if setting == "nats_token_file" else "password"
+    if not secret:
+        raise CredentialError(f"{setting}: {path} is empty; it must hold a {what}")
+    if len(secret) > bytes_max:
+        raise CredentialError(f"{setting}: {path} is longer than {bytes_max} bytes; it must hold a {what} only")
+    return secret

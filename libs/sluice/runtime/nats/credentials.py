@@ -8,6 +8,7 @@ in plain text. Files are read in `sluice.runtime.nats.credential_files`.
 
 import re
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -16,9 +17,11 @@ from sluice.contracts.bus.nats_permissions import inbox_prefix
 from sluice.contracts.reasons import shorten
 from sluice.runtime.addresses import is_loopback
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats.client import Client, Error
+from sluice.runtime.nats.client import CONNECT_S, Client, Error
 from sluice.runtime.settings import holds_credentials
 
+TOKEN_LOGIN_S = 15.0
+"""Above the broker's own limit (`sluice.runtime.nats_server.users.CALLOUT_TIMEOUT_S`), so that its answer is read."""
 _SCHEMES = ("nats", "tls")
 """WebSockets are not supported (`sluice.runtime.nats.client`)."""
 _NO_ADDRESS = re.compile(r"[\s\x00-\x20\x7f-\x9f]")
@@ -54,6 +57,14 @@ class Credentials:
     """The name that the broker's certificate must have; empty: the host of its address."""
     trusts: bytes = field(default=b"", repr=False)
     """The authorities behind `tls`, to detect a change; empty where they never change."""
+    is_token: bool = False
+    """
+    Whether the password is a token that a service verifies for the broker: a refusal may mean that the service is late,
+    and a login ends with its token.
+    """
+    nkey: str = ""
+    """A public key instead of a password; `sign` signs the broker's challenge."""
+    sign: Callable[[str], bytes] | None = field(default=None, repr=False)
 
     def current(self) -> "Credentials":
         """These do not change."""
@@ -119,8 +130,13 @@ def connect_options(client: Client, source: CredentialSource, name: str) -> dict
     def password() -> str:
         return source.current().password
 
+    client.renews = first.is_token
+    client.login_s = TOKEN_LOGIN_S if first.is_token else CONNECT_S
+    client._public_nkey = first.nkey or None  # noqa: SLF001 - nats-py sets it from a seed, by one more library
     asked = bool(first.password) or first.tls is not None
     return {
+        "signature_cb": first.sign,
+        "connect_timeout": CONNECT_S,
         "inbox_prefix": inbox_prefix(_USER.sub("-", first.user or name)),
         "user": user if asked else None,
         "password": password if asked else None,

@@ -165,7 +165,6 @@ async def open_history(
         await connection.connect(
             parse_server_urls(url),
             name=name,
-            connect_timeout=timeout_s,  # type: ignore[arg-type]  # any number of seconds
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would never end
             ping_interval=PING_S,

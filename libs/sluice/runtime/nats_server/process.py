@@ -23,7 +23,7 @@ from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.wire_format import ApiError
 from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
-from sluice.runtime.nats_server.users import User, authorization
+from sluice.runtime.nats_server.users import Callout, User, authorization
 
 PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
 """1 MiB: a message and its headers."""
@@ -52,6 +52,9 @@ class NatsServerConfig:
     cluster_port: int = 0
     routes: tuple[int, ...] = ()
     users: tuple[User, ...] = ()
+    callout: Callout | None = None
+    owner: tuple[str, str] | None = None
+    """User and password of one user who may do everything, instead of `users`."""
     monitor_port: int = 0
     """The HTTP port of `/healthz`; 0 for none."""
 
@@ -64,12 +67,14 @@ class NatsServerConfig:
             f"max_payload: {PAYLOAD_BYTES_MAX}",
             f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always }}',
         ]
+        if self.owner is not None:
+            lines.append(f'authorization {{ user: "{self.owner[0]}", password: "{self.owner[1]}" }}')
         if self.monitor_port:
             lines.append(f'http: "{LOOPBACK}:{self.monitor_port}"')
         if self.routes:
             routes = ", ".join(f'"nats-route://{LOOPBACK}:{port}"' for port in self.routes)
             lines.append(f'cluster {{ name: sluice, listen: "{LOOPBACK}:{self.cluster_port}", routes: [{routes}] }}')
-        return "\n".join([*lines, *authorization(self.users)]) + "\n"
+        return "\n".join([*lines, *authorization(self.users, self.callout)]) + "\n"
 
 
 def server_binary() -> Path:
@@ -235,6 +240,7 @@ class Broker:
     size: int = 1
     port: int = 0
     users: tuple[User, ...] = ()
+    callout: Callout | None = None
     probe: Credentials | None = None
     """The user that polls readiness: needs the right to ask about a stream. Only with `users`."""
     launch: Launch = launch_process
@@ -308,11 +314,13 @@ class Broker:
     def _plans(self) -> list[NatsServerConfig]:
         if self.size == 1:
             port = self.port or free_ports(1)[0]
-            return [NatsServerConfig("sluice", self.directory, port, users=self.users)]
+            return [NatsServerConfig("sluice", self.directory, port, users=self.users, callout=self.callout)]
         ports = free_ports(2 * self.size)
         routes = tuple(ports[self.size :])
         return [
-            NatsServerConfig(f"sluice-{n}", self.directory / str(n), ports[n], routes[n], routes, self.users)
+            NatsServerConfig(
+                f"sluice-{n}", self.directory / str(n), ports[n], routes[n], routes, self.users, self.callout
+            )
             for n in range(self.size)
         ]
 

@@ -1,7 +1,7 @@
 """The processes of a running system on one machine, and their settings. Starts none."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sluice.contracts.request_syntax import RequestLimits
 
@@ -36,6 +36,8 @@ class SystemSpec:
     """Maximum size of HISTORY on the broker's disk; 0 keeps the services' default."""
     quota_library: str = ""
     """The time quota's client library, for the agents; empty if there is none."""
+    bus_user: Mapping[str, str] = field(default_factory=dict)
+    """Settings by which every process logs in at the broker."""
     largest_node_gpus: int = 0
     """GPUs of the largest node, as far as known before its agent reports."""
 
@@ -84,7 +86,7 @@ def _variables(wanted: SystemSpec, launch: Launch) -> dict[str, str]:
     if wanted.largest_node_gpus > RequestLimits().max_gpus_per_node and launch.service in {"allocator", "pod-watcher"}:
         own["MAX_GPUS_PER_NODE"] = str(wanted.largest_node_gpus)
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"
-    common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir}
+    common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir, **wanted.bus_user}
     if wanted.history_mib:
         common["SLUICE_HISTORY_MIB"] = str(wanted.history_mib)
     return common | {prefix + name: value for name, value in own.items()}

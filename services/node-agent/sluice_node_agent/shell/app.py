@@ -43,7 +43,9 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
     @asynccontextmanager
     async def connect(node: NodeName) -> AsyncIterator[Bus]:
-        who = credentials_from_settings(service.settings, user_name(Role.NODE_AGENT, node))
+        who = credentials_from_settings(
+            service.settings, service.settings.nats_user or user_name(Role.NODE_AGENT, node)
+        )
         bus = await NatsBus.connect(
             service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who
         )

@@ -10,6 +10,10 @@ async def serve(service: Service[PodWatcherSettings]) -> None:
         from sluice_pod_watcher.shell.folder.app import serve_folder  # noqa: PLC0415 - see above
 
         await serve_folder(service)
+    elif service.settings.role == "callout":
+        from sluice_pod_watcher.shell.callout.app import serve_callout  # noqa: PLC0415 - see above
+
+        await serve_callout(service)
     else:
         from sluice_pod_watcher.shell.cluster_app import serve_cluster  # noqa: PLC0415 - see above
 

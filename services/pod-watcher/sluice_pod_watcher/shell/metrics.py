@@ -49,6 +49,12 @@ CERTIFICATE_ENDS = Metric(
     "gauge",
     "Expiry of the webhook's certificate, unix seconds.",
 )
+BUS_LOGINS = Metric(
+    "sluice_bus_logins_total",
+    "counter",
+    "Logins at the broker by result: admitted, refused, unanswered (the API server was silent), dropped (too many).",
+    ("result",),
+)
 
 
 class HasPhases(Protocol):

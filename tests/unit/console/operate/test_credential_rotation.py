@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice_console.shell.security.certificate_authority import CredentialsError
+from sluice.runtime.tls.certificate_authority import CredentialsError
 from sluice_console.shell.security.installation import Installation, InstallationOptions
 from sluice_console.shell.security.key_folder import KeyFolder
 

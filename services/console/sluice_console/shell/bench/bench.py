@@ -303,7 +303,7 @@ async def _released(live: LiveFleet, requests: dict[str, str], within_s: float) 
 async def _history(url: str) -> list[tuple[HistoryMessage, int]]:
     """Every message with its size in bytes, in order."""
     found: list[tuple[HistoryMessage, int]] = []
-    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
         async for batch in history.read():
             for recorded in batch:
                 if not isinstance(recorded.envelope, Undecodable):

@@ -110,7 +110,7 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
 
 async def all_history(url: str) -> list[HistoryMessage]:
     """The whole history in order. Raises BusError."""
-    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
         return [happened async for batch in history.read() for happened in _readable(batch)]
 
 
@@ -179,7 +179,7 @@ def _is_file(pod: PodDocument, wanted: str) -> bool:
 async def events(url: str, *, follow: bool, since_s: float, form: OutputFormat) -> int:
     """`sluice events`: one line per message of the history, or one document."""
     names = RequestNames()
-    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
         async for batch in history.read(filters=EVERYTHING, since_s=since_s, follow=follow):
             for recorded in batch:
                 document = event_document(recorded.subject, recorded.envelope, names)

@@ -56,7 +56,7 @@ async def _since(url: str, idle: list[NodeName]) -> dict[str, str]:
 
 
 async def _history(url: str, filters: tuple[str, ...]) -> Iterable[HistoryMessage]:
-    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+    async with open_history(url, name="console", credentials=user_of_the_bus(url)) as history:
         return [
             HistoryMessage(recorded.subject, recorded.envelope)
             async for batch in history.read(filters=filters)

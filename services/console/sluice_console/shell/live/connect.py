@@ -9,6 +9,7 @@ from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats.credentials import CredentialSource
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.settings import CommonSettings, load
+from sluice_console.shell.live.local_user import local_credentials
 
 CONNECT_WITHIN_S = 5.0
 
@@ -21,10 +22,10 @@ def settings_of_console() -> CommonSettings:
         raise BusError(str(error)) from error
 
 
-def user_of_the_bus() -> CredentialSource | None:
-    """The bus credentials from the environment. Raises BusError."""
+def user_of_the_bus(url: str) -> CredentialSource | None:
+    """The bus credentials from the environment, else those of a system of this machine. Raises BusError."""
     try:
-        return credentials_from_settings(settings_of_console())
+        return credentials_from_settings(settings_of_console()) or local_credentials(url)
     except ServiceError as error:
         raise BusError(str(error)) from error
 
@@ -55,7 +56,7 @@ async def connected(
 
     `within_s` None waits without limit. `times` gets those of what is read.
     """
-    who = user_of_the_bus()
+    who = user_of_the_bus(url)
     try:
         bus = await NatsBus.connect(url, name="console", credentials=who, within_s=within_s, traces=times)
     except OSError as error:

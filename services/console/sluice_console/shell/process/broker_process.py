@@ -13,15 +13,20 @@ def store_of(data_dir: Path) -> Path:
     return data_dir / "nats"
 
 
-def broker_spec(name: str, port: int, data_dir: Path, log: Path, *, monitor_port: int = 0) -> ChildSpec:
+def broker_spec(
+    name: str, port: int, data_dir: Path, log: Path, *, monitor_port: int = 0, owner: tuple[str, str] | None = None
+) -> ChildSpec:
     """
     Write the configuration, and return how to run the server. Raises BusError without nats-server.
 
+    `owner`: user and password of its one user; None lets everybody in.
     The store is `nats/` in the data directory with the configuration beside it: deleting the store of a running system
     loses the broker's data, but nothing needed to restart.
     """
     config = data_dir / "nats-server.conf"
-    plan = NatsServerConfig("sluice", store_of(data_dir), port, monitor_port=monitor_port)
+    plan = NatsServerConfig("sluice", store_of(data_dir), port, monitor_port=monitor_port, owner=owner)
+    config.touch(mode=0o600)
+    config.chmod(0o600)
     config.write_text(plan.config(), encoding="utf-8")
     try:
         command = (str(server_binary()), "-c", str(config))

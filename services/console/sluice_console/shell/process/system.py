@@ -32,6 +32,7 @@ from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.process_plan import SERVICES, Launch, SystemSpec, launches
 from sluice_console.shell.live.connect import connected, settings_of_console
 from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, following
+from sluice_console.shell.live.local_user import USER, environment_of, forget_password, make_password
 from sluice_console.shell.live.running_systems import LOCK, RunningSystem, announce, retract, this_node
 from sluice_console.shell.operate.streams import declared
 from sluice_console.shell.process.broker_process import broker_spec, store_of
@@ -146,7 +147,11 @@ class System:
         self.inventory_address = f"127.0.0.1:{grpc_port}"
         self.monitor = f"127.0.0.1:{monitor_port}"
         logs = self.data_dir / "logs"
-        broker = broker_spec(BROKER, nats_port, self.data_dir, logs / "broker.log", monitor_port=monitor_port)
+        owner = (USER, make_password(self.data_dir, self.nats_url))
+        self._stack.callback(forget_password, self.data_dir, self.nats_url)
+        broker = broker_spec(
+            BROKER, nats_port, self.data_dir, logs / "broker.log", monitor_port=monitor_port, owner=owner
+        )
         await self._children.start(broker)
         self._bus = await self._connect()
         try:
@@ -168,6 +173,7 @@ class System:
             limits_file=str(self._options.limits_file.absolute()) if self._options.limits_file is not None else "",
             history_mib=self._history_bytes // MIB,
             quota_library=quota_library(),
+            bus_user=environment_of(self.data_dir),
             largest_node_gpus=self._largest_node_gpus,
         )
         for launch in launches(wanted):

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
+from sluice_console.shell.live.local_user import FILE, USER
 from sluice_console.shell.output.printer import say
 from sluice_console.shell.process.system import System, SystemOptions
 from sluice_console.shell.web import sidecar
@@ -30,7 +31,7 @@ async def up(options: SystemOptions, *, page: str = sidecar.OFF, ready_within_s:
                 if await _ready_or_stopped(system, stop, ready_within_s):
                     taken.release()
                     if taken.address:
-                        await system.also(sidecar.child(system.nats_url, taken.address, system.data_dir / "logs"))
+                        await system.also(sidecar.child(system.nats_url, taken.address, system.data_dir))
                     _print_reach(system, sidecar.page_at(taken.address) if taken.address else "")
                     await stop.wait()
                 say(["stopping ..."])
@@ -95,7 +96,7 @@ def _print_reach(system: System, page: str) -> None:
         "  sluice top",
         "  sluice pods",
         "  sluice events -f",
-        f"  nats --server {running.nats_url} sub 'sluice.>'",
+        f"  nats --server {running.nats_url} --user {USER} --password $(cat {running.data_dir}/{FILE}) sub 'sluice.>'",
         "Ctrl-C stops everything.",
     )
     sys.stdout.write("\n".join(lines) + "\n")

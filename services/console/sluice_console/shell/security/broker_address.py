@@ -4,7 +4,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-from sluice_console.shell.security.certificate_authority import CredentialsError
+from sluice.runtime.tls.certificate_authority import CredentialsError
 from sluice_console.shell.web.listen_address import NotAnAddressError, host_and_port
 
 NAME_MAX = 253

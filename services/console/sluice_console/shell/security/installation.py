@@ -18,9 +18,7 @@ from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.runtime.nats_server.process import PAYLOAD_BYTES_MAX
 from sluice.runtime.nats_server.users import CertifiedUser, authorization
-from sluice_console.core.credentials import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, CredentialHolder, members
-from sluice_console.shell.security.broker_address import check_at, check_hosts, port_of
-from sluice_console.shell.security.certificate_authority import (
+from sluice.runtime.tls.certificate_authority import (
     AS_CLIENT,
     AS_SERVER,
     USAGES,
@@ -31,6 +29,8 @@ from sluice_console.shell.security.certificate_authority import (
     names_of,
     new_authority,
 )
+from sluice_console.core.credentials import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, CredentialHolder, members
+from sluice_console.shell.security.broker_address import check_at, check_hosts, port_of
 from sluice_console.shell.security.key_folder import KeyFolder
 
 AUTHORITIES, BROKER = "authorities", "broker"

@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice_console.shell.security.certificate_authority import CredentialsError
+from sluice.runtime.tls.certificate_authority import CredentialsError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice_console.shell.live.local_user import environment_of
 from sluice_console.shell.process.children import ChildSpec
 from sluice_console.shell.web.listen_address import NotServedError, host_and_port, listen, url_of
 
@@ -59,7 +60,7 @@ def page_at(address: str) -> str:
     return url_of(*host_and_port(address))
 
 
-def child(nats_url: str, address: str, logs: Path) -> ChildSpec:
-    """How the page's server is started."""
+def child(nats_url: str, address: str, data_dir: Path) -> ChildSpec:
+    """How the page's server of a system is started."""
     command = (sys.executable, "-m", "sluice_console", "web", "--server", nats_url, "--listen", address)
-    return ChildSpec(NAME, command, dict(os.environ), logs / "web-page.log")
+    return ChildSpec(NAME, command, {**os.environ, **environment_of(data_dir)}, data_dir / "logs" / "web-page.log")

@@ -50,7 +50,7 @@ class Stories:
             own = tuple(HISTORY_PREFIX + guarded(kind, pod.request).subject for kind in _OF_REQUESTS)
         except SubjectError as error:
             raise BusError(str(error)) from error
-        who = user_of_the_bus()
+        who = user_of_the_bus(self._url)
         async with open_history(self._url, name="console", credentials=who) as history:
             found = await _read(history, own)
             places = {

@@ -30,6 +30,9 @@ with without("kubernetes_validate"):  # for its synchronous client, which it imp
     from kubernetes.aio.config.config_exception import ConfigException
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
+JSON = "application/json"
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""Accepts a list of objects without spec and status."""
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
@@ -98,13 +101,14 @@ class KubeApi:
         *,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         timeout_s: float = CALL_S,
     ) -> bytes:
         """The body of the answer. Raises KubeError."""
         limit = aiohttp.ClientTimeout(total=timeout_s)
         async with self._request(
-            method, path, query=query or {}, body=body, content_type=content_type, limit=limit
+            method, path, query=query or {}, body=body, content_type=content_type, accept=accept, limit=limit
         ) as response:
             return await response.read()
 
@@ -135,12 +139,13 @@ class KubeApi:
         *,
         query: Mapping[str, str],
         body: Any = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         limit: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         async def send(session: Session) -> tuple[str, aiohttp.ClientResponse]:
             token = await session.token()
-            headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "sluice-pod-watcher"}
+            headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": "sluice-pod-watcher"}
             host = str(session.configuration.host).rstrip("/")
             answer = await session.api.rest_client.request(  # type: ignore[no-untyped-call]
                 method,

@@ -20,7 +20,6 @@ from sluice_pod_watcher.shell.webhook.cert_rotator import NotPublishedError
 from sluice_pod_watcher.shell.webhook.cert_stores import StoredCertificates, StoreUnavailableError
 
 KEY = "certificates.json"
-"""The Secret's one key."""
 ABSENT, CONFLICT = 404, 409
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
@@ -36,17 +35,23 @@ class _Secret(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SecretStore:
-    """A `CertificateStore`: one Secret shared by all replicas. Its version is the object's resourceVersion."""
+    """
+    A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
+
+    `what` it keeps is for errors.
+    """
 
     api: KubeApi
     namespace: str
     name: str
+    key: str = KEY
+    what: str = "the webhook's certificates"
 
     async def load(self) -> StoredCertificates | None:
         """The stored text: empty for a newly installed Secret. Raises StoreUnavailableError."""
         try:
             found = msgspec.json.decode(await self.api.call("GET", self._path), type=_Secret)
-            text = base64.b64decode((found.data or {}).get(KEY, "")).decode("utf-8", "replace")
+            text = base64.b64decode((found.data or {}).get(self.key, "")).decode("utf-8", "replace")
         except KubeError as error:
             why = "it comes with the manifests, and may be empty" if error.status == ABSENT else "it cannot be read"
             raise StoreUnavailableError(f"{self._shown}: {why}: {error}") from error
@@ -64,7 +69,7 @@ class SecretStore:
         """
         if replaces is None:
             return False
-        body = {"metadata": {"resourceVersion": replaces}, "data": {KEY: base64.b64encode(text.encode()).decode()}}
+        body = {"metadata": {"resourceVersion": replaces}, "data": {self.key: base64.b64encode(text.encode()).decode()}}
         try:
             await self.api.call("PATCH", self._path, body=body, content_type=MERGE)
         except KubeError as error:
@@ -79,7 +84,7 @@ class SecretStore:
 
     @property
     def _shown(self) -> str:
-        return f"the Secret {self.namespace}/{self.name} keeps the webhook's certificates"
+        return f"the Secret {self.namespace}/{self.name} keeps {self.what}"
 
 
 class _ClientConfig(msgspec.Struct):

@@ -18,10 +18,13 @@ from sluice_pod_watcher.shell.webhook.cert_generations import SKEW, Generation
 _COMMON_NAME_MAX = 64
 
 
-def make_generation(names: Sequence[str], made: datetime, validity: timedelta) -> Generation:
+def make_generation(
+    names: Sequence[str], made: datetime, validity: timedelta, *, of: str = "webhook", calls: bool = False
+) -> Generation:
     """
     A new generation for DNS names or IP addresses (at least one), valid until `made + validity`.
 
+    `of` is in the authority's name; the owner of one that `calls` is also a client, as a broker is of its peers.
     The authority's key lives in this call only.
     """
     if not names:
@@ -29,7 +32,7 @@ def make_generation(names: Sequence[str], made: datetime, validity: timedelta) -
     made = made.replace(microsecond=0)
     expires = made + validity
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Sluice webhook {made:%Y-%m-%dT%H:%M:%SZ}")])
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Sluice {of} {made:%Y-%m-%dT%H:%M:%SZ}")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:_COMMON_NAME_MAX])])
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
     authority = (
@@ -39,11 +42,12 @@ def make_generation(names: Sequence[str], made: datetime, validity: timedelta) -
         .add_extension(authority_id, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if calls else [])]
     certificate = (
         _builder(subject, issuer, key.public_key(), made, expires)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id), critical=False)

@@ -1,5 +1,5 @@
 """
-Signs certificates with an authority. Used by `sluice security` and by deploy/kubernetes.
+Signs certificates with an authority: for `sluice security`, and in Kubernetes for the keeper of identities.
 
 ECDSA on P-256, extensions by RFC 5280. Writes no file; its messages contain no key.
 """
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sluice.contracts.rpc_permissions import Caller
-from sluice_console.shell.errors import CommandError
+from sluice.runtime.errors import ServiceError
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """825 days is the longest that common TLS clients accept of a server."""
@@ -33,7 +33,7 @@ USAGES = {
 """Usages of a certificate. An agent's is for a server only: it cannot call others."""
 
 
-class CredentialsError(CommandError):
+class CredentialsError(ServiceError):
     """The requested credentials cannot be made. One sentence."""
 
 

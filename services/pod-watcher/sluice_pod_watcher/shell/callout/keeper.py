@@ -1,0 +1,261 @@
+"""
+Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise all
+certificates for gRPC, those of nodes as nodes come and go.
+
+The objects come with the manifests, empty, and are neither created nor deleted here: RBAC cannot limit `create` to a
+name. An outage of the API server does no harm while the certificate is valid: it is logged, and retried in the next
+round.
+"""
+
+import asyncio
+import base64
+import binascii
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
+from sluice.contracts.reasons import shorten
+from sluice.runtime import logs
+from sluice.runtime.clock import Clock
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.tls.certificate_authority import CredentialsError
+from sluice_pod_watcher.shell.callout.bus_keys import BusKeys, broker_files, fingerprint, renewed, trusted
+from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
+from sluice_pod_watcher.shell.callout.rpc_identities import (
+    AUTHORITY,
+    CA,
+    NODES,
+    NODES_BYTES_MAX,
+    SERVICES,
+    authority_of,
+    of_nodes,
+    of_services,
+)
+from sluice_pod_watcher.shell.kube.client import LIST_S, MERGE, METADATA_LIST, STRATEGIC_MERGE, KubeApi, KubeError
+from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
+from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
+
+REFRESH_S, RETRY_S = 30.0, 2.0
+"""Between two rounds, which a joining node waits for; while something fails."""
+ANNOTATION = "sluice.dev/bus-keys"
+"""On the broker's pods: changed with their files, so that they are started again one after another."""
+KEYS = "keys.json"
+_ATTEMPTS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BusObjects:
+    """Where everything is. Without a StatefulSet the broker is restarted by someone else."""
+
+    namespace: str
+    agents_namespace: str
+    keys_secret: str
+    server_secret: str
+    ca_config_map: str
+    statefulset: str
+    names: tuple[str, ...]
+    """Of the broker, in its certificate."""
+    agent_selector: str = ""
+    """Labels of nodes with an agent; empty are all."""
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    version: str = msgspec.field(default="", name="resourceVersion")
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta
+    data: dict[str, str] | None = None
+
+
+class _Listed(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Nodes(msgspec.Struct):
+    items: list[_Listed]
+
+
+class BusKeeper:
+    """One replica's keeper; also the callout's own credentials (`CredentialSource`)."""
+
+    def __init__(self, api: KubeApi, objects: BusObjects, clock: Clock) -> None:
+        """Reads nothing yet."""
+        self._api, self._objects, self._clock = api, objects, clock
+        self._store = SecretStore(api, objects.namespace, objects.keys_secret, KEYS, "the keys of the bus")
+        self._keys: BusKeys | None = None
+        self._issuers: Mapping[str, NKey] = {}
+        self._credentials = Credentials()
+        self._trouble = ""
+        self._log = logs.get("bus keys")
+        self.ready = asyncio.Event()
+        """There are keys, and the broker's Secret has them."""
+
+    def issuers(self) -> Mapping[str, NKey]:
+        """The signing keys by their public ones."""
+        return self._issuers
+
+    def curve(self) -> NKey:
+        """The key that opens the broker's questions. After `ready`."""
+        assert self._keys is not None
+        return NKey.from_seed(self._keys.curve, KeyKind.CURVE)
+
+    def current(self) -> Credentials:
+        """The callout's own."""
+        return self._credentials
+
+    async def run(self) -> None:
+        """Refresh until cancelled. Raises ServiceError when the Secret was emptied: the keys in use are void."""
+        while True:
+            await self.refresh()
+            await self._clock.sleep(REFRESH_S if self.ready.is_set() and not self._trouble else RETRY_S)
+
+    async def refresh(self) -> None:
+        """One round. A failure is logged once, and retried in the next. Raises ServiceError."""
+        try:
+            keys = await self._kept()
+            await self._publish(keys)
+            self._use(keys)
+            self.ready.set()
+            await self._certify()
+        except (KubeError, StoreUnavailableError, NotAKeyError, CredentialsError) as error:
+            if str(error) != self._trouble:
+                self._log.warning("the keys of the bus cannot be refreshed; retrying", why=str(error))
+            self._trouble = str(error)
+        else:
+            self._trouble = ""
+
+    async def _kept(self) -> BusKeys:
+        for _ in range(_ATTEMPTS_MAX):
+            loaded = await self._store.load()
+            kept = _decoded(loaded.text) if loaded is not None else None
+            keys = await asyncio.to_thread(renewed, kept, self._objects.names, self._clock.utc())
+            if keys is kept:
+                return keys
+            text = msgspec.json.encode(keys).decode()
+            if await self._store.save(text, replaces=loaded.version if loaded is not None else None):
+                self._log.info("new keys", generations=len(keys.generations))
+                return keys
+        raise StoreUnavailableError("the keys of the bus changed at each attempt to renew them")
+
+    async def _publish(self, keys: BusKeys) -> None:
+        here, now = self._objects, self._clock.utc()
+        bundle = {"ca.crt": trusted(keys, now)}
+        published = ""
+        for namespace in dict.fromkeys((here.namespace, here.agents_namespace)):
+            before = await self._put(f"/api/v1/namespaces/{namespace}/configmaps/{here.ca_config_map}", bundle)
+            published = before.get("ca.crt", "") if namespace == here.namespace else published
+        files = broker_files(keys, here.names, now, published=published)
+        if files is None:
+            raise StoreUnavailableError("no certificate of the broker is valid now; is the clock of this node wrong?")
+        encoded = _text({name: text.encode() for name, text in files.items()})
+        await self._put(f"/api/v1/namespaces/{here.namespace}/secrets/{here.server_secret}", encoded)
+        if here.statefulset:
+            await self._restart_broker(fingerprint(files))
+
+    async def _certify(self) -> None:
+        """gRPC: the authority first, which only one of several replicas can make."""
+        here, now = self._objects, self._clock.utc()
+        authority = await self._held(here.namespace, AUTHORITY)
+        pair = authority_of(_bytes(authority), now)
+        await self._write(authority, _text({"ca.crt": pair.certificate, "ca.key": pair.key}))
+        held = {name: await self._held(here.namespace, name) for name in SERVICES}
+        for name, data in of_services(pair, {name: _bytes(each) for name, each in held.items()}, now).items():
+            await self._write(held[name], _text(data))
+        for namespace in dict.fromkeys((here.namespace, here.agents_namespace)):
+            path = f"/api/v1/namespaces/{namespace}/configmaps/{CA}"
+            await self._put(path, {"ca.crt": pair.certificate.decode()})
+        query = {"resourceVersion": "0", **({"labelSelector": here.agent_selector} if here.agent_selector else {})}
+        listed = await self._api.call("GET", "/api/v1/nodes", query=query, accept=METADATA_LIST, timeout_s=LIST_S)
+        nodes = _read(listed, _Nodes, "the list of nodes")
+        shown = await self._held(here.agents_namespace, NODES)
+        names = {node.metadata.name for node in nodes.items}
+        made = await asyncio.to_thread(of_nodes, pair, names, _bytes(shown), now)
+        if sum(map(len, made.values())) > NODES_BYTES_MAX:
+            raise CredentialsError(f"the certificates of {len(made)} nodes are more than the Secret {NODES} can hold")
+        await self._write(shown, _text(made))
+
+    async def _held(self, namespace: str, secret: str) -> "_Held":
+        path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
+        return _Held(path, _read(await self._api.call("GET", path), _Object, path))
+
+    async def _put(self, path: str, data: Mapping[str, str]) -> Mapping[str, str]:
+        """Write data where it differs; returns what was there."""
+        held = _Held(path, _read(await self._api.call("GET", path), _Object, path))
+        await self._write(held, data)
+        return held.found.data or {}
+
+    async def _write(self, held: "_Held", data: Mapping[str, str]) -> None:
+        """Make an object hold this and nothing else, unless it has changed since. Raises KubeError."""
+        before = held.found.data or {}
+        if before != data:
+            gone = dict.fromkeys(before.keys() - data.keys())
+            body = {"metadata": {"resourceVersion": held.found.metadata.version}, "data": {**data, **gone}}
+            await self._api.call("PATCH", held.path, body=body, content_type=MERGE)
+            self._log.info("written", path=held.path)
+
+    async def _restart_broker(self, mark: str) -> None:
+        path = f"/apis/apps/v1/namespaces/{self._objects.namespace}/statefulsets/{self._objects.statefulset}"
+        wanted = {"spec": {"template": {"metadata": {"annotations": {ANNOTATION: mark}}}}}
+        found: Any = json.loads(await self._api.call("GET", path))
+        template = found.get("spec", {}).get("template", {}) if isinstance(found, dict) else {}
+        annotations = (template.get("metadata") or {}).get("annotations") or {}
+        if annotations.get(ANNOTATION) != mark:
+            await self._api.call("PATCH", path, body=wanted, content_type=STRATEGIC_MERGE)
+            self._log.info("the broker is restarted with its new files", statefulset=self._objects.statefulset)
+
+    def _use(self, keys: BusKeys) -> None:
+        if self._keys is not None and (keys.user, keys.curve) != (self._keys.user, self._keys.curve):
+            raise ServiceError("the keys of the bus were replaced: starting again with the new ones")
+        self._keys, self._issuers = keys, keys.issuers()
+        bundle = trusted(keys, self._clock.utc())
+        if bundle.encode() != self._credentials.trusts:
+            user = NKey.from_seed(keys.user, KeyKind.USER)
+            self._credentials = Credentials(
+                nkey=user.public,
+                sign=lambda challenge: base64.b64encode(user.sign(challenge.encode())),
+                tls=ssl.create_default_context(cadata=bundle),
+                trusts=bundle.encode(),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """An object as it was read."""
+
+    path: str
+    found: _Object
+
+
+def _bytes(held: _Held) -> dict[str, bytes]:
+    """What a Secret holds. Raises StoreUnavailableError."""
+    try:
+        return {name: base64.b64decode(text) for name, text in (held.found.data or {}).items()}
+    except binascii.Error as error:
+        raise StoreUnavailableError(f"{held.path}: what it holds is no base64") from error
+
+
+def _text(data: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: base64.b64encode(each).decode() for name, each in data.items()}
+
+
+def _decoded(text: str) -> BusKeys | None:
+    """The stored keys; None when the Secret is empty, as a newly installed one is."""
+    return _read(text.encode(), BusKeys, "its content") if text.strip() else None
+
+
+def _read(data: bytes, kind: type[Any], where: str) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except NOT_READABLE as error:
+        raise StoreUnavailableError(
+            f"the keys of the bus: {where} is damaged ({shorten(str(error), 300)}); empty the Secret, and new ones are "
+            "made"
+        ) from error

@@ -1,0 +1,188 @@
+"""
+A broker that asks a callout about its users, with a fake API server that knows their tokens.
+
+Callouts run in this process, or as processes that a test freezes and kills.
+"""
+
+import asyncio
+import base64
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fake_kube.server import FakeKube
+
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.contracts.ids import NodeName
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credential_files import CredentialFiles
+from sluice.runtime.nats.credentials import Credentials
+from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.nats_server.users import Callout, User
+from sluice.runtime.settings import CommonSettings
+from sluice_pod_watcher.core.bus_access import AGENT, ROLES, Namespaces
+from sluice_pod_watcher.shell.callout.answers import Answers
+from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey
+from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
+
+ADMINISTRATOR = User(permissions_of(Role.ADMINISTRATOR), "password-of-the-test")
+PROBE = Credentials(ADMINISTRATOR.rights.user, ADMINISTRATOR.password)
+SYSTEM, NODES = "sluice-system", "sluice-nodes"
+
+
+@dataclass
+class CalloutRig:
+    """Keys, a broker, and an API server."""
+
+    kube: FakeKube
+    broker: Broker
+    folder: Path
+    keys: dict[str, NKey]
+    kubeconfig: Path
+    agents: int = 0
+
+    def token(self, account: str, **bound: Any) -> str:
+        """A projected token of a pod of an account."""
+        space = NODES if account == AGENT else SYSTEM
+        return self.kube.bound_token(space, account, **({"pod": "p", "node": "system-1"} | bound))
+
+    def credentials(self, account: str, of: NodeName | None = None, **bound: Any) -> Credentials:
+        """How a pod of an account logs in; of an agent, as that of a node."""
+        user = permissions_of(ROLES[account], of).user
+        return Credentials(user, self.token(account, **({"node": of} if of else {}) | bound), is_token=True)
+
+    def in_file(self, node: NodeName, **bound: Any) -> "TokenFile":
+        """An agent's token in a file, as a kubelet projects it."""
+        self.agents += 1
+        return TokenFile(self, node, self.folder / f"token-{self.agents}", bound)
+
+    @asynccontextmanager
+    async def connected(self, credentials: Any, within_s: float | None = 10.0) -> AsyncIterator[Connection]:
+        """A connection of ours."""
+        connection = await Connection.open(self.broker.url, name="test", credentials=credentials, within_s=within_s)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    @asynccontextmanager
+    async def answering(self, **more: Any) -> AsyncIterator[Answers]:
+        """One replica of the callout in this process."""
+        api = await KubeApi.connect(more.pop("kubeconfig", self.kubeconfig))
+        clock = SystemClock()
+        issuers: Mapping[str, NKey] = {self.keys["issuer"].public: self.keys["issuer"]}
+        answers = Answers(
+            TokenReviews(api, "sluice-bus", clock), Namespaces(), clock, lambda: issuers, self.keys["curve"]
+        )
+        connection = await Connection.open(self.broker.url, name="callout", credentials=self.own())
+        serving = asyncio.create_task(answers.serve(connection))
+        try:
+            async with asyncio.timeout(10):
+                await answers.serving.wait()
+            yield answers
+        finally:
+            serving.cancel()
+            await asyncio.wait((serving,))
+            await connection.close()
+            await api.close()
+
+    def own(self) -> Credentials:
+        """The callout's own credentials."""
+        user = self.keys["user"]
+        return Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
+
+    async def replica(self) -> asyncio.subprocess.Process:
+        """One replica as a process, this file run; it answers when this returns."""
+        seeds = [self.keys[name].seed for name in ("issuer", "user", "curve")]
+        path = os.pathsep.join(each for each in sys.path if each)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "factories.broker.callout_rig",
+            self.broker.url,
+            str(self.kubeconfig),
+            env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            while b"answers the broker" not in (line := await process.stdout.readline()):
+                assert line, "the callout has ended"
+        return process
+
+
+@dataclass
+class TokenFile:
+    """A projected token, and the credentials that follow it."""
+
+    rig: CalloutRig
+    node: NodeName
+    path: Path
+    bound: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Project the first one."""
+        self.renew()
+
+    def renew(self, **bound: Any) -> None:
+        """Replace it, as a kubelet does before it ends."""
+        draft = self.path.with_suffix(".draft")
+        draft.touch(mode=0o600)
+        draft.write_text(self.rig.token(AGENT, **({"node": self.node} | self.bound | bound)))
+        draft.rename(self.path)
+
+    def source(self) -> CredentialFiles:
+        """The agent's credentials."""
+        settings = CommonSettings(nats_token_file=self.path)
+        return CredentialFiles(settings, permissions_of(Role.NODE_AGENT, self.node).user, look_s=0.05)
+
+
+ANSWER_S = 4.0
+"""How long the broker of these tests waits for an answer."""
+
+
+def make_keys(timeout_s: float = ANSWER_S) -> tuple[dict[str, NKey], Callout]:
+    """New keys, and what the broker's configuration has of them."""
+    kinds = {"issuer": KeyKind.ACCOUNT, "user": KeyKind.USER, "curve": KeyKind.CURVE}
+    keys = {name: NKey.make(kind) for name, kind in kinds.items()}
+    return keys, Callout(keys["issuer"].public, keys["user"].public, keys["curve"].public, timeout_s)
+
+
+@contextmanager
+def kube_with_callout(folder: Path) -> Iterator[tuple[FakeKube, Path]]:
+    """An API server, and a kubeconfig for the callout."""
+    with FakeKube() as kube:
+        yield kube, kube.kubeconfig(folder / "kubeconfig")
+
+
+@asynccontextmanager
+async def callout_rig(folder: Path, *, timeout_s: float = ANSWER_S) -> AsyncIterator[CalloutRig]:
+    """A broker whose administrator has a password, and all others are asked about; no callout runs yet."""
+    keys, callout = make_keys(timeout_s)
+    with kube_with_callout(folder) as (kube, kubeconfig):
+        broker = Broker(folder / "broker", users=(ADMINISTRATOR,), callout=callout, probe=PROBE)
+        async with broker:
+            yield CalloutRig(kube, broker, folder, keys, kubeconfig)
+
+
+async def _main(url: str, kubeconfig: str) -> None:
+    kinds = (KeyKind.ACCOUNT, KeyKind.USER, KeyKind.CURVE)
+    seeds = os.environ["CALLOUT_SEEDS"].split(",")
+    issuer, user, curve = (NKey.from_seed(seed, kind) for seed, kind in zip(seeds, kinds, strict=True))
+    clock, api = SystemClock(), await KubeApi.connect(Path(kubeconfig))
+    own = Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
+    connection = await Connection.open(url, name="callout", credentials=own)
+    reviews = TokenReviews(api, "sluice-bus", clock)
+    answers = Answers(reviews, Namespaces(), clock, lambda: {issuer.public: issuer}, curve)
+    await answers.serve(connection)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

@@ -1,0 +1,282 @@
+"""The keys of the bus at an API server, and a TLS broker and agents that live with what the keeper writes there."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from fake_kube.server import FakeKube
+
+from sluice.contracts.bus.nats_permissions import permissions_of
+from sluice.contracts.bus.streams import Role
+from sluice.contracts.ids import NodeName
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.nats.connection import Connection
+from sluice.runtime.nats.credential_files import CredentialFiles
+from sluice.runtime.nats_server.free_ports import free_ports
+from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
+from sluice.runtime.settings import CommonSettings
+from sluice_pod_watcher.core.bus_access import AGENT, Namespaces
+from sluice_pod_watcher.shell.callout import keeper as keeper_module
+from sluice_pod_watcher.shell.callout.answers import Answers
+from sluice_pod_watcher.shell.callout.keeper import ANNOTATION, KEYS, BusKeeper, BusObjects
+from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES
+from sluice_pod_watcher.shell.callout.rpc_identities import NODES as RPC_NODES
+from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
+
+pytestmark = pytest.mark.timeout(120)
+SYSTEM, NODES, NODE = "sluice-system", "sluice-nodes", NodeName("gpu-1.example")
+ACCOUNTS = Path(__file__).parents[2] / "deploy" / "helm" / "sluice" / "files" / "accounts.conf"
+OBJECTS = BusObjects(
+    SYSTEM, NODES, "sluice-bus-keys", "sluice-nats-server", "sluice-bus-ca", "sluice-nats", ("localhost",)
+)
+
+
+class PastClock(SystemClock):
+    """A clock that a test moves; certificates that are made in the past are valid now."""
+
+    behind = timedelta(days=310)
+
+    def utc(self) -> datetime:
+        """The time."""
+        return datetime.now(UTC) - self.behind
+
+
+@dataclass
+class Site:
+    """An API server with the objects as they are installed: empty."""
+
+    kube: FakeKube
+    api: KubeApi
+    clock: PastClock = field(default_factory=PastClock)
+
+    def keeper(self) -> BusKeeper:
+        """One replica's."""
+        return BusKeeper(self.api, OBJECTS, self.clock)
+
+    def data(self, resource: str, space: str, name: str) -> dict[str, str]:
+        """What an object holds."""
+        found = self.kube.get(resource, space, name).get("data") or {}
+        return {key: base64.b64decode(text).decode() for key, text in found.items()} if resource == "secrets" else found
+
+    def mark(self) -> str:
+        """What the broker's pods are to be of."""
+        template = self.kube.get("statefulsets.apps", SYSTEM, "sluice-nats")["spec"]["template"]
+        return template["metadata"].get("annotations", {}).get(ANNOTATION, "")
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """As just installed."""
+    with FakeKube() as kube:
+        api = await KubeApi.connect(kube.kubeconfig(tmp_path / "kubeconfig"))
+        try:
+            for space in (SYSTEM, NODES):
+                await api.call("POST", "/api/v1/namespaces", body={"metadata": {"name": space}})
+                for name in ("sluice-bus-ca", CA):
+                    await api.call("POST", f"/api/v1/namespaces/{space}/configmaps", body={"metadata": {"name": name}})
+            for name in ("sluice-bus-keys", "sluice-nats-server", AUTHORITY, *SERVICES):
+                await api.call("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", body={"metadata": {"name": name}})
+            await api.call("POST", f"/api/v1/namespaces/{NODES}/secrets", body={"metadata": {"name": RPC_NODES}})
+            template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "nats", "image": "nats"}]}}
+            spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template}
+            body = {"metadata": {"name": "sluice-nats"}, "spec": spec}
+            await api.call("POST", f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets", body=body)
+            yield Site(kube, api)
+        finally:
+            await api.close()
+
+
+async def test_two_replicas_fill_what_was_installed_empty_and_then_write_nothing(site: Site) -> None:
+    """Both start at once; of two keepers with keys of their own, one would cut the other's users off."""
+    keepers = [site.keeper() for _ in range(2)]
+    await asyncio.gather(*(each.refresh() for each in keepers))
+    await asyncio.gather(*(each.refresh() for each in keepers))
+    assert all(each.ready.is_set() for each in keepers)
+    assert keepers[0].current().nkey == keepers[1].current().nkey
+    assert set(site.data("secrets", SYSTEM, "sluice-nats-server")) == {"tls.crt", "tls.key", "ca.crt", "keys.conf"}
+    bundles = [site.data("configmaps", space, "sluice-bus-ca")["ca.crt"] for space in (SYSTEM, NODES)]
+    assert bundles[0] == bundles[1] != ""
+    mark, wrote = site.mark(), len(_writes(site))
+    assert mark
+    await keepers[1].refresh()
+    assert (site.mark(), len(_writes(site))) == (mark, wrote)
+
+
+def _writes(site: Site) -> list[str]:
+    return [path for _, verb, path in site.kube.front.requests if verb in {"patch", "update", "create"}]
+
+
+async def test_what_was_overwritten_is_written_again(site: Site) -> None:
+    """An installer that applies its empty objects again takes the broker's certificate away."""
+    keeper = site.keeper()
+    await keeper.refresh()
+    before = site.data("secrets", SYSTEM, "sluice-nats-server")
+    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-nats-server"
+    empty = {"data": dict.fromkeys(before)}
+    await site.api.call("PATCH", path, body=empty, content_type="application/merge-patch+json")
+    await keeper.refresh()
+    assert site.data("secrets", SYSTEM, "sluice-nats-server") == before
+
+
+async def test_emptied_keys_are_replaced_and_running_replicas_start_again(site: Site) -> None:
+    """After a leak, emptying one Secret makes everything that was signed void."""
+    keeper = site.keeper()
+    await keeper.refresh()
+    mark, old = site.mark(), keeper.current().nkey
+    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-bus-keys"
+    await site.api.call("PATCH", path, body={"data": {KEYS: None}}, content_type="application/merge-patch+json")
+    with pytest.raises(ServiceError, match="the keys of the bus were replaced"):
+        await keeper.refresh()
+    second = site.keeper()
+    await second.refresh()
+    assert second.current().nkey not in {old, ""}
+    assert site.mark() != mark
+
+
+async def test_damaged_keys_are_told_and_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody's mistake must not replace all keys."""
+    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-bus-keys"
+    damaged = base64.b64encode(b'{"version": 7}').decode()
+    await site.api.call("PATCH", path, body={"data": {KEYS: damaged}}, content_type="application/merge-patch+json")
+    keeper = site.keeper()
+    await keeper.refresh()
+    assert not keeper.ready.is_set()
+    assert "empty the Secret, and new ones are made" in capsys.readouterr().out
+    assert site.data("secrets", SYSTEM, "sluice-bus-keys")[KEYS] == '{"version": 7}'
+
+
+async def test_nodes_get_certificates_as_they_come_and_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cluster grows and shrinks by itself; certificates of those that stay do not change."""
+    site.clock.behind = timedelta(0)
+    keeper = site.keeper()
+    site.kube.nodes.add("gpu-1.example")
+    await keeper.refresh()
+    first = site.data("secrets", NODES, RPC_NODES)
+    assert set(first) == {"gpu-1.example"}
+    authority = x509.load_pem_x509_certificate(site.data("configmaps", NODES, CA)["ca.crt"].encode())
+    leaf = x509.load_pem_x509_certificate(first["gpu-1.example"].encode())
+    leaf.verify_directly_issued_by(authority)
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["gpu-1.example.node.sluice.internal"]
+    for name in SERVICES:
+        pair = site.data("secrets", SYSTEM, name)
+        x509.load_pem_x509_certificate(pair["tls.crt"].encode()).verify_directly_issued_by(authority)
+    site.kube.nodes.add("gpu-2.example")
+    await site.keeper().refresh()  # another replica
+    second = site.data("secrets", NODES, RPC_NODES)
+    assert set(second) == {"gpu-1.example", "gpu-2.example"}
+    assert second["gpu-1.example"] == first["gpu-1.example"]
+    await site.api.call("DELETE", "/api/v1/nodes/gpu-1.example")
+    await keeper.refresh()
+    assert set(site.data("secrets", NODES, RPC_NODES)) == {"gpu-2.example"}
+    monkeypatch.setattr(keeper_module, "NODES_BYTES_MAX", 100)
+    await keeper.refresh()
+    assert "certificates of 1 nodes are more than the Secret sluice-rpc-nodes can hold" in capsys.readouterr().out
+
+
+class Rotating:
+    """A broker with the shipped accounts, on the files that a kubelet shows it."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        """Not started."""
+        self._site, self._folder = site, folder
+        self.port = free_ports(1)[0]
+        self.url = f"tls://localhost:{self.port}"
+        (folder / "config").mkdir()
+        (folder / "credentials").mkdir()
+        (folder / "config" / "accounts.conf").write_bytes(ACCOUNTS.read_bytes())
+        self.ca = folder / "ca.crt"
+        credentials = folder / "credentials"
+        text = "\n".join(
+            (
+                f'listen: "127.0.0.1:{self.port}"',
+                f'jetstream {{ store_dir: "{folder}/store" }}',
+                f'tls {{ cert_file: "{credentials}/tls.crt", key_file: "{credentials}/tls.key" }}',
+                'include "accounts.conf"',
+            )
+        )
+
+        class Plan(NatsServerConfig):
+            def config(self) -> str:
+                return text
+
+        self.server = NatsServer(Plan("sluice", folder / "config", self.port))
+
+    def show(self) -> None:
+        """What kubelets do a minute later: to the broker's files, and to those of clients."""
+        for name, text in self._site.data("secrets", SYSTEM, "sluice-nats-server").items():
+            (self._folder / "credentials" / name).write_text(text)
+        draft = self._folder / "ca.draft"
+        draft.write_text(self._site.data("configmaps", NODES, "sluice-bus-ca")["ca.crt"])
+        draft.rename(self.ca)
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[Connection]:
+        """An agent of a node, by its token."""
+        token = self._folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(self._site.kube.bound_token(NODES, AGENT, pod="p", node=NODE))
+        settings = CommonSettings(nats_token_file=token, nats_ca_file=self.ca)
+        who = CredentialFiles(settings, permissions_of(Role.NODE_AGENT, NODE).user, look_s=0.05)
+        connection = await Connection.open(self.url, name="agent", credentials=who, within_s=20)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+
+async def test_a_rotation_cuts_off_no_agent_and_no_callout(site: Site, tmp_path: Path) -> None:
+    """The certificate, its authority and the issuer change in order, and a restarted broker lets everybody in again."""
+    keeper = site.keeper()
+    await keeper.refresh()
+    broker = Rotating(site, tmp_path)
+    broker.show()
+    await broker.server.start()
+    callout = await Connection.open(broker.url, name="callout", credentials=keeper, within_s=20)
+    clock = SystemClock()
+    reviews = TokenReviews(site.api, "sluice-bus", clock)
+    answers = Answers(reviews, Namespaces(), clock, keeper.issuers, keeper.curve())
+    serving = asyncio.create_task(answers.serve(callout))
+    try:
+        async with asyncio.timeout(20):
+            await answers.serving.wait()
+        async with broker.agent() as agent:
+            issuers, marks = set(keeper.issuers()), {site.mark()}
+            for behind in (timedelta(hours=2), timedelta(0)):  # a new generation, and an hour later its turn
+                site.clock.behind = behind
+                await keeper.refresh()
+                marks.add(site.mark())
+                broker.show()
+                await broker.server.stop()
+                await broker.server.start()
+                async with asyncio.timeout(30):
+                    while not (agent.up and callout.up and await _answers(agent)):  # noqa: ASYNC110 - both reconnect
+                        await asyncio.sleep(0.05)
+            assert len(set(keeper.issuers()) - issuers) == 1
+            assert len(marks) == 3
+            issuer = site.data("secrets", SYSTEM, "sluice-nats-server")["keys.conf"].split()[1]
+            assert issuer not in issuers
+    finally:
+        serving.cancel()
+        await asyncio.wait((serving,))
+        await callout.close()
+        await broker.server.stop()
+
+
+async def _answers(agent: Connection) -> bool:
+    try:
+        await agent.flush()
+    except TimeoutError:
+        return False
+    return True
