@@ -66,7 +66,7 @@ LEAVE_OUT = "(allowed: leave it out)"
 NOT_PRIVILEGED = "(allowed: false, or a cluster that allows privileged GPU pods)"
 REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu] = '1': "
 DENIALS = {
-    "a mount of a list of devices": Denial(
+    "a list of devices": Denial(
         403,
         with_env("NVIDIA_VISIBLE_DEVICES", "0,1"),
         "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is granted "
@@ -132,7 +132,7 @@ DENIALS = {
         "spec.containers[main].volumeMounts = 'data at /run/sluice/slice': Sluice mounts the container's ticket at "
         "/run/sluice/slice (allowed: another mountPath)",
     ),
-    "a list of devices": Denial(
+    "a mount of a list of devices": Denial(
         403,
         with_mount("data", "/var/run/nvidia-container-devices/all"),
         "spec.containers[main].volumeMounts = 'data at /var/run/nvidia-container-devices/all': NVIDIA's runtime reads "
