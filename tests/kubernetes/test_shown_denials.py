@@ -132,6 +132,12 @@ DENIALS = {
         "spec.containers[main].volumeMounts = 'data at /run/sluice/slice': Sluice mounts the container's ticket at "
         "/run/sluice/slice (allowed: another mountPath)",
     ),
+    "a mount of a list of devices": Denial(
+        403,
+        with_mount("data", "/var/run/nvidia-container-devices/all"),
+        "spec.containers[main].volumeMounts = 'data at /var/run/nvidia-container-devices/all': NVIDIA's runtime reads "
+        "devices from mounts there, and Sluice sets them from what the pod is granted (allowed: leave the mount out)",
+    ),
     "our annotation": Denial(
         403,
         pod(annotations={"sluice.dev/request": "{}"}),

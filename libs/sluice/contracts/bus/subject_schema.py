@@ -40,6 +40,7 @@ _NAMED: dict[type[m.Message], Callable[[Any], tuple[str, ...]]] = {
     m.QuotaSet: lambda message: (message.namespace,),
     m.QuotaUnset: lambda message: (message.namespace,),
     m.LeaseHeld: lambda message: (message.role,),
+    m.PoolDemand: lambda message: (message.pool,),
     **dict.fromkeys((m.Bound, m.Refused, m.Released, m.Waived, m.Pending, m.WaitOver), _by_request),
     **dict.fromkeys((m.EvictionOrdered, m.EvictionOver, m.EvictionDone, m.EvictionBlocked), _by_request),
     **dict.fromkeys((m.NodeChanged, m.NodeRemoved, m.Cordoned, m.Uncordoned), _by_node),
