@@ -83,8 +83,6 @@ class Client(_Client):
       subject can store one.
     - It takes a stored message with a header `Status` for the server's own and ends a reading, or drops it: the message
       is delivered without that header.
-    - It takes any first line after its login for the server's PONG, and stays unconnected if that was a PING or INFO,
-      as after a slow login.
     - It closes for good when the server ends a login: at its expiry, and of a login by token at each reload.
     """
 
@@ -92,7 +90,6 @@ class Client(_Client):
     """How long the server may take to answer a login; longer if it asks another service."""
     renews = False
     """Whether an ended login is no failure, because the next one is by newer credentials."""
-    _first_pong: "asyncio.Future[bool] | None" = None
 
     def tasks(self) -> "list[asyncio.Task[None]]":
         """Its running tasks; `close` cancels these once, or not if it fails itself."""
@@ -143,11 +140,8 @@ class Client(_Client):
 
     async def _process_connect_init(self) -> None:
         self.options["connect_timeout"] = CONNECT_S
-        self._first_pong = None
         try:
             await super()._process_connect_init()
-            if self._status == self.CONNECTING:
-                await self._until_pong()
         except (OSError, Error, TimeoutError):
             self._abandon()
             raise
@@ -157,27 +151,6 @@ class Client(_Client):
         except BaseException:
             self._abandon()
             raise
-
-    async def _until_pong(self) -> None:
-        """Wait for the PONG, which the reading task takes. Raises OSError, Error, TimeoutError."""
-        self._first_pong = asyncio.get_running_loop().create_future()
-        self._pongs.insert(0, self._first_pong)
-        try:
-            async with asyncio.timeout(self.login_s):
-                await self._first_pong
-        except BaseException:
-            for task in self.tasks():
-                if task is not self._reconnection_task:
-                    task.cancel()
-            raise
-        self._first_pong = None
-        self._status = self.CONNECTED
-
-    async def _process_op_err(self, e: Exception) -> None:
-        if self._first_pong is None:
-            await super()._process_op_err(e)
-        elif not self._first_pong.done():  # the login's error, and not one of a connection to be restored
-            self._first_pong.set_exception(e)
 
     def _abandon(self) -> None:
         for name in ("_io_writer", "_bare_io_writer"):
