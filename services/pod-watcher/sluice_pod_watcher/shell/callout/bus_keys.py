@@ -3,7 +3,7 @@ The keys of the bus: which exist, when they are renewed, and what the broker get
 
 A generation is a certificate of the broker with its own authority (`webhook.cert_generations` has the rules), and an
 issuer for logins. The broker takes both at its next start, and replicas of the callout answer by any issuer that they
-keep, so a rotation cuts nothing off. The callout's own keys stay: whoever can read the Secret has all rights anyway.
+keep, so a rotation cuts nothing off. The callout's own keys stay: a reader of the Secret has all rights anyway.
 """
 
 import hashlib
