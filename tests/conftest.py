@@ -2,7 +2,10 @@
 
 import gc
 import logging
+import os
+import subprocess
 import zlib
+from pathlib import Path
 
 import pytest
 import structlog
@@ -24,6 +27,29 @@ def pytest_collection_finish():
     """Thousands of tests, and all they import, stay until the end, so the collector need not scan them."""
     gc.collect()
     gc.freeze()
+
+
+def _mounts_under(folder):
+    """The mounts below `folder`, the last one first."""
+    try:
+        lines = Path("/proc/self/mounts").read_text().splitlines()
+    except FileNotFoundError:  # no Linux
+        return []
+    return [target for line in reversed(lines) if (target := line.split(" ")[1]).startswith(f"{folder}/")]
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """
+    Fails a test that leaves a mount in its folder, and removes the mount.
+
+    pytest could not remove that folder later, and ends with an error that names no test.
+    """
+    yield tmp_path
+    if left := _mounts_under(tmp_path):
+        for target in left:
+            subprocess.run(["umount", "--lazy", target], check=True)
+        pytest.fail(f"mounts left behind: {', '.join(os.path.relpath(target, tmp_path) for target in left)}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The driver's answers over real gRPC, with a made-up /proc; nothing is mounted here."""
+"""The driver's answers over real gRPC, with a made-up /proc."""
 
 import asyncio
 import shutil
@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime.grpc import transport
-from sluice_node_agent.csi import pod_exit
+from sluice_node_agent.csi import mounts, pod_exit
 from sluice_node_agent.csi.driver import CsiError, driver
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.csi.pod_exit import PodExitWait, all_of, why_unseen
@@ -73,6 +73,9 @@ async def _called(tmp_path, proc, *, within_s):
             transport.channel(address, deadline_s=20) as channel,
         ):
             yield csi_pb2_grpc.NodeStub(channel)
+    for path in (sources.view, sources.root):  # a pod's end restores the sealed view
+        if path.exists():
+            mounts.detach_all(path)
 
 
 def _request(tmp_path, uid=UID):
