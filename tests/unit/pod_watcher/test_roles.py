@@ -18,7 +18,7 @@ def loaded(**own: str) -> PodWatcherSettings:
 @pytest.mark.parametrize(
     ("own", "sentence"),
     [
-        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all, uninstall\\)"),
+        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all, callout, uninstall\\)"),
         ({"ROLE": "folder"}, "SLUICE_POD_WATCHER_PODS_DIR is not set: role = 'folder' reads"),
         ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir applies to role = 'folder' only; role = 'watch' is set"),
         ({"ROLE": "webhook", "LIMITS_FILE": "/l"}, "limits_file does not apply to role = 'webhook'"),
