@@ -10,9 +10,10 @@ from functools import lru_cache
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, is_token
 from sluice.contracts.reasons import shorten
 
+ALIVE_PREFIX = "alive."
 HISTORY_PREFIX = "hist."
 SUBJECTS_REMEMBERED = 1024
 """Size of the parse cache: a subject is read a few times in a short while, then rarely."""
@@ -192,3 +193,8 @@ def pool(name: str) -> Address:
 def lease(role: str) -> Address:
     """The holder of a role: a hint, never the lock."""
     return guarded("lease", role)
+
+
+def alive(role: str, run: RunId) -> str:
+    """Where the candidate `run` for a role answers that it runs. No stream keeps it."""
+    return f"{ALIVE_PREFIX}{role}.{run}"
