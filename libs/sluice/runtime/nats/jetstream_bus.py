@@ -306,14 +306,12 @@ class NatsBus:
 
     async def probe(self, subject: str, within_s: float) -> Probe:
         """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
-        if not self.connected:
-            return Probe.UNKNOWN
         try:
             await self._connection.request(subject, timeout_s=within_s)
         except TimeoutError as error:
-            if isinstance(error.__cause__, NoRespondersError):
-                return Probe.ABSENT
-            return Probe.SILENT if self.connected else Probe.UNKNOWN
+            if not self.connected:
+                return Probe.UNKNOWN
+            return Probe.ABSENT if isinstance(error.__cause__, NoRespondersError) else Probe.SILENT
         return Probe.ANSWERED
 
     @property
