@@ -123,12 +123,7 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
         found = {name: source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
             resources[container.name] = found
-    return StoredRequest(
-        version=1,
-        first=main,
-        annotations=asks,
-        resources=resources,
-    )
+    return StoredRequest(version=1, first=main, annotations=asks, resources=resources)
 
 
 def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mapping[str, Any]) -> StoredRequest:

@@ -249,11 +249,7 @@ STREAMS: tuple[StreamDeclaration, ...] = (
     ),
     StreamDeclaration(Stream.BOOK, _subjects(Stream.BOOK), rebuildable=False),
     StreamDeclaration(
-        Stream.STATE,
-        _subjects(Stream.STATE),
-        rebuildable=True,
-        max_bytes=state_bytes(HISTORY_BYTES_MAX),
-        refuses=True,
+        Stream.STATE, _subjects(Stream.STATE), rebuildable=True, max_bytes=state_bytes(HISTORY_BYTES_MAX), refuses=True
     ),
 )
 """

@@ -69,10 +69,7 @@ class _Devices:
 
 
 def shapes_of(
-    selectors: Sequence[SourceValue],
-    least: Mapping[str, int],
-    models: tuple[GpuModel, ...],
-    asked: SourceValue,
+    selectors: Sequence[SourceValue], least: Mapping[str, int], models: tuple[GpuModel, ...], asked: SourceValue
 ) -> tuple[Shape, ...]:
     """
     The shapes that all selectors admit, smallest first; never empty. Raises RequestSyntaxError.
@@ -168,10 +165,7 @@ def _by_uuid(found: Mapping[GpuUuid, _Devices], written: SourceValue) -> tuple[t
 
 
 def _refuse_nothing(
-    found: Iterable[_Devices],
-    texts: Mapping[str, SourceValue],
-    asked: SourceValue,
-    models: tuple[GpuModel, ...],
+    found: Iterable[_Devices], texts: Mapping[str, SourceValue], asked: SourceValue, models: tuple[GpuModel, ...]
 ) -> NoReturn:
     """Why no device matches: an error in a selector, or sizes and names that no GPU has."""
     problem = next((each.problem for each in found if each.problem is not None), None)

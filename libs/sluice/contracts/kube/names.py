@@ -33,10 +33,7 @@ HAND_OVERS = ("dra", "tickets")
 """By a ResourceClaim, which the kubelet prepares; by a volume, which holds a ticket of the slice."""
 CONFIG_HAND_OVER, KEY_HAND_OVER = "sluice-hand-over", "mode"
 """The ConfigMap that the pod-watcher keeps for admission, and its key: one of HAND_OVERS."""
-KEEPS_NODE = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
+KEEPS_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """On a pod: node autoscalers leave its node and it alone."""
 ANNOTATION_REQUEST = "sluice.dev/request"
 """The pod's request as created, as JSON; written at the first admission, only read later."""
@@ -128,10 +125,7 @@ ENV_SHARES = (
     (ENV_PINNED_MEMORY_LIMIT, PINNED_MEMORY_LIMIT),
 )
 """Also for every container that a share (MPS or fractional) may serve."""
-ENV_QUOTA = (
-    (ENV_QUOTA_SOCKET, QUOTA_SOCKET),
-    (ENV_PRELOAD, QUOTA_PRELOAD),
-)
+ENV_QUOTA = ((ENV_QUOTA_SOCKET, QUOTA_SOCKET), (ENV_PRELOAD, QUOTA_PRELOAD))
 """Also for every container that a fractional share may serve."""
 NO_DEVICES = "void"
 """NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""

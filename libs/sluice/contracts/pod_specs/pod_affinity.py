@@ -220,11 +220,7 @@ def _expression(value: object, path: str) -> NodeExpression:
 
 
 def _of_keys(
-    holder: Mapping[str, Any],
-    field: str,
-    path: str,
-    labels: Mapping[str, str],
-    operator: Literal["In", "NotIn"],
+    holder: Mapping[str, Any], field: str, path: str, labels: Mapping[str, str], operator: Literal["In", "NotIn"]
 ) -> Selector:
     """The pod's own values of these labels; a label that it lacks is skipped."""
     keys = field_types.texts(holder.get(field), f"{path}.{field}")

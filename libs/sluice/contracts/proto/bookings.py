@@ -94,10 +94,7 @@ def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
         instead_of=booking.instead_of,
         resource_claims=tuple(
             ResourceClaimRef(
-                uid=each.uid,
-                name=each.name,
-                requests=dict(sorted(each.requests.items())),
-                shared=each.shared,
+                uid=each.uid, name=each.name, requests=dict(sorted(each.requests.items())), shared=each.shared
             )
             for each in booking.resource_claims
         ),

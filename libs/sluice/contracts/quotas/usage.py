@@ -31,17 +31,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     def __add__(self, other: "Usage") -> "Usage":
         """The sum of both."""
         return Usage(
-            self.gpus + other.gpus,
-            self.memory_mib + other.memory_mib,
-            self.compute_permille + other.compute_permille,
+            self.gpus + other.gpus, self.memory_mib + other.memory_mib, self.compute_permille + other.compute_permille
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
         """The difference."""
         return Usage(
-            self.gpus - other.gpus,
-            self.memory_mib - other.memory_mib,
-            self.compute_permille - other.compute_permille,
+            self.gpus - other.gpus, self.memory_mib - other.memory_mib, self.compute_permille - other.compute_permille
         )
 
 

@@ -60,10 +60,7 @@ LIMITS = CallLimits()
 HEALTH_LIMITS = CallLimits(message_bytes_max=4096, calls_max=32, streams_max=8, handshake_s=5.0)
 """Of probes, open to anyone who reaches the port. A request is some bytes; a kubelet sends one at a time."""
 
-_SIZES = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-)
+_SIZES = (("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.max_send_message_length", MESSAGE_BYTES_MAX))
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on a taken port is an error, not a silent sharing of its calls
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),

@@ -116,10 +116,7 @@ def _users(users: Sequence[User | CertifiedUser], account: str) -> list[str]:
 
 
 def _user(user: User | CertifiedUser) -> str:
-    allow = {
-        "publish": {"allow": list(user.rights.publish)},
-        "subscribe": {"allow": list(user.rights.subscribe)},
-    }
+    allow = {"publish": {"allow": list(user.rights.publish)}, "subscribe": {"allow": list(user.rights.subscribe)}}
     return f"      {{ {user.who()}, permissions: {json.dumps(allow, separators=(',', ':'))} }}"
 
 

@@ -169,11 +169,7 @@ class _Collector:
         return iter(())
 
     def collect(self) -> Iterator["Family"]:
-        from prometheus_client.core import (  # noqa: PLC0415 - only where somebody looks
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415 - only where somebody looks
 
         for metric, series in self._counts.samples().items():
             cls = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

@@ -90,10 +90,7 @@ class Spans:
             resource=Resource.create(resource), shutdown_on_exit=False, id_generator=self._ids
         )
         self._batches = BatchSpanProcessor(
-            exporter,
-            max_queue_size=QUEUE_MAX,
-            max_export_batch_size=BATCH_MAX,
-            schedule_delay_millis=BATCH_EVERY_MS,
+            exporter, max_queue_size=QUEUE_MAX, max_export_batch_size=BATCH_MAX, schedule_delay_millis=BATCH_EVERY_MS
         )
         self._provider.add_span_processor(self._batches)
         self._tracer = self._provider.get_tracer("sluice", sluice_version())
