@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NewType
 
-from sluice.mig.instance_budget import scarce_budget_of
-from sluice.mig.layout import Instance, disjoint
+from sluice.mig.layout import Instance, disjoint, scarce_budget_of
 from sluice.mig.model import GpuModel, Placement, Profile
 
 State = NewType("State", int)

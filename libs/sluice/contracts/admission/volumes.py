@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sluice.contracts.admission.config import AdmissionConfig
-from sluice.contracts.admission.host_paths import leads_to, parts_of
+from sluice.contracts.admission.config import AdmissionConfig, leads_to, parts_of
 from sluice.contracts.admission.pod_fields import Container, CsiVolume, Spec, Volume, VolumeMount
 from sluice.contracts.admission.violations import Violation, forbidden
 from sluice.contracts.kube.names import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME

@@ -4,9 +4,8 @@ Read manifests (YAML or JSON, one document or many, Lists): the pods in them and
 A folder of manifests, a cluster and a simulation all read them here, with the same result.
 """
 
-from sluice.contracts.manifests.cluster_admission import ClusterAdmission, Namespace
 from sluice.contracts.manifests.leased_files import LEASED, is_leased
-from sluice.contracts.manifests.pod_manifest import PodManifest, with_classes
+from sluice.contracts.manifests.pod_manifest import ClusterAdmission, Namespace, PodManifest, with_classes
 from sluice.contracts.manifests.reader import read_manifests, too_large
 from sluice.contracts.manifests.resource_claims import asking
 from sluice.contracts.manifests.yaml_documents import ManifestLimits

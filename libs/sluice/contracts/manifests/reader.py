@@ -24,10 +24,8 @@ from sluice.contracts.admission.validation import (
 )
 from sluice.contracts.admission.violations import Violation, refused
 from sluice.contracts.kube.names import NVIDIA_CLASSES, NVIDIA_NAMESPACES
-from sluice.contracts.manifests.cluster_admission import ClusterAdmission, read_namespace
-from sluice.contracts.manifests.manifest_errors import in_file, not_a_pod, wrong
-from sluice.contracts.manifests.objects import ManifestObject, objects_of
-from sluice.contracts.manifests.pod_manifest import PodManifest
+from sluice.contracts.manifests.objects import ManifestObject, in_file, not_a_pod, objects_of, wrong
+from sluice.contracts.manifests.pod_manifest import ClusterAdmission, PodManifest, read_namespace
 from sluice.contracts.manifests.pod_templates import PODS_MAX, PodTemplate, meant, not_handed_down, pod_templates
 from sluice.contracts.manifests.resource_claims import (
     AskedByClaims,

@@ -18,9 +18,9 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import read_host_needs, read_pod_labels, read_priority, unknown_demands
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
+from sluice.contracts.request_syntax.claim_text import written_claims
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.source_text import did_you_mean
-from sluice.contracts.request_syntax.written_claim import written_claims
 
 _GROUP = "resource.k8s.io/"
 _CLAIM, _TEMPLATE, _CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"

@@ -25,6 +25,7 @@ from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeClosed, NodeOpened, Revoke, Share
 from sluice.contracts.messages.nodes import (
     DaemonState,
+    DeviceState,
     GpuCounts,
     GpuReport,
     InstanceReport,
@@ -35,6 +36,11 @@ from sluice.contracts.messages.nodes import (
     NodeSnapshot,
     PlacementReport,
     ProfileReport,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
     SliceReport,
     SliceState,
 )
@@ -44,11 +50,13 @@ from sluice.contracts.messages.operators import (
     Amounts,
     Cordoned,
     LeaseHeld,
+    NodeTemplate,
+    PoolDemand,
     QuotaSet,
     QuotaUnset,
+    TemplateGpus,
     Uncordoned,
 )
-from sluice.contracts.messages.pools import NodeTemplate, PoolDemand, TemplateGpus
 from sluice.contracts.messages.requests import (
     ANY_DEVICE,
     EVERY_NAMESPACE,
@@ -78,14 +86,6 @@ from sluice.contracts.messages.requests import (
     Taint,
     Toleration,
     WithdrawCause,
-)
-from sluice.contracts.messages.slices import (
-    DeviceState,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceQuarantined,
-    SliceReady,
 )
 
 __all__ = [

@@ -5,9 +5,8 @@ Takes plain mappings and lists, as from YAML or JSON, and validates what it read
 The containers' GPU requests are passed on unread (`sluice.contracts.request_syntax`).
 """
 
-from sluice.contracts.pod_specs.containers import literal_variable, read_containers
+from sluice.contracts.pod_specs.containers import MainContainer, literal_variable, main_container, read_containers
 from sluice.contracts.pod_specs.host_needs import read_host_needs, read_node_terms, read_pod_labels, with_node
-from sluice.contracts.pod_specs.main_container import MainContainer, main_container
 from sluice.contracts.pod_specs.pod_affinity import unknown_demands
 from sluice.contracts.pod_specs.pod_priority import (
     NO_PRIORITY,

@@ -14,13 +14,11 @@ from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import (
-    container_capabilities,
     device_limit,
     fastgshare,
     hami,
     mig_resources,
     pod_options,
-    profile_check,
     sluice_keys,
     values,
 )
@@ -154,7 +152,7 @@ class _Reader:
         claim: Claim | None = None
         if own:
             claim = sluice_keys.claim_of(container, own, self._limits)
-            profile_check.check_memory(claim, own)
+            mig_resources.check_memory(claim, own)
         elif fast:
             pod = fastgshare.read(container, fast)
             claim, self.node_name = pod.claim, pod.node_name
@@ -164,7 +162,7 @@ class _Reader:
             for names, asked in vgpus.values():
                 if asked:
                     claim = hami.claim_of(container, asked, names, self._words(names), self._limits)
-        chosen = container_capabilities.chosen_for(container, claim, self._given.container_capabilities, self._limits)
+        chosen = pod_options.chosen_for(container, claim, self._given.container_capabilities, self._limits)
         if claim is not None:
             claim = msgspec.structs.replace(claim, driver_capabilities=chosen) if chosen else claim
             self._add(claim, next(each for each in spoken if each))

@@ -18,8 +18,8 @@ from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.device_limit import devices_max
 from sluice.contracts.request_syntax.keys import SLUICE
+from sluice.contracts.request_syntax.mig_resources import meant_profile
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
-from sluice.contracts.request_syntax.profile_check import meant_profile
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, did_you_mean
 from sluice.mig.model_names import is_meant
 from sluice.mig.profile_name import ProfileName, ProfileNameError

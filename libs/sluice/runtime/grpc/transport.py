@@ -15,9 +15,8 @@ import grpc.aio
 
 from sluice.runtime.addresses import host_and_port, is_loopback, joined
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.grpc.authorization import AuthorizationInterceptor
 from sluice.runtime.grpc.health import Health
-from sluice.runtime.grpc.security import LOOPBACK, TransportSecurity
+from sluice.runtime.grpc.security import LOOPBACK, AuthorizationInterceptor, TransportSecurity
 from sluice.runtime.grpc.trace_interceptors import (
     TraceServerInterceptor,
     TraceStreamClientInterceptor,

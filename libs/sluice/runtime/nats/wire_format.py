@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode, schema_violation
 from sluice.contracts.bus.events import Entry, Write
-from sluice.contracts.bus.subject_schema import schema_violation
 from sluice.contracts.bus.subjects import SubjectError, parse
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import Envelope

@@ -8,6 +8,7 @@ run time, the last good ones stay in use. Log lines never contain the content of
 
 import datetime as dt
 import ssl
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +18,22 @@ from typing import Any, Generic, TypeVar
 
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.tls.secret_permissions import warn_if_open
+
+_NOT_FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
+
+
+def warn_if_open(setting: str, path: Path) -> None:
+    """Warn when others than owner and group may read the secret in `path`, or others than its owner may change it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return  # its reader reports the error
+    if mode & _NOT_FOR_OTHERS:
+        why = "others may read the secret in it, or change it" if mode & stat.S_IRWXO else "its group may change it"
+        logs.get("secrets").warning(
+            "a secret is not private", setting=setting, file=str(path), mode=f"{mode:04o}", why=why, cure="chmod 600"
+        )
+
 
 CHECK_EVERY_S = 1.0
 """The shortest interval of checks for changed files."""

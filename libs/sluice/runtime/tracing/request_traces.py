@@ -24,8 +24,7 @@ from sluice.contracts.bus.trace_headers import (
     steps_text,
     trace_id,
 )
-from sluice.runtime.tracing.bounded_dict import BoundedDict
-from sluice.runtime.tracing.inbound_messages import InboundMessages
+from sluice.runtime.tracing.inbound_messages import BoundedDict, InboundMessages
 
 if TYPE_CHECKING:
     from sluice.runtime.tracing.otel_spans import Spans

@@ -14,8 +14,7 @@ import grpc.aio
 import msgspec
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, Undecodable
-from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, Undecodable, schema_violation
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeInventory, NodeSnapshot
 from sluice.contracts.messages.base import SLICES_MAX
