@@ -190,7 +190,6 @@ def engines_used(model: GpuModel, instances: Iterable[Instance]) -> Engines:
 
 
 def _used(model: GpuModel, instances: Iterable[Instance]) -> list[int]:
-    """What is used of each counted resource, in the order of `budget_of`."""
     resources = budget_of(model)
     used = [0] * len(resources.budget)
     for instance in instances:

@@ -84,7 +84,6 @@ def _spellings(model: GpuModel) -> tuple[str, ...]:
 
 
 def _distance(one: str, other: str) -> tuple[int, int]:
-    """The edit distance, and the length of the common prefix, negated."""
     row = list(range(len(other) + 1))
     for at, char in enumerate(one, 1):
         before, row[0] = row[0], at

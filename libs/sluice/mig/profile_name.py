@@ -24,7 +24,6 @@ class ProfileNameError(ValueError):
     """A text that is not a profile name. Carries the `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Report `why` the `text` is invalid."""
         super().__init__(f"{text[:80]!r} is no MIG profile name: {why}")
         self.text = text
 

@@ -39,7 +39,6 @@ class UnknownProfileError(LookupError):
     """A profile that the model does not have. Carries `profile` and the `model` key."""
 
     def __init__(self, profile: str, model: str) -> None:
-        """Keep the profile and the model."""
         super().__init__(f"{model} has no profile {profile}")
         self.profile = profile
         self.model = model
@@ -82,7 +81,6 @@ class TransitionTable:
     """
 
     def __init__(self, model: GpuModel, weights: Mapping[str, float] | None = None) -> None:
-        """Compile the model's geometry; states are added on demand."""
         self.model = model
         self.empty = State(0)
         self._slices_mask = (1 << model.memory_slices) - 1
@@ -100,8 +98,6 @@ class TransitionTable:
         self._choices: dict[str, dict[State, tuple[PlacementChoice, ...]]] = {
             profile.name: {} for profile in model.profiles
         }
-
-    # -- states ---------------------------------------------------------------------------------------------------
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
         """
@@ -166,8 +162,6 @@ class TransitionTable:
         pairs = zip(self._shifts, self._resources.budget, strict=True)
         return tuple((state >> shift) & ((1 << budget.bit_length()) - 1) for shift, budget in pairs)
 
-    # -- choosing -------------------------------------------------------------------------------------------------
-
     def choices(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
         """Every place for one more instance of the profile, best first; empty when it does not fit."""
         remembered = self._choices_of(profile_name)
@@ -199,8 +193,6 @@ class TransitionTable:
                 rank = (before.free_slices, growth, before.places - after.places, -placement.start)
                 choices.append(PlacementChoice(placement.start, placement.size, after_state, rank))
         return tuple(sorted(choices, key=lambda choice: choice.rank))
-
-    # -- counting -------------------------------------------------------------------------------------------------
 
     def creatable(self, state: State) -> dict[str, int]:
         """Per profile, how many more instances of it alone fit now. These are alternatives."""

@@ -62,7 +62,6 @@ class RateLimit:
     """A structlog processor: leaves out warnings beyond the rate; the next line of their kind says how many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with a full burst for every kind."""
         self._clock = clock
         self._kinds: OrderedDict[tuple[object, object], _Kind] = OrderedDict()
 
@@ -136,8 +135,6 @@ def get(name: str, **fields: Any) -> FilteringBoundLogger:
 
 
 class _IntoStructlog(logging.Handler):
-    """Passes records of the standard library to structlog."""
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             get(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)

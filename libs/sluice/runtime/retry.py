@@ -87,7 +87,6 @@ class Backoff:
     """Pauses in seconds that double from `initial_s` to `max_s`, each 50 to 100 % of that (jitter)."""
 
     def __init__(self, initial_s: float = 0.1, max_s: float = 5.0, *, rng: random.Random | None = None) -> None:
-        """Start at the first pause."""
         self._initial_s = initial_s
         self._max_s = max_s
         self._rng = rng if rng is not None else random.Random()

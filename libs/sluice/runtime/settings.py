@@ -142,9 +142,6 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
         raise SettingsError(f"settings of {service}: {error}") from error
 
 
-# -- the file -----------------------------------------------------------------------------------------------------
-
-
 def _from_file(
     path: Path, service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
 ) -> dict[str, Any]:
@@ -180,9 +177,6 @@ def _from_table(
             raise SettingsError(f"{where} has no setting {shorten(key)}{_nearest(key, sorted(set(fields) - common))}")
         values[key] = _convert(fields[key], raw, where=f"{where} {key}", strict=True)
     return values
-
-
-# -- the environment ----------------------------------------------------------------------------------------------
 
 
 def _from_environ(
@@ -235,14 +229,10 @@ def _split(wanted: Any, raw: str) -> Any:
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:
-    """The members of a union; a plain type is its own only member. `Annotated[x, ...]` counts as x."""
     bare = get_args(wanted)[0] if hasattr(wanted, "__metadata__") else wanted
     members = get_args(bare)
     is_union = type(None) in members or get_origin(bare) is type(int | str)
     return tuple(choice for member in members for choice in _choices(member)) if is_union else (bare,)
-
-
-# -- both ---------------------------------------------------------------------------------------------------------
 
 
 def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:

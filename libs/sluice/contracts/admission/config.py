@@ -99,7 +99,6 @@ class AdmissionConfig:
         return RequestLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for invalid values."""
         why = why_no_capabilities(self.driver_capabilities)
         if why:
             raise ValueError(why)

@@ -49,7 +49,6 @@ def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, ask
 
 
 def _on_scheduler(pod: Pod) -> Iterator[str]:
-    """A scheduler that must run, or that decides what Sluice has decided."""
     name = pod.spec.scheduler_name
     if name == HAMI_SCHEDULER:
         yield f"spec.schedulerName = {name!r}: that scheduler starts the pod, so it must be running"

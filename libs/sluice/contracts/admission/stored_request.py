@@ -161,9 +161,6 @@ def requests_gpus(stored: StoredRequest) -> bool:
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
-# -- parsing ------------------------------------------------------------------------------------------------------
-
-
 def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
     """The request of a pod with this `spec` and a stored request. Never raises."""
     if len(stored.annotations) > REQUEST_KEYS_MAX:
@@ -221,7 +218,6 @@ def _requesting_containers(stored: StoredRequest, spec: Mapping[str, Any]) -> _R
 
 
 def _asks_something(stored: StoredRequest, container: str) -> bool:
-    """Whether the request has anything for this container."""
     if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
@@ -271,9 +267,6 @@ def _served(
         value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
         allowed="the same request and runAsUser as another container of the pod, or none",
     )
-
-
-# -- the spec -----------------------------------------------------------------------------------------------------
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

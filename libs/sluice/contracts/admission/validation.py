@@ -72,7 +72,6 @@ def validate_class_resources(path: str, container: Container) -> Iterator[Violat
 
 
 def _equal(one: str, other: str) -> bool:
-    """Whether both are the same amount; an invalid amount is refused elsewhere."""
     sizes = parse_quantity(one), parse_quantity(other)
     return one == other or any(isinstance(size, NotANumber) for size in sizes) or sizes[0] == sizes[1]
 
@@ -96,7 +95,6 @@ def with_default_mode(
 
 
 def _additions(stored: StoredRequest, asked: ResolvedRequest, mode: str) -> Iterator[dict[str, str]]:
-    """The annotations to add, in groups: an init container follows the one whose devices it uses."""
     for claim in asked.pod.claims:
         group = (claim.container, *(init for init, app in asked.served_by.items() if app == claim.container))
         if all(_in_our_words_without_mode(stored, name) for name in group):

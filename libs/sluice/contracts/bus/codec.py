@@ -104,7 +104,6 @@ class MessageTooLargeError(ValueError):
     """A message over MESSAGE_BYTES_MAX. Carries its `size_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
-        """Keep the size for error reports."""
         super().__init__(f"a message of {size_bytes} bytes is over the limit of {MESSAGE_BYTES_MAX}")
         self.size_bytes = size_bytes
 

@@ -46,9 +46,6 @@ class Entry(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-# -- events -------------------------------------------------------------------------------------------------------
-
-
 class ReadingStarted(msgspec.Struct, frozen=True):
     """A reader starts from the beginning: until `ReadingCaughtUp`, the entries observed are the whole snapshot."""
 
@@ -106,9 +103,6 @@ class Ticked(msgspec.Struct, frozen=True):
 
 BusEvent = ReadingStarted | Observed | ReadingCaughtUp | WriteAccepted | WriteRefused | WriteUnknown | LastRead
 CoreEvent = BusEvent | Ticked
-
-
-# -- instructions -------------------------------------------------------------------------------------------------
 
 
 class Write(msgspec.Struct, frozen=True):

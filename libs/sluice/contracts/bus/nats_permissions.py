@@ -79,7 +79,6 @@ def _subjects_of(noun: SubjectKind, *first: str) -> str:
 
 
 def _with_copies(words: list[str]) -> list[str]:
-    """Whatever may be published may also be copied to HISTORY."""
     recorded = [word for word in words if word.split(".")[1] not in UNRECORDED_KINDS]
     return [*words, *(f"{HISTORY_PREFIX}{word}" for word in recorded)]
 
@@ -110,7 +109,6 @@ def _reading(stream: Stream) -> list[str]:
 
 
 def _declaring() -> list[str]:
-    """Rights to create missing streams and agents' durables; not to change or delete them."""
     each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
     book = Stream.BOOK
     return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]

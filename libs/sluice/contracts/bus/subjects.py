@@ -25,7 +25,6 @@ class SubjectError(ValueError):
     """A name that cannot be part of a subject, or a subject that is not ours. Carries the offending `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Report the invalid `text` and `why`."""
         super().__init__(f"{shorten(text)!r}: {why}")
         self.text = text
 

@@ -43,9 +43,6 @@ def semver_of(text: str) -> Tagged:
     return {"semver": text.partition("+")[0]}
 
 
-# -- quantities and versions --------------------------------------------------------------------------------------
-
-
 def _parsed(text: str) -> Fraction:
     size = parse_quantity(text)
     if isinstance(size, NotANumber):
@@ -97,9 +94,6 @@ def _as_integer(value: Tagged) -> int:
     if size.denominator != 1 or abs(size.numerator) > _INT_MAX:
         raise ValueError("the quantity is no whole number of 64 bits")
     return size.numerator
-
-
-# -- texts --------------------------------------------------------------------------------------------------------
 
 
 def _bounded(text: str) -> str:
@@ -205,7 +199,6 @@ class CelError(Exception):
     """An expression cannot be compiled or evaluated: `why` in a sentence; `missing` is the key that a map lacks."""
 
     def __init__(self, why: str, missing: str = "") -> None:
-        """Carry the reason."""
         super().__init__(why)
         self.why = why
         self.missing = missing

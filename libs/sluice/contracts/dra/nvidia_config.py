@@ -106,7 +106,6 @@ def _mps(kind: str, config: Fields, devices: int) -> Sharing:
 
 
 def _limit_mib(config: Fields, key: str) -> int | None:
-    """In whole MiB, rounded down as their driver does."""
     size = config.quantity(key)
     if size is not None and size < _MIB:
         raise config.at(key).wrong(RefusalReason.OUT_OF_RANGE, "less than one MiB", "at least 1Mi")

@@ -110,7 +110,6 @@ def combined(claims: Sequence[ClaimRequests], *, limits: RequestLimits = DEFAULT
 
 
 def _merged(options: Sequence[Options]) -> Options | Refusal:
-    """The options of all claims; two that say different things are refused."""
     said: dict[str, Any] = {}
     for field in fields(Options):
         values = [getattr(each, field.name) for each in options]

@@ -78,7 +78,6 @@ def read_constraints(
 
 
 def _check_instances(each: Fields, concerned: Sequence[str], options: Mapping[str, tuple[Claim, ...]]) -> None:
-    """Refuse whole GPUs and shares: only MIG devices have a parent."""
     for name in concerned:
         if not all(may_be_instances(claim) and claim.modes == ("exclusive",) for claim in options[name]):
             why = f"{name} is no MIG device, and only those have a parent"
@@ -148,7 +147,6 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
 
 
 def _options(asked: Sequence[Asked], config: Sequence[Fields]) -> Options:
-    """The options of the whole claim: of our class, and of the claim's configurations for all requests."""
     of_class = [each for one in asked if one.device_class.kind is Kind.OURS for each in one.device_class.config]
     given = Parameters()
     for each in (*of_class, *config):

@@ -148,9 +148,6 @@ def _is_profile(text: str) -> bool:
     return name.compute_slices == name.slices
 
 
-# -- evaluation ---------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=256)
 def _on_gpu(
     pool: tuple[VirtualDevice, ...],
@@ -229,9 +226,6 @@ def _about(error: CelError) -> tuple[RefusalReason, str, str]:
     return RefusalReason.INVALID_VALUE, f"it cannot be evaluated: {shorten(error.why, 200)}", right
 
 
-# -- shapes -------------------------------------------------------------------------------------------------------
-
-
 def _shapes(
     matching: tuple[VirtualDevice, ...],
     pool: tuple[VirtualDevice, ...],
@@ -273,7 +267,6 @@ def _shapes(
 
 
 def _products(devices: Iterable[VirtualDevice]) -> dict[str | None, set[str]]:
-    """The products of devices, by profile."""
     found: dict[str | None, set[str]] = {}
     for each in devices:
         found.setdefault(each.name, set()).add(each.product)

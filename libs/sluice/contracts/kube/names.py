@@ -48,7 +48,6 @@ RESOURCE_GROUP = "resource.k8s.io"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 
-# -- annotations on a pod that has its slice ------------------------------------------------------------------------
 
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
 GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
@@ -103,8 +102,6 @@ def granted_field_path(container: str, key: str) -> str:
     return f"metadata.annotations['{granted(container, key)}']"
 
 
-# -- the environment of a container -------------------------------------------------------------------------------
-
 ENV_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 ENV_DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 ENV_TICKET = "SLUICE_TICKET"
@@ -130,7 +127,6 @@ ENV_QUOTA = ((ENV_QUOTA_SOCKET, QUOTA_SOCKET), (ENV_PRELOAD, QUOTA_PRELOAD))
 NO_DEVICES = "void"
 """NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""
 
-# -- the volume and its tickets -----------------------------------------------------------------------------------
 
 CSI_DRIVER = "slice.sluice.dev"
 VOLUME = "sluice-slice"
@@ -149,9 +145,6 @@ def is_ticket_name(text: str) -> bool:
     `.` would mount the pod's whole volume: the kubelet allows it, so we check.
     """
     return _TICKET_NAME.fullmatch(text) is not None
-
-
-# -- the ResourceClaim that admission adds ------------------------------------------------------------------------
 
 
 def claim_name(seed: str) -> str:

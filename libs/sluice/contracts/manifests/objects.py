@@ -83,7 +83,6 @@ def not_a_pod(item: ManifestObject, field: str, why: str, value: Any, allowed: s
 
 
 def _words(value: Any) -> str:
-    """A value as written, if it is short; else its type."""
     match value:
         case str():
             return value

@@ -91,7 +91,6 @@ def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator
 def _templates(
     value: Any, path: str, roles: tuple[str, ...], counts: tuple[int | Refusal, ...]
 ) -> Iterator[PodTemplate]:
-    """Every template in a value. Its depth is that of the text, which is bounded."""
     if isinstance(value, list):
         for at, each in enumerate(value):
             yield from _templates(each, f"{path}[{at}]", (*roles[:-1], _name(each) or f"{roles[-1]}-{at}"), counts)
@@ -134,7 +133,6 @@ def _of_a_group(value: Mapping[str, Any], key: str, path: str) -> Iterator[int |
 
 
 def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | None:
-    """A number of pods as the API server takes it; None if absent, or of another type."""
     value = mapping.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -147,13 +145,11 @@ def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | 
 
 
 def _name(value: Any) -> str:
-    """The name of a list's item: JobSet's `name`, Ray's `groupName`."""
     named = [value.get(key) for key in ("name", "groupName")] if isinstance(value, dict) else []
     return next((each for each in named if isinstance(each, str)), "")
 
 
 def _role(path: tuple[str, ...]) -> str:
-    """The nearest name on the path that is not part of the shape (`template`), as part of a pod's name."""
     words = [_NOT_IN_A_NAME.sub("-", word.lower()).strip("-") for word in path]
     role = next((word for word in reversed(words) if word not in {"", "template", "pod", "spec", "job"}), "")
     return role[:_ROLE_CHARACTERS_MAX].strip("-")

@@ -58,8 +58,6 @@ ANY_CLUSTER = ClusterAdmission()
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """The rules for pods: request limits, and the cluster's admission."""
-
     asks: RequestLimits
     cluster: ClusterAdmission
     claims: FileClaims | None
@@ -110,7 +108,6 @@ def too_large(file: str, limits: ManifestLimits) -> Refusal:
 
 
 def _line(text: str, number: int) -> str:
-    """The line of that number (1 is the first) for people; empty without a number."""
     if not number:
         return ""
     lines = text.split("\n", number)
@@ -118,11 +115,7 @@ def _line(text: str, number: int) -> str:
     return shown or "(end of file)"
 
 
-# -- one document -------------------------------------------------------------------------------------------------
-
-
 def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifest]:
-    """The pods that one object is, or creates."""
     where = f"{file}, line {item.line}"
     value = item.value
     if not isinstance(value, dict):
@@ -191,11 +184,7 @@ def _made(
                 yield replace(first, name=name)
 
 
-# -- one pod ------------------------------------------------------------------------------------------------------
-
-
 def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> PodManifest:
-    """The request of one pod, and its problems."""
     if "name" not in metadata and isinstance(metadata.get("generateName"), str):
         metadata = {**metadata, "name": f"{metadata['generateName']}0"}
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
@@ -234,7 +223,6 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
 def _by_claims(
     item: ManifestObject, metadata: Mapping[str, Any], claims: AskedByClaims, plain: PodManifest
 ) -> PodManifest:
-    """A pod that asks by its ResourceClaims, or not at all; `plain` is what it is without them."""
     unnamed = _wrong_identity(item, metadata) if claims.request is not None else None
     if unnamed is not None:
         return replace(plain, refusal=unnamed)
@@ -243,7 +231,6 @@ def _by_claims(
 
 
 def _asks_nothing(namespace: str, name: str, pod: Pod | MalformedReview, config: AdmissionConfig) -> PodManifest:
-    """A pod without a request, which may still carry marks of ours."""
     if isinstance(pod, MalformedReview):
         return PodManifest(namespace, name)
     problems = tuple(validate_new_pod(pod, None, config))
@@ -260,7 +247,6 @@ def _asked(
     pod: Pod | MalformedReview,
     ask: NewRequest,
 ) -> PodManifest:
-    """The request of a pod; the caller sets its identity."""
     labels = read_pod_labels(metadata)
     if isinstance(labels, Refusal):
         return _refused(item, labels)
@@ -302,7 +288,6 @@ def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """A mapping; empty for any other type."""
     return value if isinstance(value, dict) else {}
 
 

@@ -111,7 +111,6 @@ def asked_by_claims(
 def _read_one(
     known: FileClaims, pod: _Name, spec: Mapping[str, Any], each: PodClaim, limits: RequestLimits
 ) -> ClaimRequests | Refusal | str:
-    """One claim of a pod; a sentence where it asks for nothing here."""
     namespace, name = pod
     before = known.served.get((namespace, each.claim)) if each.claim else None
     if before is not None and before != name:
@@ -191,7 +190,6 @@ def two_vocabularies() -> Refusal:
 
 
 def _spec_of(known: FileClaims, namespace: str, each: PodClaim) -> Fields | None:
-    """The spec of a claim, or of a template's claims, with the beginning of its fields' names."""
     if each.claim:
         spec = known.claims.get((namespace, each.claim))
         return None if spec is None else Fields(f"{_CLAIM} {shorten(each.claim, 63)}: spec", spec)

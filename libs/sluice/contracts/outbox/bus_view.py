@@ -28,7 +28,6 @@ class BusView:
     """The last values read or written, and the latest reading of each stream."""
 
     def __init__(self) -> None:
-        """Start with nothing read."""
         self.current: dict[str, Entry] = {}
         self._guards: dict[Stream, dict[str, int]] = {stream: {} for stream in Stream}
         """The values of guards over several subjects; the guard of one subject is its sequence."""
@@ -140,6 +139,5 @@ class BusView:
         return True
 
     def _drop(self, stream: Stream) -> None:
-        """Nothing is known of a stream's values."""
         self.current = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
         self._guards[stream] = {}

@@ -88,7 +88,6 @@ class ReadyGuards:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.guards: OrderedDict[str, None] = OrderedDict()
 
     def add(self, guard: str) -> None:

@@ -22,7 +22,6 @@ class Intents:
     """What is wanted, and which part of it waits to be sent."""
 
     def __init__(self, run: RunId, reading: Literal["stream", "last"]) -> None:
-        """Start with nothing wanted and nothing known."""
         self._run = run
         self._reading = reading
         self._number = 0
@@ -103,8 +102,6 @@ class Intents:
             self._view.current.pop(kept.address.subject, None)
             self._mark(kept)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
-
     def _queue(self, address: Address) -> GuardQueue:
         queue = self._queues.get(address.guard)
         if queue is None:
@@ -114,7 +111,6 @@ class Intents:
         return queue
 
     def _guard_of(self, stream: Stream, guard: str) -> int | None:
-        """The known value of a guard: 0 where nothing was seen, None where it was not read."""
         if self._reading == "last":
             return None
         return self._view.guard(stream, guard)

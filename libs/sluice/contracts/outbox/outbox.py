@@ -75,15 +75,12 @@ class Outbox(Intents):
     """
 
     def __init__(self, run: RunId, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
-        """Start with nothing wanted and nothing known."""
         super().__init__(run, reading)
         self._kinds = kinds
         self._in_flight: dict[OperationId, GuardQueue] = {}
         self._out: list[BusInstruction] = []
         self.paused = False
         """While set, nothing new is sent; writes in flight are still settled."""
-
-    # -- hearing --------------------------------------------------------------------------------------------------
 
     def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange. Returns events for the core."""
@@ -129,8 +126,6 @@ class Outbox(Intents):
         out, self._out = self._out, []
         return out
 
-    # -- inside: sending ------------------------------------------------------------------------------------------
-
     def _advance(self, queue: GuardQueue) -> None:
         """Send the queue's next write, if none is in flight and its guard is known."""
         if queue.in_flight is not None or not (queue.commits or queue.dirty):
@@ -168,8 +163,6 @@ class Outbox(Intents):
                 ttl_s=in_flight.ttl_s,
             )
         )
-
-    # -- inside: answers ------------------------------------------------------------------------------------------
 
     def _accept(self, event: WriteAccepted) -> list[OutboxReport]:
         queue = self._in_flight.get(event.operation)
@@ -210,8 +203,6 @@ class Outbox(Intents):
             self._out.append(ReadLast(queue.stream, in_flight.address.subject))
         elif self._view.ask_again(queue.stream):
             self._out.append(ReadAgain(queue.stream))
-
-    # -- inside: reading ------------------------------------------------------------------------------------------
 
     def _observe(self, entry: Entry) -> list[OutboxReport]:
         if self._reading == "last":

@@ -124,7 +124,6 @@ def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | 
 
 
 def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Limits and requests."""
     resources = field_types.mapping(written.get("resources"), f"{path}.resources")
     limits = field_types.mapping(resources.get("limits"), f"{path}.resources.limits")
     return limits, field_types.mapping(resources.get("requests"), f"{path}.resources.requests")

@@ -47,8 +47,6 @@ def parse_pod(
 
 @dataclass(slots=True)
 class _PodAnnotations:
-    """The annotations of a pod, by container."""
-
     pod: dict[str, SourceValue] = field(default_factory=dict)
     """Our own keys of the pod at large."""
     own: dict[str, dict[str, SourceValue]] = field(default_factory=dict)
@@ -93,9 +91,6 @@ def _check_containers(written: SourceValue, containers: Sequence[ContainerReques
         raise written.wrong(RefusalReason.UNKNOWN_CONTAINER, "the pod has no containers", "a container")
 
 
-# -- all of a pod -------------------------------------------------------------------------------------------------
-
-
 def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits: RequestLimits) -> PodRequest:
     reader = _Reader(given, limits)
     for position, container in enumerate(containers):
@@ -105,7 +100,6 @@ def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits:
 
 
 def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Reader") -> PodRequest:
-    """The request with the pod's options."""
     first = next(iter((*given.pod.values(), *given.container_capabilities.values())), None)
     if first is not None and not request.claims:
         why = "it only says how to use a GPU, and the pod asks for none"
@@ -129,8 +123,6 @@ def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Rea
 
 
 class _Reader:
-    """Goes through the containers, one after the other."""
-
     def __init__(self, given: _PodAnnotations, limits: RequestLimits) -> None:
         self._given = given
         self._limits = limits

@@ -65,9 +65,6 @@ SourceValues = Mapping[str, SourceValue]
 _Value = TypeVar("_Value")
 
 
-# -- one key ------------------------------------------------------------------------------------------------------
-
-
 def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> tuple[str | None, str]:
     """
     The container that a key applies to (None: the pod, or its first one), and the key. Raises RequestSyntaxError.
@@ -96,9 +93,6 @@ def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> t
 
 def _listed(keys: Iterable[str]) -> str:
     return ", ".join(f"{SLUICE}/{key}" for key in keys)
-
-
-# -- one container ------------------------------------------------------------------------------------------------
 
 
 def claim_of(container: ContainerRequest, given: SourceValues, limits: RequestLimits) -> Claim:
@@ -144,7 +138,6 @@ def _take(given: SourceValues, key: str, read: Callable[[SourceValue], _Value]) 
 
 
 def _modes(given: SourceValues) -> tuple[tuple[Mode, ...], bool]:
-    """The modes in the order in which they are tried, and whether the choice is `auto`."""
     written = given.get("mode")
     if written is None:
         return (("fractional",) if any(key in given for key in _FRACTIONAL_BY) else ("exclusive",)), False
@@ -238,7 +231,6 @@ def _memory(given: SourceValues) -> tuple[int | None, int | None]:
 
 
 def _quotas(given: SourceValues) -> tuple[int, int]:
-    """Request and limit in thousandths of each time window. A limit alone is also the request."""
     request = _take(given, "quota-request", _part_of_time)
     limit = _take(given, "quota-limit", _part_of_time)
     if request is not None and limit is not None and request > limit:

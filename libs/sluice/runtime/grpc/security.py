@@ -36,7 +36,6 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
     """Answers PERMISSION_DENIED, with the reason, to callers without the right."""
 
     def __init__(self) -> None:
-        """Start without refusals."""
         self._said: dict[str, float] = {}
         self._log = logs.get("rpc")
 
@@ -158,9 +157,6 @@ class TlsIdentity:
 
 def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)
-
-
-# -- from settings ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

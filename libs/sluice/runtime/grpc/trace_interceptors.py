@@ -74,7 +74,6 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
     """Answers a call within its caller's trace."""
 
     def __init__(self, traces: RequestTraces) -> None:
-        """Unary calls are spans in `traces`."""
         self._traces = traces
 
     async def intercept_service(

@@ -206,8 +206,6 @@ def _speaks_tls(address: str, security: TransportSecurity) -> bool:
     return security.identity is not None
 
 
-# -- failures in words --------------------------------------------------------------------------------------------
-
 _FAILURES = (
     ("Hostname Verification Check failed", "its certificate is not for {name}"),
     ("certificate has expired", "its certificate has expired"),

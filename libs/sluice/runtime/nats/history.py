@@ -63,7 +63,6 @@ class NatsHistory:
     """A connection for reading the history. Make it with `open_history`."""
 
     def __init__(self, stream: JetStreamContext) -> None:
-        """Use an open connection."""
         self._stream = stream
 
     async def read(

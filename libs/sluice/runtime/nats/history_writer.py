@@ -43,7 +43,6 @@ class Budget:
     """How many bytes may be copied about each node."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with a full budget for every node."""
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -61,8 +60,6 @@ class Budget:
 
 @dataclass(slots=True)
 class _Unanswered:
-    """A write whose answer is awaited or was lost, and the sequence at which it was observed meanwhile."""
-
     data: bytes
     headers: dict[str, str]
     lost: bool = False
@@ -78,7 +75,6 @@ class HistoryWriter:
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Start with nothing to record."""
         self._connection = connection
         self._unanswered: OrderedDict[OperationId, _Unanswered] = OrderedDict()
         self._unsent: deque[tuple[str, bytes, dict[str, str]]] = deque(maxlen=UNANSWERED_MAX)

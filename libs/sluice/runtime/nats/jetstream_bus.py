@@ -83,7 +83,6 @@ class NatsBus:
     def __init__(
         self, connection: Connection, traces: Arrivals | None, refresh_s: float, *, records_agents: bool
     ) -> None:
-        """Use `connect`."""
         self._records_agents = records_agents
         self._agents_share = stream_management.AgentsShare(connection)
         self._connection = connection
@@ -118,8 +117,6 @@ class NatsBus:
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         """
@@ -170,8 +167,6 @@ class NatsBus:
         await self._connection.up_within(PAUSE_MAX_S)
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
         return WriteUnknown(write.operation)
-
-    # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         """All last values under `filters`, then the live tail. HISTORY is read from its first message on."""
@@ -247,8 +242,6 @@ class NatsBus:
             else f"finish an upgrade that goes on; otherwise remove it: nats stream rmm {stream.value} {sequence}",
         )
 
-    # -- for people -----------------------------------------------------------------------------------------------
-
     async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
         """When the last value of a subject was written, or None for none. Raises TimeoutError without an answer."""
         return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
@@ -260,8 +253,6 @@ class NatsBus:
     async def unstored_s(self, stream: Stream) -> float | None:
         """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
         return await stream_management.unstored_s(self._connection, stream)
-
-    # -- declaring ------------------------------------------------------------------------------------------------
 
     async def incarnation(self, stream: Stream) -> Incarnation:
         """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""

@@ -94,7 +94,6 @@ class Reader:
     """
 
     def __init__(self, connection: Connection, consumer: Consumer, take: OnBatch, *, refresh_s: float) -> None:
-        """Nothing is requested before `batches`."""
         self._connection = connection
         self._consumer = consumer
         self._take = take
@@ -168,7 +167,6 @@ class Reader:
         self.restart("the connection was lost")
 
     async def _found(self) -> Incarnation:
-        """Wait until there is something to read."""
         while True:
             await self._pause()
             self._connection.check()
@@ -177,7 +175,6 @@ class Reader:
                 return incarnation
 
     async def _look(self) -> Incarnation | None:
-        """The incarnation to read, at this moment."""
         try:
             return await self._consumer.find()
         except (TimeoutError, ApiError) as error:
@@ -185,7 +182,6 @@ class Reader:
             return None
 
     async def _pause(self, at_least_s: float = 0.0) -> None:
-        """A growing pause; a change of the connection ends it early."""
         self._news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(max(at_least_s, self._backoff.next_s())):
@@ -196,8 +192,6 @@ class Reader:
         if self._consumer.outlives_reading and isinstance(error, LostMessagesError):
             return self._pulls_end_at - asyncio.get_running_loop().time()
         return 0.0
-
-    # -- one reading ----------------------------------------------------------------------------------------------
 
     async def _read(self, incarnation: Incarnation) -> AsyncGenerator[list[Reading]]:
         async with self._inbox() as inbox:

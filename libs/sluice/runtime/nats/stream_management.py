@@ -154,7 +154,6 @@ class AgentsShare:
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Nothing is counted yet."""
         self._connection = connection
         self._counted = 0
         """How many subjects STATE had when nodes were last counted."""
@@ -182,7 +181,6 @@ class AgentsShare:
                 )
 
     async def _slices(self) -> Counter[str]:
-        """The number of slice statuses by node."""
         counts: Counter[str] = Counter()
         offset, total = 0, 1
         while offset < total:

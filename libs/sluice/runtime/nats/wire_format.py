@@ -78,7 +78,6 @@ class ApiError(Exception):
     """JetStream answered with an error. Carries HTTP-like `code`, JetStream's `err_code` and its text."""
 
     def __init__(self, asked: str, error: dict[str, Any]) -> None:
-        """Keep the request and the server's error."""
         self.code = _number(error.get("code"))
         self.err_code = _number(error.get("err_code"))
         self.description = shorten(str(error.get("description", "")), 300)
@@ -204,7 +203,6 @@ def said_in(asked: str, data: bytes) -> dict[str, Any]:
 
 
 def _number(value: object) -> int:
-    """A whole number of the server's; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 

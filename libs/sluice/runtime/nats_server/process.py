@@ -221,7 +221,6 @@ def until_stopped(pid: int) -> None:
 
 
 def _is_stopped(thread: Path) -> bool:
-    """Whether a thread is stopped, or has ended (the states of proc(5): T, Z, X)."""
     try:
         return thread.read_text().rpartition(")")[2].split()[0] in {"T", "Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
@@ -259,7 +258,6 @@ class Broker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop every server."""
         await self._stop()
 
     @property
@@ -285,7 +283,6 @@ class Broker:
             raise BrokerError(f"nats-server does not answer within {timeout_s:g} s: {words}") from None
 
     async def _answers(self, server: NatsServer) -> None:
-        """Ask about a stream until JetStream answers, even that there is none."""
         await _until(lambda: self._listens(server))
         try:
             connection = await Connection.open(server.url, name="probe", credentials=self.probe)

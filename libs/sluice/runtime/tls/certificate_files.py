@@ -72,7 +72,6 @@ class CertificateMaterial:
     ends: dt.datetime
 
     def __repr__(self) -> str:
-        """Without the key, wherever it is printed."""
         return f"Material(names={self.names}, ends={self.ends.isoformat()})"
 
 
@@ -141,7 +140,6 @@ class WatchedFiles(Generic[T]):
             self._log.info("read again", found=str(self._value))
 
     def _read_whole(self) -> T:
-        """A consistent read of all files."""
         for _ in range(_READS_MAX):
             before = file_signature(self._paths)
             value = self._read()
@@ -292,7 +290,6 @@ class ExpiryWarning:
     """Warns once for each certificate that expires soon."""
 
     def __init__(self, part: str, path: Path) -> None:
-        """Start without warnings."""
         self._warned: CertificateMaterial | None = None
         self._log = logs.get(part, file=str(path))
 

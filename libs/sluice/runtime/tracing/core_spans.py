@@ -48,7 +48,6 @@ class CoreSpans:
     """The turns of one core."""
 
     def __init__(self, traces: RequestTraces, phases: Sequence[SpanPhase] = ()) -> None:
-        """Record in `traces`, with these `phases`."""
         self._traces = traces
         self._begins: dict[str, list[SpanPhase]] = {}
         self._ends: dict[str, list[SpanPhase]] = {}
@@ -100,14 +99,12 @@ class CoreSpans:
             self._traces.runs(entry.subject.rpartition(".")[2])
 
     def _begin(self, write: Write, ago_s: float) -> None:
-        """A source's messages begin a trace."""
         if type(write.message) in _BEGINNINGS:
             part, name = _BEGINNINGS[type(write.message)]
             attributes = of_message(write.message) if self._traces.recording else NO_ATTRIBUTES
             self._traces.start(write.request, name, part, ago_s=ago_s, attributes=attributes)
 
     def _handled(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
-        """A message was handled: a span, when it had an effect."""
         arrival = self._traces.arrivals.take(entry)
         if arrival is None or entry.message is None:
             return ""

@@ -15,7 +15,6 @@ class BoundedDict(OrderedDict[K, V], Generic[K, V]):
     """A dict that drops its oldest entries. Enter by `put`."""
 
     def __init__(self, limit: int) -> None:
-        """Start empty; keep at most `limit`."""
         super().__init__()
         self._limit = limit
 
@@ -48,7 +47,6 @@ class InboundMessages:
     """Messages read and not handled yet, and the spans in which relevant ones were handled."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._waiting: BoundedDict[tuple[str, int], InboundMessage] = BoundedDict(ARRIVED_MAX)
         self._taken: BoundedDict[tuple[str, int], str] = BoundedDict(TAKEN_MAX)
 

@@ -61,7 +61,6 @@ class RateLimitedLog(logging.Filter):
     """Lets one line of each kind through in `TOLD_EVERY_S`; kinds are the library's few texts."""
 
     def __init__(self) -> None:
-        """Start without lines."""
         super().__init__()
         self._told: dict[str, float] = {}
 
@@ -78,7 +77,6 @@ class Spans:
     """Records spans of one service and exports them."""
 
     def __init__(self, exporter: SpanExporter, *, service: str, run: str) -> None:
-        """`run` distinguishes restarts of one service."""
         self._ids = _Ids()
         resource = {
             "service.name": f"sluice-{service}",

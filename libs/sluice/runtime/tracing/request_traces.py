@@ -84,17 +84,14 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
     __slots__ = ("_token", "_traceparent")
 
     def __init__(self, traceparent: str) -> None:
-        """Nothing happens before the `with`."""
         self._traceparent = traceparent
         self._token: Token[str] | None = None
 
     def __enter__(self) -> None:
-        """Enter the trace."""
         if is_traceparent(self._traceparent):
             self._token = _current.set(self._traceparent)
 
     def __exit__(self, *_: object) -> None:
-        """Leave it, also after an exception."""
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
@@ -110,7 +107,6 @@ class RequestTraces:
     """
 
     def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
-        """Start empty; `spans` records."""
         self._spans = spans
         self._book: BoundedDict[str, str] = BoundedDict(requests_max)
         self._over: BoundedDict[str, float] = BoundedDict(requests_max)
@@ -127,8 +123,6 @@ class RequestTraces:
     def recording(self) -> bool:
         """Whether spans are exported."""
         return self._spans is not None
-
-    # -- where we are ---------------------------------------------------------------------------------------------
 
     def remember(self, request: str, headers: Mapping[str, str] | None, subject: str = "") -> None:
         """Take the trace of `request` (or of the message at `subject`) from a message's headers, if any."""
@@ -181,8 +175,6 @@ class RequestTraces:
         """The headers of a new message about `request`: a fresh dict, empty without a trace."""
         traceparent = _current.get() or self.at(request)
         return {TRACEPARENT: traceparent} if traceparent else {}
-
-    # -- spans ----------------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -297,8 +289,6 @@ class RequestTraces:
                 yield
             finally:
                 _current.reset(token)
-
-    # -- what steps took ------------------------------------------------------------------------------------------
 
     def took(self, request: str, name: str, took_s: float) -> None:
         """A step of `request` just ended: the next message about it carries it."""
