@@ -18,11 +18,7 @@ from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 @dataclass(frozen=True, slots=True)
 class InstanceBudget:
-    """
-    Counted resources of one model. `budget[n]` is the total of the n-th, `use[profile][n]` what one instance takes.
-
-    `names[n]` names the n-th for people.
-    """
+    """Counted resources of a model: `budget[n]` in all, `use[profile][n]` of an instance, `names[n]` for people."""
 
     names: tuple[str, ...]
     budget: tuple[int, ...]
@@ -58,11 +54,7 @@ def budget_of(model: GpuModel) -> InstanceBudget:
 
 @lru_cache(maxsize=256)
 def scarce_budget_of(model: GpuModel) -> InstanceBudget:
-    """
-    Only the resources that can forbid an instance whose span is free.
-
-    A layout within these never exceeds any of the others.
-    """
+    """Only the resources that can forbid an instance whose span is free; within these, no other is exceeded."""
     full = budget_of(model)
     kept = [at for at in range(len(full.budget)) if _most_used(model, full, at, ()) > full.budget[at]]
     for at in list(kept):
@@ -166,11 +158,7 @@ def _count_fitting(model: GpuModel, profile: Profile, occupied: int, left: Seque
 
 
 def disjoint(placements: Iterable[Placement], occupied: int) -> int:
-    """
-    The most of these placements that are free at the same time, beside the `occupied` slices.
-
-    Greedy by earliest end, which is exact for spans on a line.
-    """
+    """The most placements free at once beside `occupied` slices: greedy by earliest end, exact on a line."""
     count = 0
     for placement in sorted(placements, key=lambda span: span.start + span.size):
         if not occupied & placement.mask:

@@ -31,11 +31,7 @@ def is_named(product_name: str, part: str) -> bool:
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def is_meant(product_name: str, part: str) -> bool:
-    """
-    As `is_named`, but also by a part of a word, unless that names another model: L4 is not L40S, H20 not H200.
-
-    HAMi, whose annotation this also serves, compares parts of words only.
-    """
+    """As `is_named`, also by a part of a word (as HAMi) that names no other model: L4 is not L40S, H20 not H200."""
     if is_named(product_name, part):
         return True
     if find_models(product_name) and any(is_named(name, part) for name in _product_names()):

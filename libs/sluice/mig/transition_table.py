@@ -141,11 +141,7 @@ class TransitionTable:
         return before
 
     def release(self, state: State, instance: Instance) -> State:
-        """
-        The state after `instance` is gone. Raises ValueError when no such instance can be part of `state`.
-
-        Exact for states reached by choices; where spans are blocked or overlap, call `state` again instead.
-        """
+        """The state without `instance`, exact for states reached by choices. Raises ValueError if not in it."""
         use = self._resources.use.get(instance.profile)
         if use is None:
             raise UnknownProfileError(instance.profile, self.model.key)
@@ -214,11 +210,7 @@ class TransitionTable:
         return self.model.memory_slices - (state & self._slices_mask).bit_count()
 
     def why_not(self, state: State, profile_name: str) -> Literal["slices", "engines"] | None:
-        """
-        Why one more instance of the profile does not fit; None when it does.
-
-        `slices` when no placement is free, `engines` when one is but another resource is used up.
-        """
+        """Why one more does not fit: `slices` when no placement is free, else `engines`; None when it does."""
         if self.count(state, profile_name):
             return None
         return self._facts_of(state).lacking[profile_name]

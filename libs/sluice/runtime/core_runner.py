@@ -177,11 +177,7 @@ class CoreRunner(Generic[E]):
         """When the core last ran: at least every `tick_s`, unless it hangs."""
 
     async def run(self) -> None:
-        """
-        Run until cancelled. Raises what an executor, the bus or the core raised (in an ExceptionGroup).
-
-        When cancelled, it stops reading and deciding at once and gives running writes and executors `drain_s`.
-        """
+        """Run until cancelled; then running writes have `drain_s`. Raises what executors, bus or core raised."""
         with metrics.collecting_from(self._now), metrics.collecting_from(self._shows):
             try:
                 await self._run()

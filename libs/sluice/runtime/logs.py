@@ -18,9 +18,11 @@ import msgspec
 from sluice.runtime.optional_imports import without
 from sluice.runtime.tracing import request_traces
 
-with without("rich", "better_exceptions", "colorama", "twisted"):
+with without("rich", "better_exceptions", "colorama", "twisted"):  # traceback formatters, and trio's event loop
     import structlog
+    from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 VALUE_MAX = 4_096
 """Characters of one value; a traceback may have four times as many."""
 BURST = 100
@@ -84,19 +86,8 @@ class RateLimit:
         return event
 
 
-with without("rich", "better_exceptions", "colorama", "twisted"):  # traceback formatters, and trio's event loop
-    import structlog
-    from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
-
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-
-
 def configure(*, service: str, run: str, level: str = "info", form: str = "auto", stream: TextIO | None = None) -> None:
-    """
-    Set up logging of this process. `level` is one of LEVELS; `form` is `json`, `text`, or `auto` (by the terminal).
-
-    Call once, before the first line.
-    """
+    """Set up logging, once and first. `level` is one of LEVELS; `form`: `json`, `text`, `auto` (by the terminal)."""
     out = sys.stderr if stream is None else stream
     text = form == "text" or (form == "auto" and out.isatty())
     # A rich traceback shows the values of variables, which may be a password.

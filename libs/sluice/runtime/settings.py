@@ -117,11 +117,7 @@ S = TypeVar("S", bound=CommonSettings)
 
 
 def load(cls: type[S], *, service: str, config: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> S:
-    """
-    The settings of `service`, from `config` (or the file that SLUICE_CONFIG names) and `environ`.
-
-    Raises SettingsError.
-    """
+    """The settings of `service`, from `config` (else the file in SLUICE_CONFIG) and `environ`. Raises SettingsError."""
     if service not in SERVICES:
         raise SettingsError(f"{service!r} is no service of Sluice ({', '.join(SERVICES)})")
     fields = {field.name: field for field in msgspec.structs.fields(cls)}

@@ -126,11 +126,7 @@ class Cursor:
 
 
 class StreamModel:
-    """
-    BOOK, STATE and HISTORY. `now` (seconds, any beginning) must never go back between calls.
-
-    A subject's kind determines its stream; every accepted write (except a lease's) is also in HISTORY, under `hist.`.
-    """
+    """BOOK, STATE and HISTORY, which has every accepted write but leases. `now` (s) never goes back between calls."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._books: dict[Stream, _LastValueStream] = {}
@@ -141,11 +137,7 @@ class StreamModel:
         self.ensure(now)
 
     def ensure(self, now: float, clock_off_s: float = 0.0) -> None:
-        """
-        Create missing streams, with sequences that begin at the creation time.
-
-        `clock_off_s` is the error of the creator's clock: sequences may begin before those of an earlier life.
-        """
+        """Create missing streams; sequences begin at the creation time, by a clock that may be `clock_off_s` off."""
         for stream in (Stream.BOOK, Stream.STATE):
             if stream not in self._books:
                 first = FIRST_SEQUENCE + int((now + clock_off_s) * 1000)

@@ -127,11 +127,7 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
 
 
 def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mapping[str, Any]) -> StoredRequest:
-    """
-    The request with the driver capabilities that its containers set by a variable, as our own key for each.
-
-    From then on they are read from one place, and the variable can be read from the grant.
-    """
+    """The request with the capabilities in its containers' variables as our own keys: they are read in one place."""
     claiming = {claim.container for claim in asked.pod.claims}
     said = {str(each.get("name")): literal_variable(each, ENV_DRIVER_CAPABILITIES) for each in _containers(spec)}
     added = {f"{name}.{SLUICE}/{DRIVER_CAPABILITIES}": text for name, text in said.items() if text and name in claiming}

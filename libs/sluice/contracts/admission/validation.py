@@ -37,11 +37,7 @@ from sluice.contracts.request_syntax.source_text import is_blank_amount, source_
 
 
 def validate_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Violation]:
-    """
-    What the API server would refuse about one container's GPU resources.
-
-    Only those of its request: a default request without a limit, which has no effect beside it, is removed.
-    """
+    """What the API server would refuse about the GPU resources of a container's request (not about defaults)."""
     limits, requests = container.amounts()
     for name, requested in requests.items():
         if not is_gpu_resource(name) or is_blank_amount(requested) or name not in asked:
@@ -57,11 +53,7 @@ def validate_amounts(path: str, container: Container, asked: Collection[str]) ->
 
 
 def validate_class_resources(path: str, container: Container) -> Iterator[Violation]:
-    """
-    Resources that stand for a DeviceClass of ours (implicit extended resources).
-
-    The scheduler would make the claim by itself when it binds, and find no devices.
-    """
+    """Resources that stand for a DeviceClass of ours: the scheduler would make the claim, and find no devices."""
     for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
         for name, amount in amounts.items():
             device_class = class_of_resource(name)

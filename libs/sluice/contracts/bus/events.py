@@ -74,11 +74,7 @@ class WriteAccepted(msgspec.Struct, frozen=True):
 
 
 class WriteRefused(msgspec.Struct, frozen=True):
-    """
-    The guard did not hold: its newest sequence is `last_sequence` (None when the server did not say).
-
-    The sequence tells how far to read before comparing. It is never used as a guard (W2).
-    """
+    """The guard did not hold: its newest sequence is `last_sequence` (None: unknown). Never used as a guard (W2)."""
 
     operation: OperationId
     last_sequence: int | None

@@ -95,11 +95,7 @@ def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:
 
 
 def _reading(stream: Stream) -> list[str]:
-    """
-    Rights to read a stream: ask about it, create a consumer, pull from it, get single values.
-
-    No right to delete consumers: unused ones expire, and agents' durables must stay.
-    """
+    """Rights to read a stream by consumers that expire, and its single values; not to delete consumers."""
     return [
         f"{_API}.STREAM.INFO.{stream}",
         f"{_API}.CONSUMER.CREATE.{stream}.>",
@@ -119,11 +115,7 @@ def _agent_publish(node: NodeName) -> list[str]:
 
 
 def of_any_agent() -> tuple[str, ...]:
-    """
-    What of agents reaches the streams, each on its own node, with `*` for the node.
-
-    Not what they copy to HISTORY: agents of 0.2 do, and end where that is denied, so it goes nowhere.
-    """
+    """What of agents reaches the streams, `*` for the node. Copies of agents of 0.2 for HISTORY go nowhere."""
     return tuple(subject for subject in _agents("*", "*") if not subject.startswith(HISTORY_PREFIX))
 
 

@@ -29,11 +29,7 @@ _SHARE_INSTEAD = f"class {DEVICE_CLASS} with mode mps and memory, or mode fracti
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """
-    How the containers of a claim share its device: in turns, or by MPS with these limits for each process.
-
-    `percent` is of the SMs, `memory_mib` of each device; None is no limit.
-    """
+    """How containers share a device: in turns, or by MPS with limits of SMs and MiB a process (None: no limit)."""
 
     kind: str
     mps: bool = False

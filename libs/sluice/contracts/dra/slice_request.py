@@ -80,11 +80,7 @@ def read_parameters(given: Fields) -> Parameters:
 
 
 def claim_of(base: Claim, given: Parameters, count: SourceValue, uid: int | None, limits: RequestLimits) -> Claim:
-    """
-    The claim of a request of our class with the container and number of `base`. Raises RequestSyntaxError.
-
-    `count` is where the number stands.
-    """
+    """The claim of our class with the container and number (from `count`) of `base`. Raises RequestSyntaxError."""
     try:
         return _claim(ContainerRequest(base.container, uid=uid), given, base.gpus, limits)
     except RequestSyntaxError as wrong:

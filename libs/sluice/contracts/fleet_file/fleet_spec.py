@@ -135,11 +135,7 @@ class FleetSpec:
 
 
 def parse_fleet(text: str, *, origin: str) -> FleetSpec:
-    """
-    Read a fleet from TOML; errors name `origin`, for instance the file's path.
-
-    Raises FleetSpecError at the first mistake.
-    """
+    """Read a fleet from TOML; errors name `origin`. Raises FleetSpecError at the first mistake."""
     top = read_toml(text, origin=origin, error=FleetSpecError)
     top.only(_FLEET_KEYS)
     nodes: dict[str, NodeSpec] = {}

@@ -83,11 +83,7 @@ GRANTED_KEYS = (
 
 
 def granted(container: str, key: str) -> str:
-    """
-    The annotation with the value of `key` for `container`.
-
-    Container names contain no dot, so it cannot be mistaken for a request key (`<container>.sluice.dev/<key>`).
-    """
+    """The annotation with the value of `key` for `container`: no request key, as container names contain no dot."""
     return f"{container}.{GRANTED_DOMAIN}/{key}"
 
 
@@ -139,11 +135,7 @@ _TICKET_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
 def is_ticket_name(text: str) -> bool:
-    """
-    Whether `text` is a valid ticket directory name: one path component of a-z, 0-9 and '-', without a dot.
-
-    `.` would mount the pod's whole volume: the kubelet allows it, so we check.
-    """
+    """Whether it is one path component of a-z, 0-9 and '-' (`.` would mount the pod's whole volume)."""
     return _TICKET_NAME.fullmatch(text) is not None
 
 

@@ -56,11 +56,7 @@ def pod_templates(value: Mapping[str, Any]) -> list[PodTemplate]:
 
 
 def meant(kind: object, version: object) -> tuple[str, str]:
-    """
-    The correct kind and `apiVersion` of a misspelt object of Kubernetes' own groups, each empty if it is right.
-
-    Kubernetes compares kinds exactly. A missing version counts as the right one.
-    """
+    """The right kind and `apiVersion` of a misspelt object of Kubernetes, each empty if right (or no version)."""
     group = version.partition("/")[0] if isinstance(version, str) else ""
     if not isinstance(kind, str) or (kind != "Pod" and group not in {"", *_GROUPS}):
         return "", ""
@@ -74,11 +70,7 @@ def meant(kind: object, version: object) -> tuple[str, str]:
 
 
 def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator[str]:
-    """
-    A warning about a request on the object itself, which its pods do not have.
-
-    Controllers of Kubernetes do not copy annotations to pods; others may, as Kubeflow's for notebooks does.
-    """
+    """A warning about a request on the object itself: controllers of Kubernetes do not copy annotations to pods."""
     metadata = value.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     if isinstance(annotations, dict) and str(value.get("apiVersion")).startswith(("apps/", "batch/")):

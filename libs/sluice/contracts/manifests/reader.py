@@ -73,11 +73,7 @@ def read_manifests(
     cluster: ClusterAdmission = ANY_CLUSTER,
     by_claims: bool = False,
 ) -> tuple[PodManifest, ...] | Refusal:
-    """
-    The pods of a text, in order; or why it cannot be read. Never raises.
-
-    `by_claims`: pods may ask by ResourceClaims, which are then read from the same text.
-    """
+    """The pods of a text, or why it cannot be read; `by_claims` reads ResourceClaims from it, too. Never raises."""
     if len(text) > limits.file_bytes_max:
         return too_large(file, limits)
     try:

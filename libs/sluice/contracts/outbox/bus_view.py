@@ -91,10 +91,7 @@ class BusView:
             reading.accepted[entry.subject] = (entry, expected)
 
     def is_gone(self, stream: Stream, sequence: int) -> bool:
-        """
-        Whether the write with this number, not observed, is gone: the latest reading is complete and past it. It
-        expired, was overwritten, or the stream lost it.
-        """
+        """Whether an own write is gone, by a complete later reading: expired, overwritten, or lost by the stream."""
         reading = self._of.get(stream)
         return reading is not None and reading.fresh is None and sequence <= reading.highest
 

@@ -116,9 +116,9 @@ class Outbox(Intents):
 
     def drain(self) -> list[BusInstruction]:
         """The instructions to carry out now. Call at the end of every `handle` of the core."""
-        if self._ready.guards and not self.paused:
-            while self._ready.guards and len(self._in_flight) < IN_FLIGHT_MAX:
-                queue = self._queues.get(self._ready.take())
+        if self._ready and not self.paused:
+            while self._ready and len(self._in_flight) < IN_FLIGHT_MAX:
+                queue = self._queues.get(self._ready.popitem(last=False)[0])
                 if queue is not None:
                     self._advance(queue)
         if not self._out:
@@ -257,7 +257,7 @@ class Outbox(Intents):
         if self._reading == "stream" and queue.idle:
             del self._queues[queue.guard]
         else:
-            self._ready.add(queue.guard)
+            self._ready[queue.guard] = None
         if in_flight.kind == "commit":
             self._end_committing(in_flight.address.subject)
             return [Settled(in_flight.operation, in_flight.address, in_flight.message, landed)]
@@ -275,7 +275,7 @@ class Outbox(Intents):
             in_flight = queue.in_flight
             if in_flight is not None and self._is_explained(queue, in_flight, now):
                 reports += self._settle_by_current(queue, in_flight)
-            self._ready.add(queue.guard)
+            self._ready[queue.guard] = None
         for kept in self._kept.values():
             if stream_of(kept.address.kind) is stream:
                 self._mark(kept)
@@ -311,7 +311,7 @@ class Outbox(Intents):
             self._view.current[event.subject] = event.entry
         else:
             self._view.current.pop(event.subject, None)
-        self._ready.add(queue.guard)
+        self._ready[queue.guard] = None
         kept = self._kept.get(event.subject)
         if kept is not None and is_older:
             self._mark(kept)  # read before an own write landed, or of a new life: a write finds out which

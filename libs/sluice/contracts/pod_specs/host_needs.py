@@ -35,11 +35,7 @@ _Amounts = dict[str, Fraction]
 def read_host_needs(
     spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None
 ) -> HostNeeds | Refusal:
-    """
-    The node needs of the pod with this `spec`; or what is wrong with them. Never raises.
-
-    Its affinity terms default to its namespace and labels.
-    """
+    """The node needs of the pod with this `spec`, in its namespace and with its labels. Never raises."""
     try:
         read = field_types.mapping(spec, "spec")
         others = read_pod_affinity(read, namespace, labels or {})

@@ -7,11 +7,7 @@ from sluice.contracts.proto.bookings import UnreadableError, fields_of, read
 
 
 def snapshot_to_proto(snapshot: NodeSnapshot) -> node_pb2.NodeSnapshot:
-    """
-    A snapshot as the agent's gRPC answer.
-
-    Raises ValueError for numbers beyond the field's width (32 bits; memory, generation and revisions 64).
-    """
+    """A snapshot as the agent's gRPC answer. Raises ValueError for numbers beyond 32 bits (some fields: 64)."""
     return node_pb2.NodeSnapshot(**fields_of(snapshot))
 
 

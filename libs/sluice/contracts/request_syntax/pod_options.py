@@ -32,11 +32,7 @@ CHARACTERS_MAX = 200
 def chosen_for(
     container: ContainerRequest, claim: Claim | None, given: Mapping[str, SourceValue], limits: RequestLimits
 ) -> str:
-    """
-    The capabilities of a container, for its Claim; empty where its devices decide. Raises RequestSyntaxError.
-
-    `given` are the annotations by container; the pod's is under the empty name.
-    """
+    """A container's capabilities by its own key or the pod's; empty: by its devices. Raises RequestSyntaxError."""
     own = given.get(container.name)
     if claim is None:
         if own is not None:

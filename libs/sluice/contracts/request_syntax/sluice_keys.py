@@ -66,11 +66,7 @@ _Value = TypeVar("_Value")
 
 
 def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> tuple[str | None, str]:
-    """
-    The container that a key applies to (None: the pod, or its first one), and the key. Raises RequestSyntaxError.
-
-    `containers` are the pod's, by name, in their order.
-    """
+    """The container that a key applies to (None: pod or first one), and the key. Raises RequestSyntaxError."""
     prefix, _, key = written.field.partition("/")
     container = prefix.removesuffix(SLUICE).removesuffix(".")
     if container == _GRANTED or container.endswith(f".{_GRANTED}"):

@@ -97,16 +97,6 @@ def _streaming_after(check: _Check, behaviour: Callable[[Any, Any], AsyncIterato
     return stream
 
 
-__all__ = [
-    "LOOPBACK",
-    "CertificateError",
-    "CertificateMaterial",
-    "TlsIdentity",
-    "TransportSecurity",
-    "security_from_settings",
-]
-
-
 @dataclass(eq=False)
 class TlsIdentity:
     """The certificate of this process, its key, and the authorities that it trusts. Thread-safe."""
@@ -133,11 +123,7 @@ class TlsIdentity:
         return found
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """
-        For a server that shows this certificate and requires one of every client.
-
-        Each handshake uses the files' current content; existing connections stay.
-        """
+        """For a server that requires client certificates. Each handshake uses the files' current content."""
         shown: list[CertificateMaterial] = [self.current()]
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -177,11 +163,7 @@ LOOPBACK = TransportSecurity()
 
 
 def security_from_settings(settings: CommonSettings, *names: str) -> TransportSecurity:
-    """
-    From the settings; a certificate must have all of `names`. Blocks for reading small files.
-
-    Raises CertificateError, also when only some of the files are set.
-    """
+    """From the settings, for all of `names`. Reads files. Raises CertificateError, also when only some are set."""
     files = {
         "grpc_certificate_file": settings.grpc_certificate_file,
         "grpc_key_file": settings.grpc_key_file,

@@ -20,11 +20,7 @@ NO_MESSAGE = "its answer is not a message of Sluice"
 
 
 class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    """
-    Sends our trace context along, and a deadline where the caller set none.
-
-    An unparsable answer fails the call: otherwise the caller would get None and crash.
-    """
+    """Sends our trace context along, and a deadline where there is none. An unparsable answer fails the call."""
 
     def __init__(self, deadline_s: float, traces: RequestTraces) -> None:
         """Calls without a timeout get `deadline_s`."""

@@ -123,11 +123,7 @@ class HistoryWriter:
                 self._record_soon(entry.operation, entry.subject, entry.sequence, mine)
 
     def read_of_agent(self, entry: Entry, message: Msg) -> None:
-        """
-        An entry was read: copy it if an agent wrote it, it was not read before and is new at this process's start.
-
-        Several allocators copy the same; the server leaves out the second within two seconds.
-        """
+        """Copy an entry that an agent wrote since this start, once; the server drops copies of other allocators."""
         stored_ns = stored_ns_of(message.reply)
         if not stored_ns or entry.sequence <= self._copied or not isinstance(entry.message, AGENTS_MESSAGES):
             return

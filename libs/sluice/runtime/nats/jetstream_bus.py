@@ -173,11 +173,7 @@ class NatsBus:
         return self._read(StreamConsumer(self._connection, stream, filters))
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        """
-        A node's ledger by its agent's durable, which holds the incarnation (agents may not ask about streams).
-
-        It is the empty string when another program than `ensure_agent` created the durable.
-        """
+        """A node's ledger by its agent's durable and its incarnation (empty: `ensure_agent` did not create it)."""
         return self._read(LedgerConsumer(self._connection, node))
 
     async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
@@ -221,11 +217,7 @@ class NatsBus:
         return read
 
     def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
-        """
-        Log once that a message was set aside, and count it: reading on must not hide it.
-
-        A foreign subject is named nowhere else, and as shown it may not be usable in a command.
-        """
+        """Log once that a message was set aside, and count it. A foreign subject is named nowhere else."""
         self._set_aside[subject, sequence] = None
         if len(self._set_aside) > SET_ASIDE_MAX:
             self._set_aside.popitem(last=False)

@@ -87,11 +87,7 @@ class Consumer(Protocol):
 
 
 class Reader:
-    """
-    One endless read of one consumer's stream.
-
-    `refresh_s` is the time after which a reading is restarted although nothing seems wrong.
-    """
+    """One endless read of one consumer's stream; a reading is restarted after `refresh_s` at the latest."""
 
     def __init__(self, connection: Connection, consumer: Consumer, take: OnBatch, *, refresh_s: float) -> None:
         self._connection = connection
@@ -330,11 +326,7 @@ class _Position:
             self.broken = f"the server says {status} {headers.get(DESCRIPTION, '')}".rstrip()
 
     def _pass_on(self, message: Msg) -> Iterator[Reading]:
-        """
-        The entry of a delivered message, and the end of the snapshot after its last one.
-
-        Nothing is passed on behind a gap. Redeliveries, caused by late acknowledgements, are skipped.
-        """
+        """The entry, and the end of the snapshot after its last one. Nothing behind a gap; redeliveries are skipped."""
         delivery = delivery_of(message.reply)
         if delivery is None or delivery.consumer_sequence != self._delivered + 1:
             self.broken, self.lost = f"a gap after message {self._delivered}", True

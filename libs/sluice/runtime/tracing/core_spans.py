@@ -59,11 +59,7 @@ class CoreSpans:
         """Operations whose write got no answer -> the span of that attempt."""
 
     def turn(self, event: object, cause: str, doing: Sequence[tuple[object, str]], took_s: float) -> str:
-        """
-        A turn just ended: the core handled `event` (caused by the span `cause`) and returned these instructions.
-
-        `doing` is each instruction with its request. Returns the span for instructions without a request.
-        """
+        """A turn on `event` (caused by `cause`) led to `doing`. Returns the span for what has no request."""
         if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
             self._already_runs(event.entry)
         writes = [each for each, request in doing if request and isinstance(each, Write)]

@@ -140,11 +140,7 @@ class Spans:
     def live(
         self, name: str, parent: str, *, kind: SpanKind, links: Sequence[str], attributes: Attributes
     ) -> Iterator[str]:
-        """
-        A span for the time of a `with`; gives its `traceparent`. An exception marks it as failed and propagates.
-
-        Only the type of the exception is recorded: its text may contain anything.
-        """
+        """A span for the time of a `with`; gives its `traceparent`. An exception's type marks it as failed."""
         span = self._tracer.start_span(
             name,
             context=_context(parent),

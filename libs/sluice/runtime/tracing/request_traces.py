@@ -199,11 +199,7 @@ class RequestTraces:
             self._spans.root(name, root, links=links, ago_s=ago_s, attributes=_about(request, attributes))
 
     def runs(self, request: str, *, linger_s: float = LINGER_S) -> None:
-        """
-        The pod's start is over: later messages are in the trace of its running.
-
-        What this process still does within `linger_s` belongs to the start: an Event, a line in the log.
-        """
+        """The pod's start is over: messages after `linger_s` are in the trace of its running."""
         if request and request not in self._over:
             self._over.put(request, time.monotonic() + linger_s)
 
@@ -234,11 +230,7 @@ class RequestTraces:
         links: Sequence[str] = (),
         attributes: Attributes = NO_ATTRIBUTES,
     ) -> AbstractContextManager[None]:
-        """
-        A span in the trace of `request` (without one: of `parent`, or the current one) for the time of a `with`.
-
-        An exception marks it as failed and propagates.
-        """
+        """A span of `request` (else of `parent`, or the current one) for the time of a `with`."""
         above = self.at(request) or parent or _current.get()
         if self._spans is None or not above:
             return within(above)
@@ -258,11 +250,7 @@ class RequestTraces:
         attributes: Attributes = NO_ATTRIBUTES,
         enter_it: bool = False,
     ) -> str:
-        """
-        Record a finished span by its times (Unix, ns); returns its `traceparent`, empty when nothing is recorded.
-
-        With `enter_it` later spans of the request are inside it.
-        """
+        """Record a finished span (Unix, ns); gives its `traceparent`. With `enter_it` later spans are inside."""
         at = self.at(request)
         above = parent or at
         if self._spans is None or not above:
@@ -329,11 +317,7 @@ class RequestTraces:
 
 
 def connect(endpoint: str, *, service: str, run: str) -> RequestTraces:
-    """
-    Traces that export spans to `endpoint` (an OTLP/HTTP base URL such as `http://127.0.0.1:4318`).
-
-    When it is empty, nothing is recorded and the SDK is not imported. `run` distinguishes restarts of one service.
-    """
+    """Traces exported to an OTLP/HTTP base URL; empty records nothing. `run` distinguishes restarts of one service."""
     if not endpoint:
         return RequestTraces()
     from sluice.runtime.tracing.otel_spans import exporting  # noqa: PLC0415 - only where spans are recorded

@@ -27,8 +27,9 @@ from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.grpc import transport
-from sluice.runtime.grpc.security import LOOPBACK, CertificateMaterial, TransportSecurity
+from sluice.runtime.grpc.security import LOOPBACK, TransportSecurity
 from sluice.runtime.nats.wire_format import AGENTS_WORD_BYTES_MAX
+from sluice.runtime.tls.certificate_files import CertificateMaterial
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
