@@ -61,11 +61,7 @@ class Bus(Protocol):
     """Last-value streams with guarded writes."""
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """
-        Publish once, guarded. Returns within a bounded time; pauses (bounded, jittered) before reporting unknown.
-
-        Raises BusError when the server denies the subject.
-        """
+        """Publish once, guarded, in bounded time; pauses before reporting unknown. Raises BusError if denied."""
 
     def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         """
@@ -94,11 +90,7 @@ class Bus(Protocol):
         """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-        """
-        Create missing streams (PROTOCOL §1). Needs the administrator's rights.
-
-        `history_bytes` is the size limit of HISTORY.
-        """
+        """Create missing streams (PROTOCOL §1), as administrator. `history_bytes` is the size limit of HISTORY."""
 
     async def bound_agents(self) -> None:
         """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
@@ -118,11 +110,7 @@ class Bus(Protocol):
 
     @property
     def unread_s(self) -> float:
-        """
-        For how long a stream to be read here has been unreadable; 0 while readings go on.
-
-        Values read earlier stay valid: a server may be up without the stream, or without a quorum.
-        """
+        """How long a stream to be read has been unreadable; 0 while readings go on. Values read earlier stay valid."""
 
     async def close(self) -> None:
         """Drain and disconnect, within a bounded time."""

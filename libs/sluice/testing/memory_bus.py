@@ -38,7 +38,6 @@ class MemoryBroker:
     """The streams that several buses share, and the listeners for changes."""
 
     def __init__(self, clock: Clock | None = None, *, streams: bool = True) -> None:
-        """Start empty; without `streams` nothing can be written until `ensure_streams`."""
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.values = StreamModel(self.clock.monotonic())
         if not streams:
@@ -92,7 +91,6 @@ class MemoryBus:
     """
 
     def __init__(self, broker: MemoryBroker, *, name: str = "memory", traces: RequestTraces | None = None) -> None:
-        """Connect."""
         self.name = name
         self.lose_answers = 0
         self.lose_writes = 0
@@ -243,7 +241,6 @@ class MemoryBus:
     async def _reading(
         self, stream: Stream, filters: tuple[str, ...], agent: NodeName | None
     ) -> AsyncGenerator[list[Reading]]:
-        """One reading, from its start until it has to restart."""
         values = self._broker.values
         news = asyncio.Event()
         self._broker.listen(news)
@@ -287,7 +284,6 @@ class MemoryBus:
 
 
 def _is_ours(value: StoredValue) -> bool:
-    """A foreign subject has no value of ours."""
     try:
         parse(value.entry.subject)
     except SubjectError:

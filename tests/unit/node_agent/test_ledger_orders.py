@@ -7,7 +7,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, Incarnation
 from sluice.contracts.messages import ContainerDevices, DeviceState, NodeOpened, SliceGone, SliceReady
-from sluice.contracts.ticket_names import ticket_name
+from sluice.contracts.ticket_paths import ticket_name
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
     ComputeInstanceDestroyed,

@@ -86,7 +86,6 @@ def _subjects_of(noun: SubjectKind, *first: str) -> str:
 
 
 def _with_copies(words: list[str]) -> list[str]:
-    """Whatever may be published may also be copied to HISTORY."""
     recorded = [word for word in words if word.split(".")[1] not in UNRECORDED_KINDS]
     return [*words, *(f"{HISTORY_PREFIX}{word}" for word in recorded)]
 
@@ -103,11 +102,7 @@ def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:
 
 
 def _reading(stream: Stream) -> list[str]:
-    """
-    Rights to read a stream: ask about it, create a consumer, pull from it, get single values.
-
-    No right to delete consumers: unused ones expire, and agents' durables must stay.
-    """
+    """Rights to read a stream by consumers that expire, and its single values; not to delete consumers."""
     return [
         f"{_API}.STREAM.INFO.{stream}",
         f"{_API}.CONSUMER.CREATE.{stream}.>",
@@ -117,7 +112,6 @@ def _reading(stream: Stream) -> list[str]:
 
 
 def _declaring() -> list[str]:
-    """Rights to create missing streams and agents' durables; not to change or delete them."""
     each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
     book = Stream.BOOK
     return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]
@@ -128,11 +122,7 @@ def _agent_publish(node: NodeName) -> list[str]:
 
 
 def of_any_agent() -> tuple[str, ...]:
-    """
-    What of agents reaches the streams, each on its own node, with `*` for the node.
-
-    Not what they copy to HISTORY: agents of 0.2 do, and end where that is denied, so it goes nowhere.
-    """
+    """What of agents reaches the streams, `*` for the node. Copies of agents of 0.2 for HISTORY go nowhere."""
     return tuple(subject for subject in _agents("*", "*") if not subject.startswith(HISTORY_PREFIX))
 
 

@@ -26,17 +26,12 @@ class SubjectError(ValueError):
     """A name that cannot be part of a subject, or a subject that is not ours. Carries the offending `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Report the invalid `text` and `why`."""
         super().__init__(f"{shorten(text)!r}: {why}")
         self.text = text
 
 
 class Address(msgspec.Struct, frozen=True):
-    """
-    The subject of one last value, and the filter that guards writing it.
-
-    `kind` is the subject kind (`ledger`, `binding`, ...); `key` its parts, with node names spelled as in Kubernetes.
-    """
+    """The subject of one last value (its `kind`, the parts of its `key`, nodes as in Kubernetes), and its guard."""
 
     kind: str
     key: tuple[str, ...]
@@ -97,11 +92,7 @@ _PARTS = {
 
 @lru_cache(maxsize=SUBJECTS_REMEMBERED)
 def parse(subject: str) -> Address:
-    """
-    Parse a subject (with or without the `hist.` prefix) into its address.
-
-    Raises SubjectError when it is not ours.
-    """
+    """Parse a subject (with or without `hist.`) into its address. Raises SubjectError when it is not ours."""
     root, *rest = subject.removeprefix(HISTORY_PREFIX).split(".")
     if root != "sluice" or not rest or _PARTS.get(rest[0]) != len(rest) - 1 or "" in rest:
         raise SubjectError(subject, "not a subject of Sluice")

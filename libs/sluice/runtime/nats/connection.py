@@ -67,7 +67,6 @@ class Connection:
     """A connection that outlives its server. `changed` callbacks are called after a reconnect and when it fails."""
 
     def __init__(self, name: str) -> None:
-        """Use `open`."""
         self.name = name
         self._client = Client()
         self._fatal: BusError | None = None
@@ -165,8 +164,6 @@ class Connection:
             await _end(connecting, *ends)
         return True
 
-    # -- asking ---------------------------------------------------------------------------------------------------
-
     def check(self) -> None:
         """Raise the BusError that ended this connection, if one did."""
         if self._fatal is not None:
@@ -228,7 +225,6 @@ class Connection:
             raise self._too_large(subject, data) from error
 
     def _too_large(self, subject: str, data: bytes) -> BusError:
-        """Our messages have their own limit, so the broker's limit is too low."""
         return BusError(
             f"the broker takes no message of {len(data)} bytes ({subject}): its max_payload is "
             f"{self._client.max_payload} bytes, and must be 1MB (deploy/nats/nats-server.conf)"
@@ -259,8 +255,6 @@ class Connection:
     def new_inbox(self) -> str:
         """A new reply subject in our own inbox."""
         return self._client.new_inbox()
-
-    # -- knowing --------------------------------------------------------------------------------------------------
 
     @property
     def clustered(self) -> bool:
@@ -307,8 +301,6 @@ class Connection:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await _end(*self._client.tasks())
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _watch_credentials(self) -> None:
         """
@@ -409,7 +401,6 @@ class Connection:
         self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S
 
     def _log_problem(self, error: Exception) -> None:
-        """Log each kind of problem once, until the bus is reached again."""
         about_identity = is_identity_error(error)
         why = explain_connect_error(error)
         if about_identity or not self._trouble:

@@ -86,7 +86,6 @@ class NatsBus:
     def __init__(
         self, connection: Connection, traces: Arrivals | None, refresh_s: float, *, records_agents: bool
     ) -> None:
-        """Use `connect`."""
         self._records_agents = records_agents
         self._agents_share = stream_management.AgentsShare(connection)
         self._connection = connection
@@ -121,8 +120,6 @@ class NatsBus:
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         """
@@ -174,18 +171,12 @@ class NatsBus:
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
         return WriteUnknown(write.operation)
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         """All last values under `filters`, then the live tail. HISTORY is read from its first message on."""
         return self._read(StreamConsumer(self._connection, stream, filters))
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        """
-        A node's ledger by its agent's durable, which holds the incarnation (agents may not ask about streams).
-
-        It is the empty string when another program than `ensure_agent` created the durable.
-        """
+        """A node's ledger by its agent's durable and its incarnation (empty: `ensure_agent` did not create it)."""
         return self._read(LedgerConsumer(self._connection, node))
 
     async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
@@ -229,11 +220,7 @@ class NatsBus:
         return read
 
     def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
-        """
-        Log once that a message was set aside, and count it: reading on must not hide it.
-
-        A foreign subject is named nowhere else, and as shown it may not be usable in a command.
-        """
+        """Log once that a message was set aside, and count it. A foreign subject is named nowhere else."""
         self._set_aside[subject, sequence] = None
         if len(self._set_aside) > SET_ASIDE_MAX:
             self._set_aside.popitem(last=False)
@@ -250,8 +237,6 @@ class NatsBus:
             else f"finish an upgrade that goes on; otherwise remove it: nats stream rmm {stream.value} {sequence}",
         )
 
-    # -- for people -----------------------------------------------------------------------------------------------
-
     async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
         """When the last value of a subject was written, or None for none. Raises TimeoutError without an answer."""
         return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
@@ -263,8 +248,6 @@ class NatsBus:
     async def unstored_s(self, stream: Stream) -> float | None:
         """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
         return await stream_management.unstored_s(self._connection, stream)
-
-    # -- declaring ------------------------------------------------------------------------------------------------
 
     async def incarnation(self, stream: Stream) -> Incarnation:
         """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""

@@ -30,7 +30,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice.contracts.ticket_names import ticket_name
+from sluice.contracts.ticket_paths import ticket_name
 
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
 OLD = AllocationId("p1_old_1")

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from sluice.runtime import logs
-from sluice.runtime.log_bounds import BURST, PER_S, VALUE_MAX, RateLimit
+from sluice.runtime.logs import BURST, PER_S, VALUE_MAX, RateLimit
 from sluice.runtime.tracing import request_traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

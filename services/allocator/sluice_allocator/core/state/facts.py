@@ -25,7 +25,7 @@ from sluice.contracts.messages import (
     SliceGone,
     Waived,
 )
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.context import Context

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from sluice.contracts.dra.cel import CelError, holds, literals
-from sluice.contracts.dra.cel_functions import quantity_of, semver_of
+from sluice.contracts.dra.cel_functions import CelError, holds, literals, quantity_of, semver_of
 
 DEVICE = {
     "driver": "gpu.nvidia.com",

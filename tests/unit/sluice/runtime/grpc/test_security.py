@@ -15,9 +15,9 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 from sluice.runtime.grpc import transport
-from sluice.runtime.grpc.security import CertificateError, TlsIdentity, TransportSecurity, security_from_settings
+from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity, security_from_settings
 from sluice.runtime.settings import CommonSettings
-from sluice.runtime.tls.certificate_files import CertificateFiles, CertificateMaterial, WatchedFiles
+from sluice.runtime.tls.certificate_files import CertificateError, CertificateFiles, CertificateMaterial, WatchedFiles
 
 NODE, OTHER = (node_dns_name(NodeName(name)) for name in ("gpu-1.example", "gpu-2"))
 INVENTORY = dns_name(Caller.INVENTORY)
