@@ -69,12 +69,7 @@ async def driver(
     ):
         volumes = Volumes(kubelet_root, sources)
         served = Node(
-            node,
-            kubelet_root,
-            volumes,
-            PodExitWait(processes, tenant_threads),
-            volume_threads,
-            within_s=within_s,
+            node, kubelet_root, volumes, PodExitWait(processes, tenant_threads), volume_threads, within_s=within_s
         )
         plugin = Plugin("CSIPlugin", CSI_DRIVER, str(socket_path(kubelet_root)), VERSIONS)
         registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)

@@ -77,11 +77,7 @@ class HealthServicer:
         self._node = node
         self._health = health
         self._messages = messages
-        self._states = {
-            "healthy": messages.HEALTHY,
-            "unhealthy": messages.UNHEALTHY,
-            "unknown": messages.UNKNOWN,
-        }
+        self._states = {"healthy": messages.HEALTHY, "unhealthy": messages.UNHEALTHY, "unknown": messages.UNKNOWN}
 
     async def NodeWatchResources(  # noqa: N802
         self,

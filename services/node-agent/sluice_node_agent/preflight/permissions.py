@@ -171,8 +171,7 @@ def check_directories(machine: Machine) -> list[Finding]:
         elif _others_may_write(there):
             found.append(
                 _bad(
-                    f"all users may write in {there}, so a tenant could replace the agent's files",
-                    f"chmod o-w {there}",
+                    f"all users may write in {there}, so a tenant could replace the agent's files", f"chmod o-w {there}"
                 )
             )
     closed = [parent for parent in _parents(machine.mps_root) if not parent.stat().st_mode & stat.S_IXOTH]

@@ -101,11 +101,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 def instance_report(instance: Instance) -> InstanceReport:
     """One GPU instance, as the port returns it."""
     return InstanceReport(
-        gi_id=instance.gi_id,
-        profile=instance.profile,
-        start=instance.start,
-        size=instance.size,
-        uuid=instance.uuid,
+        gi_id=instance.gi_id, profile=instance.profile, start=instance.start, size=instance.size, uuid=instance.uuid
     )
 
 

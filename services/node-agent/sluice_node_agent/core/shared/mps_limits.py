@@ -26,8 +26,7 @@ def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
     """The limits of one tenant of a shared device."""
     assert grant.share is not None
     return MpsLimits(
-        active_thread_percentage=_thread_percentage(grant, grant.share, devices),
-        memory_mib=grant.share.memory_mib,
+        active_thread_percentage=_thread_percentage(grant, grant.share, devices), memory_mib=grant.share.memory_mib
     )
 
 

@@ -79,12 +79,7 @@ class WarmPool:
         if self._config.keep_warm_s <= 0 or place.profile is None or not state.devices.answers(place.gpu):
             return False
         record = WarmRecord(
-            gpu=place.gpu,
-            gi_id=gi_id,
-            profile=place.profile,
-            start=place.start,
-            size=place.size,
-            boot_id=state.boot_id,
+            gpu=place.gpu, gi_id=gi_id, profile=place.profile, start=place.start, size=place.size, boot_id=state.boot_id
         )
         self._ones[place.gpu, gi_id] = WarmInstance(record, now + self._config.keep_warm_s)
         self._in_flight.save(record, None)

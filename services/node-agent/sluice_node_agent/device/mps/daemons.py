@@ -272,11 +272,7 @@ class MpsDaemons:
         return frozenset({"", self._pod} | ({owner.agent_pod} if owner is not None else set()))
 
     def _answering(
-        self,
-        directory: HomeDirectory,
-        owner: HomeOwner | None,
-        deadline: Deadline,
-        pids: tuple[int, ...] | None = None,
+        self, directory: HomeDirectory, owner: HomeOwner | None, deadline: Deadline, pids: tuple[int, ...] | None = None
     ) -> MpsProcess | None:
         """The daemon of a home, if it is ours and answers."""
         daemon = self._running(directory, owner, deadline, pids)
@@ -291,11 +287,7 @@ class MpsDaemons:
         return daemon
 
     def _running(
-        self,
-        directory: HomeDirectory,
-        owner: HomeOwner | None,
-        deadline: Deadline,
-        pids: tuple[int, ...] | None = None,
+        self, directory: HomeDirectory, owner: HomeOwner | None, deadline: Deadline, pids: tuple[int, ...] | None = None
     ) -> MpsProcess | None:
         """The daemon of a home, if it is ours."""
         if owner is None:

@@ -26,13 +26,7 @@ from sluice_node_agent.device.nvml.events import EventSet
 from sluice_node_agent.device.nvml.inventory import GpuInventory
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.nvml.utilization import UtilizationReader
-from sluice_node_agent.device.port import (
-    BackendError,
-    DeviceError,
-    DifferentError,
-    NotFoundError,
-    NotSupportedError,
-)
+from sluice_node_agent.device.port import BackendError, DeviceError, DifferentError, NotFoundError, NotSupportedError
 from sluice_node_agent.device.processes import Processes
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -61,9 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     release = commands.add_parser("release-quarantine", help="retry a quarantined slice at once")
     release.add_argument("allocation", help="the slice, as `show` names it")
     release.add_argument(
-        "--ignore-holders",
-        action="store_true",
-        help="confirm that the processes on its devices are not its tenant's",
+        "--ignore-holders", action="store_true", help="confirm that the processes on its devices are not its tenant's"
     )
     release.set_defaults(do=_release)
     clean = commands.add_parser(
@@ -182,12 +180,7 @@ def _without_agent(machine: Machine, problems: list[str]) -> Shown:
     except (BackendError, DeviceError) as error:
         problems.append(f"the GPUs cannot be read: {error}")
     return shown_by_journal(
-        machine.node,
-        machine.journal.records,
-        gpus,
-        boot_id=boot_id,
-        driver_version=driver_version,
-        problems=problems,
+        machine.node, machine.journal.records, gpus, boot_id=boot_id, driver_version=driver_version, problems=problems
     )
 
 

@@ -24,10 +24,7 @@ WAITED = Metric(
     "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant waited for a token.", _OF_TENANT
 )
 OVERRUN = Metric(
-    "sluice_quota_overrun_seconds_total",
-    "counter",
-    "Time in which tokens were held beyond their end.",
-    _OF_TENANT,
+    "sluice_quota_overrun_seconds_total", "counter", "Time in which tokens were held beyond their end.", _OF_TENANT
 )
 STALLS = Metric(
     "sluice_quota_stalls_total",

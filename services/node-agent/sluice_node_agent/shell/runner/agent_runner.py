@@ -127,14 +127,7 @@ class AgentRunner:
         files = files_of(settings, site)
         started = await self._in_thread(
             lambda: read_node(
-                site,
-                journal,
-                tickets,
-                marks,
-                shared.endpoint,
-                pods=pods,
-                files=files,
-                hand_over=hands_over(settings),
+                site, journal, tickets, marks, shared.endpoint, pods=pods, files=files, hand_over=hands_over(settings)
             )
         )
         if started.journal_problem:
@@ -198,13 +191,7 @@ class AgentRunner:
                 async with (
                     served_on(socket, control, shared.pulled, node=node),
                     claims_served(
-                        settings,
-                        core,
-                        node,
-                        files=files,
-                        calls=calls,
-                        threads=shared.helpers.mps,
-                        offer=runner.offer,
+                        settings, core, node, files=files, calls=calls, threads=shared.helpers.mps, offer=runner.offer
                     ),
                     asyncio.TaskGroup() as work,
                 ):
