@@ -42,8 +42,8 @@ from sluice_node_agent.core.events import (
     TicketsCompared,
     UnprepareAsked,
 )
+from sluice_node_agent.core.hand_over.claims import DeviceHealth, device_health
 from sluice_node_agent.core.hand_over.controller import HandOver
-from sluice_node_agent.core.hand_over.device_health import DeviceHealth, device_health
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
     CompareCdi,
@@ -68,20 +68,22 @@ from sluice_node_agent.core.journal_records import (
 )
 from sluice_node_agent.core.orders.ledger_view import LedgerView
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
-from sluice_node_agent.core.publish.publisher import Publisher
+from sluice_node_agent.core.publish.publisher import Publisher, SnapshotVersions
 from sluice_node_agent.core.publish.slice_status import stuck_on
-from sluice_node_agent.core.publish.snapshot_versions import SnapshotVersions
 from sluice_node_agent.core.recovery.discovered import discover, named_gpus
-from sluice_node_agent.core.recovery.garbage import Garbage, GarbageCollector
-from sluice_node_agent.core.recovery.orphaned_instances import OrphanedInstance, OrphanedInstances
+from sluice_node_agent.core.recovery.orphaned_instances import (
+    Garbage,
+    GarbageCollector,
+    OrphanedInstance,
+    OrphanedInstances,
+)
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.shared import lifecycle
 from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.slices.controller import SliceController
-from sluice_node_agent.core.state.apply_result import apply_result
 from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.in_flight import HungDrivers, InFlight
-from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.node_state import NodeState, apply_result
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
 from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool

@@ -24,8 +24,7 @@ from sluice_node_agent.csi.pod_exit import WITHIN_S, PodExitWait, why_unseen
 from sluice_node_agent.csi.servicers import VERSIONS, Node
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.kubelet.registration import Plugin, Registration
-from sluice_node_agent.kubelet.sockets import plugin_socket
+from sluice_node_agent.kubelet.sockets import Plugin, Registration, plugin_socket
 
 _THREADS = 8
 """Each handles a volume for some milliseconds; waiting for processes takes none."""

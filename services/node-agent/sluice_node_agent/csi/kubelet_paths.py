@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from sluice.contracts.kube.names import CSI_DRIVER
-from sluice_node_agent.kubelet.places import plugin_path, registration_socket
+from sluice_node_agent.kubelet.sockets import plugin_path, registration_socket
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """A UUID, or a kubelet's hash for a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""

@@ -17,7 +17,7 @@ from sluice.contracts.dra.names import DRIVER
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import registration_path, socket_path
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.kubelet.places import claims_socket, registration_socket
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
 
 _OWN_FOLDER = "sluice"
 """The folder that holds only ours (`/run/sluice`) goes too; any other parent is the administrator's."""

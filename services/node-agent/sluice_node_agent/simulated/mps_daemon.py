@@ -21,8 +21,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice_node_agent.simulated.hardware_lines import ProcessEntries
 from sluice_node_agent.simulated.mps_commands import Defaults, answer
-from sluice_node_agent.simulated.mps_processes import ProcessEntries
 from sluice_node_agent.simulated.mps_program import (
     CONTROL_NAME,
     HARDWARE_VARIABLE,

@@ -19,10 +19,9 @@ from sluice_node_agent.core.hand_over.claims import cdi_devices, prepared_device
 from sluice_node_agent.core.instructions import AnswerCall, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.slices.create import is_served, lost_devices
-from sluice_node_agent.core.state.backoff import back_off
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SliceTask
+from sluice_node_agent.core.state.tasks import SliceTask, back_off
 
 
 @dataclass(frozen=True, slots=True)

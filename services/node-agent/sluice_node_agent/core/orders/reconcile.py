@@ -19,7 +19,7 @@ from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.orders.ledger_view import LedgerView
 from sluice_node_agent.core.publish.publisher import Publisher
 from sluice_node_agent.core.recovery.discovered import Discovered
-from sluice_node_agent.core.recovery.garbage import GarbageCollector
+from sluice_node_agent.core.recovery.orphaned_instances import GarbageCollector
 from sluice_node_agent.core.recovery.resume import (
     adopt_shared_device,
     adopt_slice,

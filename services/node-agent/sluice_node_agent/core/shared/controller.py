@@ -10,7 +10,6 @@ from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, Result
-from sluice_node_agent.core.hand_over.users import is_shared
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyGpuInstance,
@@ -23,12 +22,19 @@ from sluice_node_agent.core.publish.slice_status import daemon_report, is_going,
 from sluice_node_agent.core.recovery.resume import claims_of
 from sluice_node_agent.core.shared import lifecycle, mps_limits
 from sluice_node_agent.core.shared.lifecycle import TenantDemand
-from sluice_node_agent.core.shared.quota_tenants import tenants_of
+from sluice_node_agent.core.shared.mps_limits import tenants_of
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE, is_another
-from sluice_node_agent.core.state.backoff import back_off, is_stuck
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, shared_device_key
+from sluice_node_agent.core.state.tasks import (
+    SharedDeviceKey,
+    SharedDeviceTask,
+    SliceTask,
+    back_off,
+    is_shared,
+    is_stuck,
+    shared_device_key,
+)
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 

@@ -16,10 +16,16 @@ from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, To
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.slices import create, destroy, resize
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
-from sluice_node_agent.core.state.backoff import back_off, wait_for_end
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import NextStep, SliceTask, numbered_devices, with_device
+from sluice_node_agent.core.state.tasks import (
+    NextStep,
+    SliceTask,
+    back_off,
+    numbered_devices,
+    wait_for_end,
+    with_device,
+)
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 

@@ -28,11 +28,11 @@ from sluice_node_agent.core.shared.lifecycle import had_tenants
 from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.slices.fixed_layouts import strangers_of
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
-from sluice_node_agent.core.state.backoff import is_stuck
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
     NextStep,
     SharedDeviceTask,
+    is_stuck,
     numbered_devices,
     shared_device_key,
     undoing,

@@ -30,7 +30,6 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
-from sluice_node_agent.core.hand_over.users import is_shared, shared_claims
 from sluice_node_agent.core.instructions import (
     ListHolders,
     ListTenants,
@@ -47,7 +46,9 @@ from sluice_node_agent.core.state.tasks import (
     NextStep,
     SharedDeviceKey,
     SliceTask,
+    is_shared,
     numbered_devices,
+    shared_claims,
     shared_device_key,
     with_device,
     without_device,

@@ -5,11 +5,13 @@ Also the few changes to a slice's record that creating and destroying share.
 """
 
 from dataclasses import dataclass, field
+from math import log2
 
 from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.messages import Booking, DeviceGrant
+from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, QuarantineReleased, QuotaTenant
 from sluice_node_agent.core.instructions import CdiDevice, OwnInstruction
 from sluice_node_agent.core.journal_records import (
@@ -155,3 +157,41 @@ def without_device(record: SliceRecord, number: int) -> SliceRecord:
 def undoing(record: SliceRecord, error: str, message: str) -> SliceRecord:
     """Creation failed: undo what exists."""
     return replace(record, phase="undoing", error=error, message=message)
+
+
+def back_off(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...] = ()) -> None:
+    """A step failed: note why, and when to retry."""
+    job.failures += 1
+    job.trouble, job.holders = trouble, holders
+    doubled = config.back_off_first_s * 2 ** min(job.failures - 1, 20)
+    job.retry_at = now + min(doubled, config.back_off_max_s)
+
+
+def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...]) -> None:
+    """
+    Something has not ended by itself yet: poll again soon.
+
+    The trouble is noted only when it counts: a new process every second would be news every second.
+    """
+    is_first = job.waiting_since is None
+    job.waiting_since = now if job.waiting_since is None else job.waiting_since
+    tries = 1 + int(log2(1 + max(0.0, now - job.waiting_since) / config.back_off_first_s))
+    if is_first or tries > job.failures:
+        job.failures = max(job.failures, tries)
+        job.trouble, job.holders = trouble, holders
+    job.retry_at = now + config.look_for_tenants_s
+
+
+def is_stuck(job: Task, config: AgentConfig) -> bool:
+    """Whether a task has failed so often that operators must know."""
+    return job.failures >= config.quarantine_after
+
+
+def is_shared(booking: Booking) -> bool:
+    """Whether pods may use it besides its owner, which are unknown here."""
+    return bool(shared_claims(booking))
+
+
+def shared_claims(booking: Booking) -> tuple[str, ...]:
+    """The UIDs of its claims that other pods may use as well."""
+    return tuple(claim.uid for claim in booking.resource_claims if claim.shared)

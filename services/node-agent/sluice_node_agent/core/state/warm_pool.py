@@ -14,11 +14,10 @@ from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
 from sluice_node_agent.core.journal_records import WarmGone, WarmRecord
-from sluice_node_agent.core.state.backoff import back_off, is_stuck
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import Task
+from sluice_node_agent.core.state.tasks import Task, back_off, is_stuck
 
 
 @dataclass(slots=True)

@@ -17,8 +17,13 @@ from sluice_node_agent.core.events import FoundMpsHome, MpsClient, MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
 from sluice_node_agent.device.mps.control import MpsControl, MpsProcess, NoAnswerError, NoDaemonError, candidates
 from sluice_node_agent.device.mps.control_log import ControlLog
-from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner, MpsError, as_mps_error
-from sluice_node_agent.device.mps.terminated_clients import TerminatedClients
+from sluice_node_agent.device.mps.home_directory import (
+    HomeDirectory,
+    HomeOwner,
+    MpsError,
+    TerminatedClients,
+    as_mps_error,
+)
 from sluice_node_agent.device.mps.termination import Deadline, HomeTermination
 from sluice_node_agent.device.processes import Processes
 

@@ -16,7 +16,6 @@ from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, refusal
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvidia_nodes import GpuFiles
 from sluice_node_agent.device.nvml import attributes, holders
@@ -26,7 +25,15 @@ from sluice_node_agent.device.nvml.events import EventSet
 from sluice_node_agent.device.nvml.inventory import GpuInventory
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.nvml.utilization import UtilizationReader
-from sluice_node_agent.device.port import BackendError, DeviceError, DifferentError, NotFoundError, NotSupportedError
+from sluice_node_agent.device.port import (
+    BackendError,
+    DeviceError,
+    DifferentError,
+    FixedLayoutSelector,
+    NotFoundError,
+    NotSupportedError,
+    refusal,
+)
 from sluice_node_agent.device.processes import Processes
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

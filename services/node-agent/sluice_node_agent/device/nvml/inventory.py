@@ -19,7 +19,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, ProfileReport
 from sluice.runtime import logs
 from sluice_node_agent.core.state.devices import never_read
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector
 from sluice_node_agent.device.gpu_health import XidHistory, why_unhealthy
 from sluice_node_agent.device.nvml import attributes
 from sluice_node_agent.device.nvml import mig as nvml_mig
@@ -28,7 +27,7 @@ from sluice_node_agent.device.nvml.errors import told
 from sluice_node_agent.device.nvml.events import EventSet
 from sluice_node_agent.device.nvml.handles import GpuHandles
 from sluice_node_agent.device.nvml.mig import Handle
-from sluice_node_agent.device.port import DeviceError, GpuLostError, NoPermissionError
+from sluice_node_agent.device.port import DeviceError, FixedLayoutSelector, GpuLostError, NoPermissionError
 
 NAMES_EVERY_S = 30.0
 """How often a nameless GPU is asked for its UUID: the call may take long on one that does not answer."""

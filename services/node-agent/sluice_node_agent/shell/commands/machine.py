@@ -15,14 +15,13 @@ from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.device.cdi_edits import CdiError
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, parse_selector
-from sluice_node_agent.device.port import BackendError, GpuBackend
+from sluice_node_agent.device.port import BackendError, FixedLayoutSelector, GpuBackend, parse_selector
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.findings import Machine, Ran, ReadJournal
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.journal.journal import JournalError, read_journal
-from sluice_node_agent.shell.nodes.external_programs import on_path
+from sluice_node_agent.shell.nodes.node_backend import on_path
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 

@@ -21,8 +21,7 @@ from typing import BinaryIO
 from sluice.contracts.ids import NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.journal_records import NodeRecord, Record
-from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, read_lines
-from sluice_node_agent.shell.journal.watermark import JournalWatermark, read_note
+from sluice_node_agent.shell.journal.lines import DamagedError, JournalWatermark, Lines, pack, read_lines, read_note
 
 BYTES_MAX = 64 * 1024 * 1024
 """The largest that is read. It is rewritten long before: 10,000 slices with whole bookings fill a third of it."""

@@ -5,8 +5,11 @@ Each line is a checksum (8 hex digits), a space and a record as JSON. The checks
 line that is missing, doubled or moved is as wrong as a flipped bit.
 """
 
+import os
+import struct
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -103,3 +106,46 @@ def _key(record: Record) -> str:
             return f"home {home}"
         case WarmRecord(gpu=gpu, gi_id=gi_id) | WarmGone(gpu=gpu, gi_id=gi_id):
             return f"warm {gpu} {gi_id}"
+
+
+_NOTE = struct.Struct("<QQ")
+"""The journal's inode, and its published bytes."""
+
+
+class JournalWatermark:
+    """The watermark of one journal. Calls raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the note, and create it if needed."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def bytes_of(self, inode: int) -> int:
+        """The published bytes of the journal with this inode; 0 when the note is about another file."""
+        return read_note(os.pread(self._file, _NOTE.size, 0), inode)
+
+    @property
+    def is_something(self) -> bool:
+        """Whether a journal beside this note had published records."""
+        data = os.pread(self._file, _NOTE.size, 0)
+        return len(data) == _NOTE.size and any(data)
+
+    def say(self, inode: int, size: int) -> None:
+        """This many bytes are synced and may be published."""
+        os.pwrite(self._file, _NOTE.pack(inode, size), 0)
+
+    def forget(self) -> None:
+        """The journal is about to be replaced. Synced: a note must not apply to the new file."""
+        os.pwrite(self._file, _NOTE.pack(0, 0), 0)
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_note(data: bytes, inode: int) -> int:
+    """The bytes in a note about the journal with this inode; 0 when it is about another file, or torn."""
+    if len(data) != _NOTE.size:
+        return 0
+    about, size = _NOTE.unpack(data)
+    return int(size) if about == inode else 0

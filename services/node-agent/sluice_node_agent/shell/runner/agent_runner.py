@@ -32,7 +32,7 @@ from sluice_node_agent.device.mps.daemons import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.agent_metrics import AgentMetrics
@@ -45,8 +45,7 @@ from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
 from sluice_node_agent.shell.runner.claims_served import claims_served, files_of, hands_over
 from sluice_node_agent.shell.runner.control_socket import ControlServicer, served_on
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
-from sluice_node_agent.shell.runner.pod_processes import PodProcesses
-from sluice_node_agent.shell.runner.pod_volumes import marks_of, tickets_of
+from sluice_node_agent.shell.runner.pod_volumes import PodProcesses, marks_of, tickets_of
 from sluice_node_agent.shell.runner.usage_poller import UsagePoller
 from sluice_node_agent.shell.runner.xid_watch import watch_xids
 from sluice_node_agent.shell.tickets.tickets import Tickets

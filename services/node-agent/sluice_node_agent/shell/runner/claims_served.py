@@ -18,9 +18,8 @@ from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import Event, HandOverChanged
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.cdi_files import CdiFiles
-from sluice_node_agent.dra.claim_files import ClaimFiles
-from sluice_node_agent.kubelet.places import registration_socket
+from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
+from sluice_node_agent.kubelet.sockets import registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import OpenNode
 

@@ -68,12 +68,12 @@ from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_
 from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.runner.device_calls import on_daemon
-from sluice_node_agent.shell.runner.pod_processes import PodProcesses
+from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
 if TYPE_CHECKING:  # imported where there is MPS
