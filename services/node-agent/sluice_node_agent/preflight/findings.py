@@ -54,6 +54,18 @@ class Check(StrEnum):
     TOOLKIT = "container-toolkit"
     HAND_OVER = "hand-over"
 
+    def ok(self, what: str) -> "list[Finding]":
+        """All is well."""
+        return [Finding(self, "ok", what)]
+
+    def warning(self, what: str, remedy: str) -> "list[Finding]":
+        """It works, but incompletely or unsafely."""
+        return [Finding(self, "warning", what, remedy)]
+
+    def problem(self, what: str, remedy: str) -> "list[Finding]":
+        """It must be fixed before the node is usable."""
+        return [Finding(self, "problem", what, remedy)]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
