@@ -26,8 +26,6 @@ from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnap
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
-    KUBELET_EVENTS,
-    RESULTS,
     AgentStarted,
     DeviceRefused,
     Event,
@@ -45,10 +43,10 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.hand_over.claims import DeviceHealth, device_health
 from sluice_node_agent.core.hand_over.controller import HandOver
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     CompareCdi,
     CompareTickets,
     CreateGpuInstance,
+    GpuInstruction,
     Instruction,
     ListHolders,
     OwnInstruction,
@@ -177,7 +175,7 @@ class Agent:
         changed = False
         if isinstance(event, Ticked):
             self._tick(now)
-        elif isinstance(event, RESULTS):
+        elif isinstance(event, Result):
             self._take_result(event, now)
             changed = True
         elif isinstance(event, AgentStarted):
@@ -188,7 +186,7 @@ class Agent:
             self._read(event.gpu)
         elif isinstance(event, QuarantineReleased):
             self._release(event)
-        elif isinstance(event, KUBELET_EVENTS):
+        elif isinstance(event, KubeletEvent):
             self._hear_kubelet(event, now)
         else:
             self._read_ledger(event, now)
@@ -343,7 +341,7 @@ class Agent:
             self._look_at_home(job.key)
         if isinstance(sent, ReadGpu):
             self._was_read(sent.gpu, now, was_lost=was_lost)
-        elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
+        elif isinstance(result, DeviceRefused) and isinstance(sent, GpuInstruction) and not _is_look(sent, job):
             self._read(sent.gpu)  # the devices differ from our records: read them
 
     def _hear_kubelet(self, event: KubeletEvent, now: float) -> None:

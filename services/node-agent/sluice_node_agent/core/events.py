@@ -235,182 +235,144 @@ class HandOverChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalSaved:
-    """The record is on disk."""
+class Result:
+    """The result of an instruction, with its token."""
 
     token: int
+
+
+class JournalSaved(Result):
+    """The record is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
-class GpuInstanceCreated:
+class GpuInstanceCreated(Result):
     """The GPU instance exists, under an id that the driver chose."""
 
-    token: int
     gi_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeInstanceCreated:
+class ComputeInstanceCreated(Result):
     """The compute instance exists; `uuid` is the MIG device's."""
 
-    token: int
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceVerified:
+class InstanceVerified(Result):
     """The instance was read back as it was ordered."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class ComputeInstanceDestroyed:
+class ComputeInstanceDestroyed(Result):
     """The compute instance no longer exists."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class GpuInstanceDestroyed:
+class GpuInstanceDestroyed(Result):
     """The GPU instance no longer exists."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class GpuRead:
+class GpuRead(Result):
     """The current state of one GPU (as in `AgentStarted.gpus`; a lost GPU is unhealthy, with its last known facts)."""
 
-    token: int
     report: GpuReport
 
 
 @dataclass(frozen=True, slots=True)
-class HoldersListed:
+class HoldersListed(Result):
     """All processes on one device."""
 
-    token: int
     holders: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TenantsListed:
+class TenantsListed(Result):
     """All processes of one pod, with or without a device."""
 
-    token: int
     processes: tuple[PodProcess, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TenantsUnseen:
+class TenantsUnseen(Result):
     """The processes of a pod could not be listed: nothing follows from that."""
 
-    token: int
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRefused:
+class DeviceRefused(Result):
     """A device instruction failed."""
 
-    token: int
     kind: DeviceErrorKind
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class TicketMade:
+class TicketMade(Result):
     """The ticket's directory exists."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class TicketRemoved:
+class TicketRemoved(Result):
     """The ticket's directory does not exist."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class TicketsCompared:
+class TicketsCompared(Result):
     """Which of the named tickets are missing or differ from what was ordered."""
 
-    token: int
     wrong: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TicketRefused:
+class TicketRefused(Result):
     """A ticket could not be created or removed, or tickets could not be read."""
 
-    token: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CdiWritten:
+class CdiWritten(Result):
     """The claim's CDI file is as ordered."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class CdiRemoved:
+class CdiRemoved(Result):
     """The claim has no CDI file."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class CdiCompared:
+class CdiCompared(Result):
     """The claims whose CDI file is missing or differs from what was ordered."""
 
-    token: int
     wrong: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CdiRefused:
+class CdiRefused(Result):
     """A CDI file could not be written or removed, or files could not be read."""
 
-    token: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeModeSet:
+class ComputeModeSet(Result):
     """The GPU is in the compute mode that was ordered."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class MpsStarted:
+class MpsStarted(Result):
     """The daemon answers, its server is of the right user, and its limits were read back as ordered."""
 
-    token: int
     pid: int
     started_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class MpsLimitsSet:
+class MpsLimitsSet(Result):
     """The limits were read back as ordered."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class QuotasSet:
+class QuotasSet(Result):
     """The token scheduler has the ordered tenants, and their sockets exist."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class MpsSeen:
+class MpsSeen(Result):
     """
     The state of a daemon. `alive`: the named process still runs; one that does not answer is MpsRefused.
 
@@ -418,7 +380,6 @@ class MpsSeen:
     although it serves another uid.
     """
 
-    token: int
     alive: bool
     fault: str = ""
     clients: tuple[MpsClient, ...] = ()
@@ -427,86 +388,20 @@ class MpsSeen:
     """None where no time quota is enforced in this home."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsClientsTerminated:
+class MpsClientsTerminated(Result):
     """The server has disconnected the named clients."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class MpsStopped:
+class MpsStopped(Result):
     """The daemon's processes and directories are gone."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class MpsRefused:
+class MpsRefused(Result):
     """An instruction about a daemon failed. The daemon may or may not run."""
 
-    token: int
     message: str
 
 
-Result = (
-    JournalSaved
-    | GpuInstanceCreated
-    | ComputeInstanceCreated
-    | InstanceVerified
-    | ComputeInstanceDestroyed
-    | GpuInstanceDestroyed
-    | GpuRead
-    | HoldersListed
-    | TenantsListed
-    | TenantsUnseen
-    | DeviceRefused
-    | TicketMade
-    | TicketRemoved
-    | TicketsCompared
-    | TicketRefused
-    | CdiWritten
-    | CdiRemoved
-    | CdiCompared
-    | CdiRefused
-    | ComputeModeSet
-    | MpsStarted
-    | MpsLimitsSet
-    | QuotasSet
-    | MpsSeen
-    | MpsClientsTerminated
-    | MpsStopped
-    | MpsRefused
-)
-RESULTS = (
-    JournalSaved,
-    GpuInstanceCreated,
-    ComputeInstanceCreated,
-    InstanceVerified,
-    ComputeInstanceDestroyed,
-    GpuInstanceDestroyed,
-    GpuRead,
-    HoldersListed,
-    TenantsListed,
-    TenantsUnseen,
-    DeviceRefused,
-    TicketMade,
-    TicketRemoved,
-    TicketsCompared,
-    TicketRefused,
-    CdiWritten,
-    CdiRemoved,
-    CdiCompared,
-    CdiRefused,
-    ComputeModeSet,
-    MpsStarted,
-    MpsLimitsSet,
-    QuotasSet,
-    MpsSeen,
-    MpsClientsTerminated,
-    MpsStopped,
-    MpsRefused,
-)
 KubeletEvent = PrepareAsked | UnprepareAsked | HandOverChanged
-KUBELET_EVENTS = (PrepareAsked, UnprepareAsked, HandOverChanged)
 Event = BusEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | KubeletEvent | Result

@@ -16,35 +16,51 @@ from sluice_node_agent.core.journal_records import MpsLimits, Record, TicketReco
 
 
 @dataclass(frozen=True, slots=True)
-class SaveJournal:
-    """Put a record on disk, in the order of these instructions -> JournalSaved."""
+class OwnInstruction:
+    """An instruction that has a result."""
 
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstruction(OwnInstruction):
+    """About one GPU."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class MpsInstruction(OwnInstruction):
+    """About the MPS daemon of one home."""
+
+    home: HomeId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJournal(OwnInstruction):
+    """Put a record on disk, in the order of these instructions -> JournalSaved."""
+
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
-class CreateGpuInstance:
+class CreateGpuInstance(GpuInstruction):
     """Create at exactly this placement -> GpuInstanceCreated. `start` and `size` are memory slices."""
 
-    token: int
-    gpu: GpuUuid
     profile_id: int
     start: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class CreateComputeInstance:
+class CreateComputeInstance(GpuInstruction):
     """Create the compute instance that fills the GPU instance -> ComputeInstanceCreated."""
 
-    token: int
-    gpu: GpuUuid
     gi_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyInstance:
+class VerifyInstance(GpuInstruction):
     """
     Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified.
 
@@ -52,8 +68,6 @@ class VerifyInstance:
     another one or gone.
     """
 
-    token: int
-    gpu: GpuUuid
     gi_id: int
     profile_id: int
     start: int
@@ -62,57 +76,47 @@ class VerifyInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class DestroyComputeInstance:
+class DestroyComputeInstance(GpuInstruction):
     """
     Destroy the compute instance if its MIG device is `uuid` -> ComputeInstanceDestroyed.
 
     Refused with NOT_FOUND when there is none, with DIFFERENT when there is another.
     """
 
-    token: int
-    gpu: GpuUuid
     gi_id: int
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
-class DestroyGpuInstance:
+class DestroyGpuInstance(GpuInstruction):
     """
     Destroy the GPU instance if it sits at this placement -> GpuInstanceDestroyed.
 
     Refused with NOT_FOUND when there is none, with DIFFERENT when it sits elsewhere.
     """
 
-    token: int
-    gpu: GpuUuid
     gi_id: int
     start: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadGpu:
+class ReadGpu(GpuInstruction):
     """Read one GPU -> GpuRead."""
 
-    token: int
-    gpu: GpuUuid
-
 
 @dataclass(frozen=True, slots=True)
-class ListHolders:
+class ListHolders(GpuInstruction):
     """
     List all processes on a device -> HoldersListed.
 
     `uuid` is a MIG device's, or the GPU's own for all processes on it. A missing device has none.
     """
 
-    token: int
-    gpu: GpuUuid
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
-class ListTenants:
+class ListTenants(OwnInstruction):
     """
     List all processes of a pod, also those that hold no device (yet) -> TenantsListed, or TenantsUnseen.
 
@@ -120,13 +124,12 @@ class ListTenants:
     other pods use as well: the processes of all their containers are listed, too.
     """
 
-    token: int
     owner: str
     claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SetComputeMode:
+class SetComputeMode(GpuInstruction):
     """
     Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.
 
@@ -134,13 +137,11 @@ class SetComputeMode:
     daemon would run beside it, without limits.
     """
 
-    token: int
-    gpu: GpuUuid
     exclusive_process: bool
 
 
 @dataclass(frozen=True, slots=True)
-class StartMps:
+class StartMps(MpsInstruction):
     """
     Start the daemon of a home, or find it running -> MpsStarted.
 
@@ -148,8 +149,6 @@ class StartMps:
     started, before any client can be served.
     """
 
-    token: int
-    home: HomeId
     gpu: GpuUuid
     device: str
     namespace: str
@@ -158,70 +157,59 @@ class StartMps:
 
 
 @dataclass(frozen=True, slots=True)
-class SetMpsLimits:
+class SetMpsLimits(MpsInstruction):
     """Change the limits for clients that connect from now on -> MpsLimitsSet."""
 
-    token: int
-    home: HomeId
     limits: MpsLimits
 
 
 @dataclass(frozen=True, slots=True)
-class SetQuotas:
+class SetQuotas(MpsInstruction):
     """Enforce the time of exactly these tenants in a home, each with its size -> QuotasSet, or MpsRefused."""
 
-    token: int
-    home: HomeId
     tenants: tuple[QuotaTenant, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WatchMps:
+class WatchMps(MpsInstruction):
     """Poll a daemon -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
 
-    token: int
-    home: HomeId
     pid: int
     started_at: int
     uid: int
 
 
 @dataclass(frozen=True, slots=True)
-class TerminateMpsClients:
+class TerminateMpsClients(MpsInstruction):
     """
     Have the server disconnect these clients -> MpsClientsTerminated. Pids that are not its clients are ignored.
 
     A disconnected client can no longer compute, and stays until its process ends. Each is disconnected once.
     """
 
-    token: int
-    home: HomeId
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StopMps:
+class StopMps(MpsInstruction):
     """
     Stop the daemon, verify that it ended, and remove its directories -> MpsStopped. Succeeds when there is none.
 
     `pid` is 0 when it is not known.
     """
 
-    token: int
-    home: HomeId
     pid: int
     started_at: int
 
 
 @dataclass(frozen=True, slots=True)
-class MakeTicket:
+class MakeTicket(OwnInstruction):
     """
     Create the directory that lets the pod's containers start -> TicketMade. Idempotent.
 
     `record` is kept in it, for the case that the journal is lost.
     """
 
-    token: int
     ticket: str
     record: TicketRecord
     containers: tuple[ContainerDevices, ...]
@@ -238,18 +226,16 @@ class MakeTicket:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveTicket:
+class RemoveTicket(OwnInstruction):
     """Remove the directory -> TicketRemoved. Idempotent."""
 
-    token: int
     ticket: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompareTickets:
+class CompareTickets(OwnInstruction):
     """Compare these tickets with what was ordered -> TicketsCompared, or TicketRefused."""
 
-    token: int
     tickets: tuple[MakeTicket, ...]
     """Their own tokens are ignored."""
 
@@ -278,27 +264,24 @@ class CdiDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteCdi:
+class WriteCdi(OwnInstruction):
     """Put a claim's CDI file in place, whatever is there -> CdiWritten, or CdiRefused. In order per claim."""
 
-    token: int
     claim: str
     devices: tuple[CdiDevice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveCdi:
+class RemoveCdi(OwnInstruction):
     """Remove a claim's CDI file -> CdiRemoved, or CdiRefused. Idempotent. In order per claim."""
 
-    token: int
     claim: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompareCdi:
+class CompareCdi(OwnInstruction):
     """Compare these CDI files with what was ordered -> CdiCompared, or CdiRefused."""
 
-    token: int
     files: tuple[WriteCdi, ...]
     """Their own tokens are ignored."""
 
@@ -321,28 +304,6 @@ class AnswerCall:
     error: str = ""
 
 
-GpuInstruction = (
-    CreateGpuInstance
-    | CreateComputeInstance
-    | VerifyInstance
-    | DestroyComputeInstance
-    | DestroyGpuInstance
-    | ReadGpu
-    | ListHolders
-    | SetComputeMode
-)
-GPU_INSTRUCTIONS = (
-    CreateGpuInstance,
-    CreateComputeInstance,
-    VerifyInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    ReadGpu,
-    ListHolders,
-    SetComputeMode,
-)
-MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
 TicketInstruction = MakeTicket | RemoveTicket | CompareTickets
 CdiInstruction = WriteCdi | RemoveCdi | CompareCdi
-OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | CdiInstruction | ListTenants
 Instruction = BusInstruction | OwnInstruction | AnswerCall

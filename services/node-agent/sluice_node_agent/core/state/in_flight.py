@@ -11,7 +11,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     GpuInstruction,
     MpsInstruction,
     OwnInstruction,
@@ -72,7 +71,7 @@ class InFlight:
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
         """The current instruction of each busy GPU."""
-        return {order.gpu: order for order in self._queues.out() if isinstance(order, GPU_INSTRUCTIONS)}
+        return {order.gpu: order for order in self._queues.out() if isinstance(order, GpuInstruction)}
 
     def is_ending(self, job: Task) -> bool:
         """Whether a task's last record is being saved: none may follow it."""

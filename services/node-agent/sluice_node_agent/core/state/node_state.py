@@ -23,11 +23,11 @@ from sluice_node_agent.core.events import (
     Result,
 )
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
+    GpuInstruction,
     ListHolders,
     OwnInstruction,
     ReadGpu,
@@ -142,7 +142,7 @@ def apply_result(state: NodeState, sent: OwnInstruction, result: Result, job: Ta
             devices.read(report)
         case ReadGpu(gpu=gpu), DeviceRefused(message=message):
             devices.lose(gpu, message)
-        case _, DeviceRefused(kind=DeviceErrorKind.GPU_LOST, message=message) if isinstance(sent, GPU_INSTRUCTIONS):
+        case _, DeviceRefused(kind=DeviceErrorKind.GPU_LOST, message=message) if isinstance(sent, GpuInstruction):
             devices.lose(sent.gpu, message)
         case _:
             pass

@@ -76,6 +76,7 @@ def on_device(backend: GpuBackend, order: GpuInstruction) -> Result:
         case SetComputeMode():
             backend.set_exclusive_process(gpu, exclusive=order.exclusive_process)
             return ComputeModeSet(token)
+    raise AssertionError(f"{order} is about no GPU")
 
 
 def on_daemon(mps: "MpsDaemons", order: MpsInstruction, quotas: "QuotaController | None" = None) -> Result:
@@ -103,6 +104,7 @@ def on_daemon(mps: "MpsDaemons", order: MpsInstruction, quotas: "QuotaController
                 quotas.end(order.home)
             mps.stop(order)
             return MpsStopped(order.token)
+    raise AssertionError(f"{order} is about no MPS daemon")
 
 
 def _verify(order: VerifyInstance, report: GpuReport) -> Result:
