@@ -1,8 +1,4 @@
-"""
-Events of a node agent's core, besides the bus events that all cores share, and the facts that they carry.
-
-A result carries the `token` of the instruction that it answers (`instructions`), exactly one for each.
-"""
+"""Events of a node agent's core, besides the bus events that all cores share, and the facts that they carry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,10 +28,7 @@ class DeviceErrorKind(StrEnum):
 
 
 HolderKind = Literal["compute", "mps", "file"]
-"""
-`compute`: has a context on the device. `mps`: is an MPS server (its clients are listed too). `file`: only has the
-device's files open, as monitoring tools do.
-"""
+"""`compute`: has a context on the device. `mps`: an MPS server. `file`: only has its files open, as monitoring has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +52,7 @@ class PodProcess:
 
 @dataclass(frozen=True, slots=True)
 class FoundMpsHome:
-    """
-    A home whose directory was found at the start, with the trust domain written there when its daemon was started.
-
-    `pid` and `started_at` are the daemon's, 0 when none runs.
-    """
+    """A home found at the start, with the trust domain written there. `pid` and `started_at` are its daemon's, or 0."""
 
     home: HomeId
     gpu: GpuUuid
@@ -76,11 +65,7 @@ class FoundMpsHome:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipMark:
-    """
-    A place where an agent of this node has created an instance in this boot, or was about to.
-
-    `size` 0: a whole GPU that was set to serve one MPS daemon.
-    """
+    """A place where we created an instance in this boot, or were about to. `size` 0: a whole GPU set to serve MPS."""
 
     gpu: GpuUuid
     start: int
@@ -137,15 +122,12 @@ class QuotaSeen:
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
     """
-    The first event of every run: what the journal contains and what is on the devices now.
-
-    `journal_problem` is empty, or says why the journal is missing or untrusted; `records` are then empty. `gpus` carry
-    all instances found, with `allocation` None and `creatable` empty: the core fills in both. `tickets` are the ticket
-    directories found, `found_tickets` their content where the journal was lost. `homes` are the homes whose directories
-    were found; below `mps_root` each home has its own `<mps_root>/<home>/pipe` and `.../log`. `marks` are the places
-    where instances are ours; `unmarked` those where one may be ours without a mark, None where that is any. `modes` is
-    how this node can hand out devices. `nameless` are the GPUs that could not read their UUID and so are not among
-    `gpus`: index to reason.
+    The first event of every run: what the journal contains and what is on the devices now. `journal_problem`: why the
+    journal is missing or untrusted (`records` are then empty). `gpus` carry all instances found, with `allocation` None
+    and `creatable` empty. `tickets` are those found, `found_tickets` their content where the journal was lost. `homes`
+    are below `mps_root`, each with `pipe` and `log`. `marks` are the places where instances are ours; `unmarked` those
+    where one may be ours without a mark, None where that is any. `nameless` are GPUs that could not read their UUID:
+    index to reason.
     """
 
     boot_id: str
@@ -166,34 +148,25 @@ class AgentStarted:
     has_pods: bool = False
     """Whether a kubelet may run pods on this machine: processes of a pod are then found through its cgroup."""
     why_unseen: str = ""
-    """Why the processes of those pods cannot be listed; empty when they can."""
     time_quota: bool = False
     """Whether the time quota's client library is installed, so that the time of fractional shares is enforced."""
     cdi_claims: tuple[str, ...] = ()
     """UIDs of the ResourceClaims that CDI files of ours were found of."""
     hand_over: bool = False
-    """Whether the kubelet plugin for ResourceClaims is served here."""
     version: str = ""
     """Of Sluice, for display."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTroubled:
-    """
-    The driver reported an error of a GPU (Xid), or the UUID of a GPU that could not read it at the start: read it
-    again.
-    """
+    """The driver reported an error of a GPU (Xid), or its UUID can be read at last: read it again."""
 
     gpu: GpuUuid
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReleased:
-    """
-    An operator wants a quarantined slice retried at once.
-
-    `ignore_holders`: the operator confirms that the processes found on its devices are not its tenant's.
-    """
+    """An operator wants a slice retried. `ignore_holders`: the processes on its devices are not its tenant's."""
 
     allocation: AllocationId
     ignore_holders: bool = False
@@ -201,10 +174,7 @@ class QuarantineReleased:
 
 @dataclass(frozen=True, slots=True)
 class PrepareAsked:
-    """
-    The kubelet wants the devices of a ResourceClaim handed over -> `AnswerCall` with the same `call`, within
-    `AgentConfig.prepare_within_s`. Asked again for the same claim, it is answered again.
-    """
+    """The kubelet wants a claim's devices -> `AnswerCall` within `AgentConfig.prepare_within_s`, for each call."""
 
     call: int
     claim: str
@@ -224,11 +194,7 @@ class UnprepareAsked:
 
 @dataclass(frozen=True, slots=True)
 class HandOverChanged:
-    """
-    Whether the kubelet hands devices over by ResourceClaim: it has registered the plugin, and CDI files can be written.
-
-    `why` not, in a sentence for operators; empty while nothing is wrong.
-    """
+    """Whether the kubelet hands devices over by ResourceClaim; `why` not, for operators, or empty."""
 
     able: bool
     why: str = ""
@@ -374,10 +340,8 @@ class QuotasSet(Result):
 @dataclass(frozen=True, slots=True)
 class MpsSeen(Result):
     """
-    The state of a daemon. `alive`: the named process still runs; one that does not answer is MpsRefused.
-
-    `fault` is empty, or the fault that its server reports. `waiting` are uids whose clients wait for this daemon
-    although it serves another uid.
+    The state of a daemon. `alive`: its process runs; one that does not answer is MpsRefused. `fault`: its server's, or
+    empty. `waiting` are uids whose clients wait for it although it serves another uid.
     """
 
     alive: bool

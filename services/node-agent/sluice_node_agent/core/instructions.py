@@ -1,9 +1,7 @@
 """
-Instructions of a node agent's core to its shell, one type per step, besides those that all cores share.
-
-Every instruction carries a `token`; its result comes back as exactly one event with the same token. At most one
-instruction that names a `gpu` is in flight per GPU, so an executor needs no lock; different GPUs run in parallel.
-Instructions about an MPS daemon name its `home`; at most one is in flight per home.
+Instructions of a node agent's core to its shell, one type per step, besides those that all cores share. The result of
+each comes back as one event with the same `token`. At most one instruction per `gpu` and per `home` is in flight, so an
+executor needs no lock.
 """
 
 from dataclasses import dataclass
@@ -62,10 +60,8 @@ class CreateComputeInstance(GpuInstruction):
 @dataclass(frozen=True, slots=True)
 class VerifyInstance(GpuInstruction):
     """
-    Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified.
-
-    Refused with NOT_FOUND when this place has no instance of this profile, with DIFFERENT when its MIG device is
-    another one or gone.
+    Read back profile, placement and MIG device -> InstanceVerified. Refused with NOT_FOUND when no instance of this
+    profile is at this place, with DIFFERENT when its MIG device is another one or gone.
     """
 
     gi_id: int
@@ -77,11 +73,7 @@ class VerifyInstance(GpuInstruction):
 
 @dataclass(frozen=True, slots=True)
 class DestroyComputeInstance(GpuInstruction):
-    """
-    Destroy the compute instance if its MIG device is `uuid` -> ComputeInstanceDestroyed.
-
-    Refused with NOT_FOUND when there is none, with DIFFERENT when there is another.
-    """
+    """Destroy it if its MIG device is `uuid` -> ComputeInstanceDestroyed. Refused with NOT_FOUND, or DIFFERENT."""
 
     gi_id: int
     uuid: str
@@ -89,11 +81,7 @@ class DestroyComputeInstance(GpuInstruction):
 
 @dataclass(frozen=True, slots=True)
 class DestroyGpuInstance(GpuInstruction):
-    """
-    Destroy the GPU instance if it sits at this placement -> GpuInstanceDestroyed.
-
-    Refused with NOT_FOUND when there is none, with DIFFERENT when it sits elsewhere.
-    """
+    """Destroy it if it sits at this placement -> GpuInstanceDestroyed. Refused with NOT_FOUND, or DIFFERENT."""
 
     gi_id: int
     start: int
@@ -106,11 +94,7 @@ class ReadGpu(GpuInstruction):
 
 @dataclass(frozen=True, slots=True)
 class ListHolders(GpuInstruction):
-    """
-    List all processes on a device -> HoldersListed.
-
-    `uuid` is a MIG device's, or the GPU's own for all processes on it. A missing device has none.
-    """
+    """List all processes on a MIG device, or with its own UUID on a whole GPU -> HoldersListed, maybe none."""
 
     uuid: str
 
@@ -118,10 +102,8 @@ class ListHolders(GpuInstruction):
 @dataclass(frozen=True, slots=True)
 class ListTenants(OwnInstruction):
     """
-    List all processes of a pod, also those that hold no device (yet) -> TenantsListed, or TenantsUnseen.
-
-    `owner` is the pod's UID. A pod without a cgroup on this machine has none. `claims` are UIDs of ResourceClaims that
-    other pods use as well: the processes of all their containers are listed, too.
+    List all processes of the pod with UID `owner`, also those without a device -> TenantsListed, or TenantsUnseen.
+    `claims` are UIDs of ResourceClaims of other pods too: the processes of all their containers are listed.
     """
 
     owner: str
@@ -131,10 +113,8 @@ class ListTenants(OwnInstruction):
 @dataclass(frozen=True, slots=True)
 class SetComputeMode(GpuInstruction):
     """
-    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.
-
-    EXCLUSIVE_PROCESS lets only one process have a context: the MPS server. Without it, a client that does not find its
-    daemon would run beside it, without limits.
+    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet. In the first only the MPS
+    server has a context: a client without its daemon would run beside it, without limits.
     """
 
     exclusive_process: bool
@@ -143,10 +123,8 @@ class SetComputeMode(GpuInstruction):
 @dataclass(frozen=True, slots=True)
 class StartMps(MpsInstruction):
     """
-    Start the daemon of a home, or find it running -> MpsStarted.
-
-    `device` is the UUID of the GPU or MIG device. The limits are set and read back, and the server for `uid` is
-    started, before any client can be served.
+    Start the daemon of a home, or find it running -> MpsStarted. `device` is a GPU's or MIG device's UUID. Limits are
+    read back and the server for `uid` is started before any client is served.
     """
 
     gpu: GpuUuid
@@ -181,22 +159,14 @@ class WatchMps(MpsInstruction):
 
 @dataclass(frozen=True, slots=True)
 class TerminateMpsClients(MpsInstruction):
-    """
-    Have the server disconnect these clients -> MpsClientsTerminated. Pids that are not its clients are ignored.
-
-    A disconnected client can no longer compute, and stays until its process ends. Each is disconnected once.
-    """
+    """Have the server disconnect these clients, once -> MpsClientsTerminated. They stay until their process ends."""
 
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopMps(MpsInstruction):
-    """
-    Stop the daemon, verify that it ended, and remove its directories -> MpsStopped. Succeeds when there is none.
-
-    `pid` is 0 when it is not known.
-    """
+    """Stop the daemon (`pid` 0: not known), verify that, and remove its directories -> MpsStopped. Idempotent."""
 
     pid: int
     started_at: int
@@ -204,11 +174,7 @@ class StopMps(MpsInstruction):
 
 @dataclass(frozen=True, slots=True)
 class MakeTicket(OwnInstruction):
-    """
-    Create the directory that lets the pod's containers start -> TicketMade. Idempotent.
-
-    `record` is kept in it, for the case that the journal is lost.
-    """
+    """Create the directory that lets the pod's containers start, with a copy of `record` -> TicketMade. Idempotent."""
 
     ticket: str
     record: TicketRecord
@@ -251,11 +217,7 @@ class CdiPart:
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """
-    What one request of a claim hands over. `name` is its device's in the claim's allocation.
-
-    `shared`: its containers are to be found by the claim, as not all of their pods are known (`ListTenants`).
-    """
+    """What one request of a claim hands over. `shared`: its containers are found by the claim (`ListTenants`)."""
 
     name: str
     container: ContainerDevices

@@ -1,8 +1,4 @@
-"""
-Runs the CSI driver: creates its sockets in the right order and removes them. It needs neither a GPU nor the bus.
-
-Without it no pod with a GPU starts or ends on the node, so it starts before everything else.
-"""
+"""Runs the CSI driver, without which no pod with a GPU starts or ends: it needs neither a GPU nor the bus."""
 
 import asyncio
 import contextlib
@@ -45,13 +41,9 @@ async def driver(
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
     """
-    Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and
-    CsiError for what only another pod would fix.
-
-    While the pods' directories cannot be kept (a full or read-only disk) it serves all the same and refuses each call
-    with the reason, which the kubelet shows in the pod's Events; it tries again every ten seconds.
-
-    `within_s`: how long unpublishing waits for the pod's processes to end.
+    Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and CsiError for what only
+    another pod would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
+    pod's Events show. `within_s`: how long unpublishing waits for the pod's processes to end.
     """
     processes = processes or Processes()
     log = logs.get("csi", node=node)
@@ -106,8 +98,6 @@ async def _keep_shown(volumes: Volumes, threads: ThreadPoolExecutor, node: NodeN
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads that are not joined: running calls end by themselves within moments."""
-
     def __init__(self, count: int, name: str) -> None:
         super().__init__(max_workers=count, thread_name_prefix=name)
 

@@ -1,9 +1,8 @@
 """
-The device nodes of a real GPU and its instances, for CDI files.
-
-A MIG device is opened through its GPU's file and two capability files, of its GPU instance and its compute instance;
-their minor numbers are in /proc/driver/nvidia/capabilities (NVIDIA MIG User Guide, "Device Nodes and Capabilities").
-They need not exist on the node. A whole GPU has its DRM nodes too.
+The device nodes of a real GPU and its instances, and the driver's part of a CDI file (`nvidia-ctk cdi generate`). A MIG
+device is opened through its GPU's file and the capability files of its two instances; /proc/driver/nvidia/capabilities
+has their minor numbers (NVIDIA MIG User Guide, "Device Nodes and Capabilities"). Of the toolkit's file only the common
+edits are used, which are the same for all GPUs of a driver.
 """
 
 import os
@@ -37,10 +36,7 @@ class ContainerToolkit:
     """NVIDIA's container toolkit on this node. Calls block and raise CdiError."""
 
     def __init__(self, program: Path | None, *, root: RootChange, hook: str = "") -> None:
-        """
-        Use this `nvidia-ctk`; None: there is none. `root` is the driver's, `hook` the path of `nvidia-cdi-hook` on the
-        node, empty for what `nvidia-ctk` finds.
-        """
+        """`program` is `nvidia-ctk`, or None; `root` the driver's; `hook` the node's `nvidia-cdi-hook`, or empty."""
         self._program = program
         self._root = root
         self._hook = hook
@@ -141,10 +137,8 @@ class NvidiaNodes:
         host: Path = Path("/proc/1/root"),
     ) -> None:
         """
-        `any_gpu`: one that answers, None for none. `root` has the machine's proc and sys.
-
-        `host` is the same as the node's first process sees it: NVIDIA's runtime shows a container only the capabilities
-        that existed when it was started.
+        `any_gpu`: one that answers, or None. `root` has the machine's proc and sys; `host` the same as the node's first
+        process sees it: NVIDIA's runtime shows a container only the capabilities that existed when it was started.
         """
         self._files_of = files_of
         self._any_gpu = any_gpu

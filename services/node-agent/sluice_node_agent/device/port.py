@@ -1,8 +1,6 @@
 """
-The port to a node's GPUs, implemented by NVML and by simulated devices.
-
-Every call blocks, is about one GPU, and returns or raises a DeviceError. Nothing here decides, retries or waits. Terms
-follow the NVML API reference: a GPU instance (GI) holds memory slices, a compute instance (CI) in it makes it a MIG
+The port to a node's GPUs, implemented by NVML and by simulated devices. Every call blocks, is about one GPU, and
+returns or raises a DeviceError. A GPU instance (GI) holds memory slices, a compute instance (CI) in it makes it a MIG
 device with a UUID; they are created in this order and destroyed in reverse.
 """
 
@@ -100,14 +98,10 @@ class GpuBackend(Protocol):
 
     def read(self) -> tuple[GpuReport, ...]:
         """
-        All GPUs in index order, each with every GPU instance on it, also those without compute instance.
-
-        `allocation` is None and `creatable` empty. A GPU that does not answer is `lost` and not healthy, without
-        instances; one that answers but must get no new slices (a critical Xid, MIG mode pending a reset) is not
-        healthy, with its instances and the reason.
-
-        A GPU with a fixed layout is marked so; existing instances that cannot be assigned have the reason (`unusable`),
-        and each call that would create or destroy one there raises NotSupportedError.
+        All GPUs in index order, each with every GPU instance on it; `allocation` is None and `creatable` empty. A GPU
+        that does not answer is `lost` and not healthy, without instances; one that must get no new slices is not
+        healthy, with its instances and the reason. A fixed layout is marked so, its instances that cannot be assigned
+        have the reason (`unusable`), and calls that would change it raise NotSupportedError.
         """
 
     def nameless(self) -> dict[int, str]:
@@ -145,18 +139,14 @@ class GpuBackend(Protocol):
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """
-        The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out.
-
-        In MIG mode nothing is reported for the whole GPU. A value that the driver does not report is None, not an
-        error.
+        The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out, as a whole GPU
+        in MIG mode. A value that the driver does not report is None, not an error.
         """
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read. One that
-        was `nameless` is among them once it can read its UUID.
-
-        The only call that may overlap others.
+        Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read, also those
+        that were `nameless` and can read their UUID now. The only call that may overlap others.
         """
 
     def close(self) -> None:
@@ -184,11 +174,7 @@ class FixedLayoutSelector:
 
 
 def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
-    """
-    Parse a node's entries: `all`, a node (all of its GPUs), `<node>:<index>`, or a GPU's UUID.
-
-    Raises ValueError for any other entry.
-    """
+    """Parse a node's entries: `all`, a node, `<node>:<index>`, or a GPU's UUID. Raises ValueError for any other."""
     everywhere, uuids, indices = False, set[str](), set[int]()
     for name in named:
         found = _NODE.fullmatch(name)

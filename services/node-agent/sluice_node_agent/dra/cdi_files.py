@@ -1,8 +1,6 @@
 """
-The CDI files of a node's claims, one per claim, in a directory that container runtimes read.
-
-A file appears and changes at once (rename); runtimes read only names that end in .json or .yaml. Nothing is synced: the
-directory is on a memory disk, and the agent writes all files again in each of its runs.
+The CDI files of a node's claims, one per claim, in a directory that container runtimes read; renamed into place, and
+not synced: it is a memory disk.
 """
 
 import os
@@ -51,10 +49,8 @@ class HandedOver:
 
 def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits, mark: str = "") -> dict[str, Any]:
     """
-    The CDI file of the claim with this UID, as JSON.
-
-    `mark` is its own path where several pods use the claim: mounted into each container, it shows whose processes are
-    there (`Processes.with_mounted`).
+    The CDI file of the claim with this UID, as JSON. `mark` is its own path where several pods use the claim: mounted
+    into each container, it shows whose processes are there (`Processes.with_mounted`).
     """
     prefix = f"{CDI_KIND}="
     names = [cdi_device(claim, device.name).removeprefix(prefix) for device in devices]
@@ -132,7 +128,6 @@ class CdiFiles:
     """The CDI files of one node. Calls block briefly and raise OSError."""
 
     def __init__(self, directory: Path) -> None:
-        """In this directory, which others may use too."""
         self._directory = directory
 
     def prepare(self) -> None:
@@ -199,7 +194,6 @@ class ClaimFiles:
     """The CDI files of one node's claims. Calls block."""
 
     def __init__(self, files: CdiFiles, nodes: DeviceNodes) -> None:
-        """Write `files` of the devices that `nodes` describes."""
         self._files = files
         self._nodes = nodes
 

@@ -47,7 +47,6 @@ class ClaimServicer:
     """`DRAPlugin`. `messages` is the module of one version's messages."""
 
     def __init__(self, node: NodeName, calls: KubeletCalls, messages: Any) -> None:
-        """Devices are of the pool of this node."""
         self._node = node
         self._calls = calls
         self._messages = messages

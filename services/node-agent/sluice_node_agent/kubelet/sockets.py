@@ -44,12 +44,8 @@ class PluginSocketError(ServiceError):
 @asynccontextmanager
 async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
     """
-    Serve at `path`, for root alone. Raises PluginSocketError.
-
-    The socket is created under another name and renamed once it listens, so that no client meets one that does not, and
-    only our own socket is removed at the end: the server would remove any socket at its path, a successor's too. A
-    kubelet ignores names that begin with a dot (kubernetes/kubernetes,
-    pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go).
+    Serve at `path`, for root alone. Raises PluginSocketError. The socket is renamed once it listens, and only our own
+    is removed at the end. A kubelet ignores names that begin with a dot (pluginwatcher/plugin_watcher.go).
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     _make_way(path, draft)

@@ -1,8 +1,4 @@
-"""
-Preflight of the node's environment: MPS, the container toolkit, other GPU managers, other agents, the journal.
-
-See `findings` for what a check may do.
-"""
+"""Preflight of MPS, the container toolkit, other GPU managers, other agents, the journal (`findings`)."""
 
 import re
 from collections.abc import Mapping
@@ -18,10 +14,8 @@ TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
     ("1.19.1", "CVE-2026-24260", "warning"),
 )
 """
-The first version with the fix of a container escape, and the level of a node without it.
-
-The CVE records say "up to and including v1.16.1" and "1.17.7" (CVEProject/cvelistV5, CVE-2024-0132.json and
-CVE-2025-23266.json). The third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source.
+The first version with the fix of a container escape, and the level of a node without it (CVEProject/cvelistV5). The
+third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source.
 """
 MANAGERS: dict[str, str] = {
     "nvidia-mig-manager": "it creates and destroys GPU instances by node label",
@@ -31,11 +25,7 @@ MANAGERS: dict[str, str] = {
     "mps-control-daemon": "the device plugin's daemon starts MPS on GPUs that we may hand out",
     "vGPUmonitor": "HAMi hands out the same GPUs",
 }
-"""
-Programs that hand out GPUs, by their file's name, and what they would do.
-
-The names are those of `cmd/` in NVIDIA/{mig-parted, k8s-device-plugin, k8s-dra-driver-gpu} and Project-HAMi/HAMi.
-"""
+"""Programs that hand out GPUs, by the names in `cmd/` of their repositories, and what they would do."""
 MONITORS = ("nv-hostengine", "dcgm-exporter")
 """Programs that keep device files open while they run."""
 MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -144,9 +134,6 @@ def check_journal(machine: Machine) -> list[Finding]:
     return Check.JOURNAL.ok(f"the journal can be read: {slices} slices, {homes} homes of shares")
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> list[Finding]:
     found = [
         Finding(
@@ -196,7 +183,6 @@ def _agents(machine: Machine, pids: list[int]) -> list[Finding]:
 
 
 def _is_our_daemon(machine: Machine, pid: int) -> bool:
-    """Our daemons were started with a pipe directory below our own."""
     pipe = machine.processes.environment_of(pid).get("CUDA_MPS_PIPE_DIRECTORY", "")
     return bool(pipe) and Path(pipe).is_relative_to(machine.mps_root)
 

@@ -1,8 +1,4 @@
-"""
-Preflight of the driver and the GPUs: whether they exist, match, and are unused.
-
-See `findings` for what a check may do.
-"""
+"""Preflight of the driver and the GPUs: whether they exist, match, and are unused (`findings`)."""
 
 import re
 from pathlib import Path
@@ -31,10 +27,8 @@ DRIVER_FLOORS: tuple[tuple[str, str], ...] = (
     ("RTX PRO 4500", "575.64"),
 )
 """
-The oldest driver with MIG on a model; the first entry that matches the product's name counts.
-
-NVIDIA Multi-Instance GPU User Guide (R620), "Deployment Considerations":
-https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html
+The oldest driver with MIG on a model, by the first entry that matches (NVIDIA MIG User Guide (R620), "Deployment
+Considerations"): https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html
 """
 _KERNEL_VERSION = re.compile(r"\b(\d{3,}(?:\.\d+){1,2})\b")
 
@@ -218,9 +212,6 @@ def kernel_version(machine: Machine) -> str | None:
 def called(gpu: GpuReport) -> str:
     """A GPU's name for people."""
     return f"GPU {gpu.index} ({gpu.model})"
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 
 def _version_file(machine: Machine) -> Path:

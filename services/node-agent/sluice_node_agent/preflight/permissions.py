@@ -1,8 +1,4 @@
-"""
-Preflight of what the agent may do and see: rights, capability files, the host's processes, its directories.
-
-See `findings` for what a check may do. Write access is queried from the kernel, never tried.
-"""
+"""Preflight of rights, capability files, the host's processes and directories (`findings`). No write is tried."""
 
 import os
 import re
@@ -194,9 +190,6 @@ def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
     )
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _bad(what: str, remedy: str) -> Finding:
     return Finding(Check.DIRECTORIES, "problem", what, remedy)
 
@@ -210,7 +203,6 @@ def _may_configure_mig(machine: Machine) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or its nearest existing parent."""
     return next((place for place in (path, *path.parents) if is_seen(place)), path)
 
 

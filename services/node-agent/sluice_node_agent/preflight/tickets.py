@@ -1,8 +1,4 @@
-"""
-Preflight of tickets: whether a reboot removes them together with their devices, and whether ready slices have theirs.
-
-See `findings` for what a check may do.
-"""
+"""Preflight of tickets (a reboot removes them, ready slices have theirs) and of ResourceClaims (`findings`)."""
 
 import os
 from pathlib import Path

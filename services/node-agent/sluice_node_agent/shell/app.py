@@ -1,8 +1,4 @@
-"""
-Runs the agents of one process, each with its own bus connection, journal and devices; one gRPC server for all of them.
-
-It creates and supervises them; a node's parts come from its `NodeBackend`.
-"""
+"""Runs the agents of one process, each with its own bus connection, journal and devices; one gRPC server for all."""
 
 import asyncio
 import resource
@@ -61,11 +57,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
 
 async def run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
-    """
-    Run the agents of the nodes in the settings, and their CSI driver, until cancelled.
-
-    Raises ServiceError.
-    """
+    """Run the agents of the nodes in the settings, and their CSI driver, until cancelled. Raises ServiceError."""
     async with volumes_served(service.settings, health):
         if service.settings.role == "csi":
             await asyncio.get_running_loop().create_future()  # until cancelled
@@ -113,10 +105,7 @@ def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
 
 
 FILES_MAX = 1_048_576
-"""
-A kernel's default maximum (fs.nr_open). MPS daemons inherit the limit, and a program that closes all possible files
-would take minutes with the thousand million that some hosts allow.
-"""
+"""A kernel's default maximum (fs.nr_open). MPS daemons inherit the limit, and may close all files one by one."""
 
 
 def raise_file_limit() -> None:

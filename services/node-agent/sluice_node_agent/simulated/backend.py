@@ -1,8 +1,6 @@
 """
-Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors.
-
-Ids of GPU instances do not follow from their placement, every compute instance gets a new UUID, and creation takes
-time. The state is in the hardware file, not in this process; `simulated.reports` reads it.
+Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors. The state is in
+the hardware file. Device nodes are `/dev/null` under the names of real ones, so that CDI files have their form.
 """
 
 import random
@@ -204,8 +202,6 @@ class SimulatedBackend:
                 raise NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
             found.exclusive_process = exclusive
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _refuse_fixed(self, gpu: Gpu, doing: str) -> None:
         if gpu.fixed and not self._by_hand:
             raise NotSupportedError(refusal(gpu.uuid, doing))
@@ -259,7 +255,6 @@ class SimulatedNodes:
     """The GPUs of a simulated node (a `DeviceNodes`)."""
 
     def __init__(self, file: HardwareFile) -> None:
-        """Of the hardware in this file."""
         self._file = file
 
     def common(self) -> CommonEdits:

@@ -1,13 +1,10 @@
 # ruff: noqa: PTH105, PTH123 - as in `mps_program`
 # ruff: noqa: PTH110, PTH123 - as in `mps_program`
 """
-The file format of simulated hardware: a line per state; the last complete line is the current one.
-
-Appending a line takes one write; replacing the file for each change takes fifty times as long where journals are synced
-on the same disk. Readers need no lock: a line without an end is not there yet. A killed writer may leave one, and the
-next writer removes it. A file that has grown too long is replaced by one with its last line.
-
-Standard library only: the MPS stand-in, which writes the same file, starts too often to import more.
+The file format of simulated hardware: a line per state; the last complete line is the current one. Replacing the file
+for each change takes fifty times as long. Readers need no lock: a line without an end is not there yet, and the next
+writer removes it. A file that has grown too long is replaced by one with its last line. Standard library only: the MPS
+stand-in, which writes its processes here, starts too often to import more.
 """
 
 import errno
@@ -135,7 +132,6 @@ class ProcessEntries:
 
 
 def _gpu_of(hardware: dict[str, Any], device: str) -> dict[str, Any] | None:
-    """The GPU that is this device, or contains it as a MIG device."""
     for gpu in hardware["gpus"]:
         uuids = {instance.get("uuid") for instance in gpu.get("instances", [])}
         if not gpu.get("lost") and device and (device == gpu["uuid"] or device in uuids):
@@ -146,7 +142,6 @@ def _gpu_of(hardware: dict[str, Any], device: str) -> dict[str, Any] | None:
 
 
 def _started_at(pid: int) -> int:
-    """Field 22 of /proc/<pid>/stat; 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

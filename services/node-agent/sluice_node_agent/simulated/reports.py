@@ -1,7 +1,6 @@
 """
-Reads simulated GPUs: reports, processes, errors.
-
-Pure functions of the hardware file's content.
+Reads simulated GPUs: reports, processes, errors; and what they refuse to create, by the driver's rules for every MIG
+model (NVIDIA MIG user guide), independent of the allocator's placement code.
 """
 
 from collections.abc import Collection, Iterable
@@ -153,11 +152,7 @@ def is_used(gpu: Gpu, device: str) -> bool:
 
 
 def refuse_second_context(gpu: Gpu, process: Process) -> None:
-    """
-    Raise InUseError where compute mode EXCLUSIVE_PROCESS lets no further context onto the GPU.
-
-    The first context has it; what an MPS server serves runs in the server's.
-    """
+    """Raise InUseError where compute mode EXCLUSIVE_PROCESS lets no further context onto the GPU, but MPS's."""
     if not gpu.exclusive_process or process.device != gpu.uuid or process.kind == "file":
         return
     first = next((each for each in without_the_dead(gpu.processes) if each.kind != "file"), None)
@@ -188,7 +183,6 @@ def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _why_unhealthy(hardware: Hardware, gpu: Gpu) -> str:
-    """In the words of a real GPU's health."""
     facts = HealthFacts(mig_now=gpu.mig, mig_next=gpu.mig is not (hardware.faults.mig_pending == gpu.index))
     words = why_unhealthy(facts, _xids(hardware, gpu), gpu.uuid)
     return f"{words} (simulated)" if words else ""
@@ -226,11 +220,7 @@ def why_not(
 
 
 def remaining(model: GpuModel, instances: Iterable[Instance]) -> dict[str, int]:
-    """
-    How many more could be created now, per profile, if no other profile were.
-
-    All placements of a profile have one size, so taking the first that fits again and again gives the most.
-    """
+    """How many more could be created now, per profile, if no other were: the first that fits, again and again."""
     there = list(instances)
     counts: dict[str, int] = {}
     for profile in model.profiles:

@@ -1,8 +1,4 @@
-"""
-The ResourceClaims of a slice, and what each hands over.
-
-Pure functions of a record.
-"""
+"""The ResourceClaims of a slice: what each hands over, and the health of it. Pure functions of a record."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,11 +17,7 @@ from sluice_node_agent.core.state.tasks import SliceTask, numbered_devices
 
 
 def with_found_claims(record: SliceRecord, found: Discovered) -> SliceRecord:
-    """
-    A record that the journal does not know, with what may have been handed over before.
-
-    After a lost journal a device that exists, or a CDI file, may be in use.
-    """
+    """A record new to the journal, with what may be in use: devices that exist, and CDI files."""
     claims = tuple(claim.uid for claim in record.booking.resource_claims)
     files = tuple(claim for claim in claims if claim in found.cdi)
     for claim in files:
@@ -47,11 +39,7 @@ def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) 
 
 
 def prepared_devices(booking: Booking, claim: ResourceClaimRef) -> tuple[PreparedDevice, ...]:
-    """
-    What the kubelet learns of a prepared claim.
-
-    Requests have their base names, without the alternative that was granted (`<request>/<subrequest>`).
-    """
+    """What the kubelet learns of a prepared claim; requests without the alternative that was granted."""
     names = device_names(booking.allocation, booking.resource_claims)
     granted = {grant.container for grant in booking.devices}
     return tuple(

@@ -1,8 +1,4 @@
-"""
-Publish the status of every slice and the state of the node.
-
-Derived from records and published again when the bus lost it; records are never changed here.
-"""
+"""Publishes the status of every slice and the state of the node, again when the bus lost it; changes no record."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +8,6 @@ from sluice.contracts.messages import (
     Closed,
     GpuCounts,
     GpuReport,
-    Mode,
     NodeChanged,
     NodeSnapshot,
     PlacementReport,
@@ -41,22 +36,13 @@ class SnapshotVersions:
     """The snapshot of one node and its generation."""
 
     def __init__(self, node: NodeName, run: RunId, config: AgentConfig) -> None:
-        """Start with nothing to publish."""
         self._node = node
         self._run = run
         self.config = config
-        self._boot_id = ""
-        self._endpoint = ""
-        self._driver_version = ""
-        self._toolkit_version = ""
-        self._version = ""
-        self._modes: tuple[Mode, ...] = ("exclusive",)
-        self._time_quota = False
+        self._start = AgentStarted("", "", ())
         self._warnings: tuple[str, ...] = ()
         self.hands_over = False
-        """Whether the kubelet hands devices over by ResourceClaim."""
         self.why_not = ""
-        """Why not, although it should; empty when nothing is wrong."""
         self._generation = 0
         self._asked_upto = 0
         self._reserved_upto = 0
@@ -64,19 +50,15 @@ class SnapshotVersions:
 
     def start(self, event: AgentStarted, generation: int) -> None:
         """A new run: no generation up to `generation` may be used again."""
-        self._boot_id = event.boot_id
-        self._endpoint = event.endpoint
-        self._driver_version = event.driver_version
-        self._toolkit_version = event.toolkit_version
-        self._version = event.version
-        self._modes, self._time_quota = event.modes, event.time_quota
+        self._start = event
         if event.journal_problem:
             self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
         left_out = (f"a GPU cannot read its UUID, so it gets no new slices: {why}" for why in event.nameless.values())
         self._warnings = (*self._warnings, *left_out)
         if event.has_pods and event.why_unseen:
-            why = event.why_unseen
-            unseen = f"slices of pods cannot be destroyed, because their processes cannot be checked: {why}"
+            unseen = (
+                f"slices of pods cannot be destroyed, because their processes cannot be checked: {event.why_unseen}"
+            )
             self._warnings = (*self._warnings, unseen)
         self._generation = self._asked_upto = self._reserved_upto = generation
 
@@ -119,27 +101,27 @@ class SnapshotVersions:
         self._generation += 1
         self.snapshot = NodeSnapshot(
             node=self._node,
-            boot_id=self._boot_id,
+            boot_id=self._start.boot_id,
             agent_run=self._run,
             generation=self._generation,
-            driver_version=self._driver_version,
+            driver_version=self._start.driver_version,
             gpus=gpus,
             slices=slices,
-            modes=self._modes,
-            time_quota=self._time_quota,
-            toolkit_version=self._toolkit_version,
+            modes=self._start.modes,
+            time_quota=self._start.time_quota,
+            toolkit_version=self._start.toolkit_version,
             warnings=self._all_warnings(),
             kubelet_hands_over=self.hands_over,
             doubtful_tickets=doubtful_tickets,
         )
         return NodeChanged(
             node=self._node,
-            endpoint=self._endpoint,
-            boot_id=self._boot_id,
+            endpoint=self._start.endpoint,
+            boot_id=self._start.boot_id,
             agent_run=self._run,
             generation=self._generation,
             gpus=tuple(_counts(gpu) for gpu in gpus),
-            version=self._version,
+            version=self._start.version,
         )
 
     def _all_warnings(self) -> tuple[str, ...]:
@@ -163,7 +145,6 @@ class Publisher:
     def __init__(
         self, node: NodeName, outbox: Outbox, snapshots: SnapshotVersions, tombstones: Tombstones, state: NodeState
     ) -> None:
-        """Start with nothing published."""
         self._node = node
         self._config = snapshots.config
         self._outbox = outbox
@@ -175,13 +156,11 @@ class Publisher:
         self._unsaid: NodeChanged | None = None
         """The NodeChanged of the snapshot that was not published yet."""
         self._unsaid_since = 0.0
-        """When everything had been published last."""
         self._say_at = 0.0
         """When the next NodeChanged of an open node may be published."""
         self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
         """The last report of each slice, and the record that it was made from."""
         self._reports_last: tuple[SliceReport, ...] = ()
-        """The same in order."""
         self._hands_over_saved = False
         self._told_last: tuple[object, ...] | None = None
         """The inputs of the current snapshot; None where it is incomplete."""
@@ -276,11 +255,9 @@ class Publisher:
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """
-        Whether it is time to publish that the node has changed, if it has.
-
-        At once while the node is not open: the allocator must know all of it before it opens it (PROTOCOL §6). For an
-        open node (`may_wait`) decisions follow from the ledger and the slices' statuses: NodeChanged waits until
-        nothing is in flight (`quiet`) or its interval is over, so a burst of slices is one message.
+        Whether it is time to publish that the node has changed, if it has. At once while the node is not open: the
+        allocator must know all of it first (PROTOCOL §6). Of an open node (`may_wait`), when nothing is in flight
+        (`quiet`) or the interval is over: a burst of slices is one message.
         """
         if not self._untold and self._unsaid is None:
             self._unsaid_since = now
@@ -323,7 +300,6 @@ class Publisher:
                 yield gpu, PlacementReport(start=0, size=max(1, report.memory_slices))
 
     def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
-        """The places of slices that cannot be destroyed."""
         return [
             (grant.gpu, PlacementReport(start=grant.start, size=grant.size))
             for work in self._state.slices.values()

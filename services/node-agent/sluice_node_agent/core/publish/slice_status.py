@@ -134,9 +134,6 @@ def what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
     return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> SliceReady | SliceDegraded | None:
     booking = record.booking
     wrong = _fault_message(record, state)
@@ -208,7 +205,6 @@ def _why_out_of_order(home: SharedDeviceTask) -> str:
 
 
 def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
-    """Warnings for the user of a ready share."""
     found: list[str] = []
     for _, grant, device in numbered_devices(record):
         home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None

@@ -1,12 +1,9 @@
 """
-One tenant of a home: its size, what it has used, what it is owed, and which of its processes wait.
-
-Its **credit** is the part of its request that it has not had: it grows with time, up to one window's worth (or one
-token's), and shrinks while a token is held. A tenant with credit is *entitled*. Credit goes below zero only while an
-entitled tenant waits for the same SMs: so a kernel's overrun is paid back, and what no other tenant wanted is free. The
-limit has a debt of its own, for use beyond a token: it holds over any stretch of time.
-
-It only counts; `selection` decides.
+One tenant of a home: its size, what it has used, what it is owed, and which of its processes wait. Its **credit** is
+the part of its request that it has not had: it grows with time, up to one window's worth (or one token's), and shrinks
+while a token is held. A tenant with credit is *entitled*. Credit goes below zero only while an entitled tenant waits
+for the same SMs: a kernel's overrun is paid back, and what no other tenant wanted is free. The limit has a debt of its
+own, for use beyond a token: it holds over any stretch of time.
 """
 
 from collections import deque
@@ -26,7 +23,6 @@ class UsedTime:
     __slots__ = ("_intervals", "_used_us", "_window_us")
 
     def __init__(self, window_us: int) -> None:
-        """Start with nothing used."""
         self._window_us = window_us
         self._intervals: deque[list[int]] = deque()
         self._used_us = 0
@@ -56,9 +52,8 @@ class UsedTime:
 
     def room_us(self, now_us: int, allowed_us: int, most_us: int) -> int:
         """
-        The longest token that may begin now, at most `most_us`, so that no window holds more than `allowed_us`.
-
-        While a token is held, use of a window ago leaves the window, so that time is free again.
+        The longest token that may begin now, at most `most_us`, so that no window holds more than `allowed_us`: while a
+        token is held, use of a window ago is free again.
         """
         self._forget(now_us)
         left = allowed_us - self._used_us
@@ -130,10 +125,8 @@ class TokenUsage:
     waited_us: int = 0
     """Time in which it wanted a token and had none."""
     overrun_us: int = 0
-    """Time held beyond the end of a token."""
     tokens: int = 0
     late: int = 0
-    """Tokens that were returned later than the grace."""
     stalls: int = 0
     """Tokens that were not returned, so that others ran beside them."""
     hellos: int = 0
@@ -163,7 +156,6 @@ class Tenant:
     asks: dict[Connection, Ask] = field(default_factory=dict)
     """In turn order, one per process."""
     connections: dict[Connection, bool] = field(default_factory=dict)
-    """Whether each has sent HELLO."""
     waits_since_us: int = 0
     is_blamed: bool = False
     """It holds what an entitled tenant waits for."""
@@ -253,10 +245,8 @@ class Tenant:
 
     def pass_time(self, since_us: int, now_us: int, *, is_excused: bool) -> None:
         """
-        Count time used and waited since then.
-
-        `is_excused`: another tenant's token has stalled and may cause an overrun here. It is not charged, and the token
-        ends later.
+        Count time used and waited since then. `is_excused`: another tenant's stalled token may cause an overrun here,
+        which is not charged, and the token ends later.
         """
         passed = now_us - since_us
         if self.hold is None and not self.stalled:

@@ -1,12 +1,9 @@
 """
-Destroy orphans: instances of slices that were being created or destroyed when journal and ledger were lost.
-
-A ready slice has a ticket and is adopted by it (`ticket_proofs`); a slice in transition has none. A mark at its place,
-or a home around its daemon, shows that its instance is ours. Once all orders and tickets were read and no process uses
-it, it is destroyed as a home is. The instance of a fixed layout stays.
-
-While one ticket is doubted, or one process is on the instance, it stays and is shown as foreign. An instance without a
-mark is never touched: it is not ours.
+Destroy what no slice can claim: orphans, and tickets, CDI files and home directories without a record. An orphan is an
+instance of a slice in transition when journal and ledger were lost: a mark at its place, or a home around its daemon,
+shows that it is ours. Once all orders and tickets were read and no process uses it, it is destroyed as a home is. While
+a ticket is doubted it is shown as foreign; one without a mark, or of a fixed layout, is never touched. A refusal is
+retried with backoff, and nothing of this is in the journal: the next run finds what is left.
 """
 
 import dataclasses
@@ -49,7 +46,6 @@ class GarbageCollector:
     """All garbage of one node."""
 
     def __init__(self, config: AgentConfig, in_flight: InFlight) -> None:
-        """Start empty."""
         self._config = config
         self._in_flight = in_flight
         self._left: dict[str, Garbage] = {}
@@ -107,7 +103,6 @@ class OrphanedInstances:
     def __init__(
         self, config: AgentConfig, state: NodeState, in_flight: InFlight, shared_devices: SharedDeviceController
     ) -> None:
-        """Start empty."""
         self._config = config
         self._state = state
         self._in_flight = in_flight
@@ -151,8 +146,6 @@ class OrphanedInstances:
             case _:
                 raise AssertionError(f"{result} answers no look at who uses a device")
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _unmake(self, one: OrphanedInstance, found: Discovered) -> None:
         record = one.record if one.record.home else replace(one.record, home=self._shared_devices.new_name())
         found.claim(record)
@@ -162,9 +155,8 @@ class OrphanedInstances:
         self, found: Discovered, awaited: Collection[SharedDeviceKey]
     ) -> dict[SharedDeviceKey, SharedDeviceRecord]:
         """
-        Our unassigned instances, by place; nothing while a doubted ticket may still be in use.
-
-        The place of a waiting order (`awaited`) is excluded: it is adopted with that order.
+        Our unassigned instances by place, except of waiting orders (`awaited`); none while a doubted ticket may be in
+        use.
         """
         if found.doubtful:
             return {}
@@ -210,11 +202,7 @@ class OrphanedInstances:
             yield self._to_unmake(OwnershipMark(gpu, instance.start, instance.size), instance.profile, device, home)
 
     def _gpus_in_use(self) -> Iterator[GpuUuid]:
-        """
-        GPUs that are being prepared for a slice, or are assigned.
-
-        A revoked slice waits for everything on its GPU, orphans included.
-        """
+        """GPUs that are assigned or being prepared. A revoked slice waits for all on its GPU, orphans included."""
         for work in self._state.slices.values():
             if work.record.phase not in {"planned", "unmaking"}:
                 yield from (grant.gpu for grant in work.record.booking.devices)

@@ -1,8 +1,6 @@
 """
-The limits of shares on their device: those that containers get, and those of the MPS server.
-
-Pure arithmetic over grants and what the GPU reports. The server's limits are those of its largest tenant; smaller
-shares get lower ones through their containers' environment (NVIDIA MPS documentation,
+The limits of shares that containers and MPS servers get, and the tenants of a home's token scheduler. A server's limits
+are those of its largest tenant; smaller shares get lower ones through their containers' environment (NVIDIA MPS,
 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 """
 
@@ -53,10 +51,8 @@ def containers_of(
     record: SliceRecord, devices: Devices, homes: dict[int, SharedDeviceRecord], mps_root: str, *, time_quota: bool
 ) -> tuple[ContainerDevices, ...]:
     """
-    What each container gets, in the order of the booking. `homes` are those of its shared devices, by number.
-    `time_quota`: the time of fractional shares is enforced.
-
-    A CUDA process can talk to one MPS daemon only: a container with several shares gets the first one's.
+    What each container gets, in the order of the booking. `homes` are those of its shared devices, by number. A CUDA
+    process can talk to one MPS daemon only: a container with several shares gets the first one's.
     """
     told: dict[str, ContainerDevices] = {}
     for number, grant, device in numbered_devices(record):
@@ -75,9 +71,6 @@ def containers_of(
         visible = f"{before.visible_devices},{device.uuid}"
         told[name] = replace(before, visible_devices=visible, memory_mib=before.memory_mib + memory_mib, **more)
     return tuple(told.values())
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 
 def _mps_of(grant: DeviceGrant, home: SharedDeviceRecord | None, devices: Devices, mps_root: str) -> dict[str, Any]:
@@ -112,10 +105,8 @@ _WHOLE_PERMILLE = 1000
 
 def tenants_of(state: NodeState, key: SharedDeviceKey) -> tuple[QuotaTenant, ...]:
     """
-    The tenants of a home, by name; none where no time is enforced.
-
-    One per container, since its processes share one socket. A container with several shares of the home gets their time
-    together, and the width and memory in its environment: the first one's.
+    The tenants of a home by name, one per container, until they are gone; none where no time is enforced. Several
+    shares of a container count together, with the width and memory of the first one, which its environment has.
     """
     if not state.time_quota:
         return ()
@@ -130,11 +121,7 @@ def tenants_of(state: NodeState, key: SharedDeviceKey) -> tuple[QuotaTenant, ...
 
 
 def unheld_clients(owner: str, state: NodeState, key: SharedDeviceKey) -> tuple[int, ...]:
-    """
-    Processes on a home's device that sent no HELLO to the token scheduler in two polls in a row.
-
-    Those of the pod, and those of unknown pods.
-    """
+    """Processes of the pod, or of unknown pods, that sent no HELLO to the token scheduler in two polls in a row."""
     home = state.homes.get(key)
     if home is None or home.seen is None:
         return ()

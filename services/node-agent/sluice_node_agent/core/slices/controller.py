@@ -1,8 +1,4 @@
-"""
-Runs the slices of a node: the next step of each, and what its result means.
-
-The agent applies orders to a slice's record (through `save`); this carries them out.
-"""
+"""Runs the slices of a node: the next step of each, and what its result means."""
 
 from collections.abc import Collection
 
@@ -33,7 +29,6 @@ class SliceController:
     """The slices of one node that are not gone, step by step."""
 
     def __init__(self, run: RunId, config: AgentConfig, state: NodeState, in_flight: InFlight, warm: WarmPool) -> None:
-        """Start empty."""
         self._run = run
         self._config = config
         self.state = state
@@ -196,6 +191,5 @@ class SliceController:
 
 
 def _created(record: SliceRecord, step: CreateGpuInstance) -> tuple[int, DeviceGrant]:
-    """The device of a slice that an instance is created for."""
     place = (step.gpu, step.start, step.size)
     return next((n, grant) for n, grant, _ in numbered_devices(record) if (grant.gpu, grant.start, grant.size) == place)

@@ -1,8 +1,4 @@
-"""
-Instructions in flight: each with its token and its task, one at a time per GPU and per home.
-
-It numbers and queues them, and detects hung drivers; the controllers decide what to send.
-"""
+"""Instructions in flight: each with its token and its task, one at a time per GPU and per home; and hung drivers."""
 
 from collections import deque
 from collections.abc import Collection
@@ -27,7 +23,6 @@ class InFlight:
     """Instructions that are in flight or wait for their GPU or home."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._queues = DeviceQueues()
         self._sent: dict[int, tuple[OwnInstruction, Task | None]] = {}
         self._token = 0
@@ -99,13 +94,11 @@ class InFlight:
 
 class HungDrivers:
     """
-    GPUs whose driver does not return from a call: their state is unknown, so they count as lost.
-
-    A hung driver reports no error, and all other work on its GPU waits behind the call.
+    GPUs whose driver does not return from a call, and so reports no error: all work waits behind it, so they count as
+    lost.
     """
 
     def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
-        """Start with nothing in flight."""
         self._in_flight = in_flight
         self._patience_s = config.driver_patience_s
         self._since: dict[GpuUuid, tuple[int, float]] = {}
@@ -127,7 +120,6 @@ class DeviceQueues:
     """In-flight and waiting instructions, in order of arrival: a queue per GPU and per MPS daemon's home."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._out: dict[str, QueuedInstruction] = {}
         self._waiting: dict[str, deque[QueuedInstruction]] = {}
 

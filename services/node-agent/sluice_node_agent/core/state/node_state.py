@@ -1,37 +1,11 @@
-"""
-The state of one node: its devices, the slices and homes of shares on them, and the boot.
-
-Plain state with the queries that slices and homes share.
-"""
+"""The state of one node: its devices, the slices and homes of shares on them, and the boot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import DeviceGrant
-from sluice_node_agent.core.events import (
-    ComputeInstanceCreated,
-    ComputeInstanceDestroyed,
-    DeviceErrorKind,
-    DeviceRefused,
-    GpuInstanceCreated,
-    GpuInstanceDestroyed,
-    GpuRead,
-    Holder,
-    HoldersListed,
-    OwnershipMark,
-    Result,
-)
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    GpuInstruction,
-    ListHolders,
-    OwnInstruction,
-    ReadGpu,
-)
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.slices.fixed_layouts import strangers_of
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
@@ -54,7 +28,6 @@ class NodeState:
     has_pods: bool = False
     """Whether a kubelet may run pods here: then their processes are listed too, not only those on devices."""
     time_quota: bool = False
-    """Whether the time of fractional shares is enforced."""
     devices: Devices = field(default_factory=Devices)
     slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
     homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
@@ -123,37 +96,39 @@ class NodeState:
         )
 
 
-def apply_result(state: NodeState, sent: OwnInstruction, result: Result, job: Task | None) -> None:
+def apply_result(state: NodeState, sent: instructions.OwnInstruction, result: events.Result, job: Task | None) -> None:
     """Update the node's devices from the result."""
     devices = state.devices
     match sent, result:
-        case CreateGpuInstance(), GpuInstanceCreated(gi_id=gi_id):
+        case instructions.CreateGpuInstance(), events.GpuInstanceCreated(gi_id=gi_id):
             devices.add(_place_of(sent, job), gi_id)
-        case CreateComputeInstance(gpu=gpu, gi_id=gi_id), ComputeInstanceCreated(uuid=uuid):
+        case instructions.CreateComputeInstance(gpu=gpu, gi_id=gi_id), events.ComputeInstanceCreated(uuid=uuid):
             devices.name(gpu, gi_id, uuid)
-        case DestroyComputeInstance(gpu=gpu, gi_id=gi_id), ComputeInstanceDestroyed():
+        case instructions.DestroyComputeInstance(gpu=gpu, gi_id=gi_id), events.ComputeInstanceDestroyed():
             devices.name(gpu, gi_id, "")
-        case DestroyGpuInstance(gpu=gpu, gi_id=gi_id, start=start, size=size), GpuInstanceDestroyed():
+        case instructions.DestroyGpuInstance(
+            gpu=gpu, gi_id=gi_id, start=start, size=size
+        ), events.GpuInstanceDestroyed():
             devices.remove(gpu, gi_id)
-            devices.unmade(OwnershipMark(gpu, start, size))
-        case ListHolders(gpu=gpu, uuid=uuid), HoldersListed(holders=holders) if devices.is_fixed(gpu):
+            devices.unmade(events.OwnershipMark(gpu, start, size))
+        case instructions.ListHolders(gpu=gpu, uuid=uuid), events.HoldersListed(holders=holders) if devices.is_fixed(
+            gpu
+        ):
             _note_users(state, uuid, holders, job)
-        case _, GpuRead(report=report):
+        case _, events.GpuRead(report=report):
             devices.read(report)
-        case ReadGpu(gpu=gpu), DeviceRefused(message=message):
+        case instructions.ReadGpu(gpu=gpu), events.DeviceRefused(message=message):
             devices.lose(gpu, message)
-        case _, DeviceRefused(kind=DeviceErrorKind.GPU_LOST, message=message) if isinstance(sent, GpuInstruction):
+        case _, events.DeviceRefused(kind=events.DeviceErrorKind.GPU_LOST, message=message) if isinstance(
+            sent, instructions.GpuInstruction
+        ):
             devices.lose(sent.gpu, message)
         case _:
             pass
 
 
-def _note_users(state: NodeState, uuid: str, holders: tuple[Holder, ...], job: Task | None) -> None:
-    """
-    Note the processes on a device of a fixed layout, listed while it was unassigned or about to be assigned.
-
-    An assigned device is skipped: its tenant and its home's MPS server are not foreign.
-    """
+def _note_users(state: NodeState, uuid: str, holders: tuple[events.Holder, ...], job: Task | None) -> None:
+    """Note the processes on an unassigned device of a fixed layout: else they are the tenant's and its server's."""
     if job is None:
         state.devices.note_users(uuid, strangers_of(holders))
     elif isinstance(job, SliceTask) and job.record.phase == "making":
@@ -162,7 +137,7 @@ def _note_users(state: NodeState, uuid: str, holders: tuple[Holder, ...], job: T
         state.devices.note_users(uuid, strangers_of(holders))
 
 
-def _place_of(sent: CreateGpuInstance, job: Task | None) -> DevicePlacement:
+def _place_of(sent: instructions.CreateGpuInstance, job: Task | None) -> DevicePlacement:
     """The home, or the slice's device, that an instance was created for."""
     if isinstance(job, SharedDeviceTask):
         return job.record

@@ -1,8 +1,6 @@
 """
 The directories of one home of shares: only its trust domain can reach the daemon, and they are removed as a whole.
-
-`<root>/<home>/home.json` names the home's trust domain and is on disk before a daemon starts, so that no daemon is ever
-without an owner. `pipe` holds the daemon's sockets, `log` its logs.
+`home.json` names that domain before a daemon starts. `pipe` holds the daemon's sockets, `log` its logs.
 """
 
 import errno
@@ -41,9 +39,8 @@ class MpsError(Exception):
 @contextmanager
 def as_mps_error() -> Iterator[None]:
     """
-    Raise failures of the machine, such as no free descriptor while reading a process, as an MpsError.
-
-    A daemon that could not be read is not gone: an error is retried, while a gone daemon is dropped.
+    Raise failures of the machine, such as no free descriptor, as an MpsError: a daemon that could not be read is not
+    gone.
     """
     try:
         yield
@@ -77,10 +74,7 @@ class HomeDirectory:
         self._owner_file = self.path / "home.json"
 
     def read(self) -> HomeOwner | None:
-        """
-        Its owner; None when there is no such home. Raises MpsError when the directory is not a home, and OSError when
-        no descriptor or memory is left to read it: then nothing is known about it.
-        """
+        """Its owner, or None. Raises MpsError for what is no home, OSError when no descriptor or memory is left."""
         try:
             with self._owner_file.open("rb") as file:
                 return msgspec.json.decode(file.read(_HOME_JSON_MAX_BYTES), type=HomeOwner)
@@ -93,11 +87,7 @@ class HomeDirectory:
             raise MpsError(f"home {self.home}: {self._owner_file} cannot be read: {why}") from error
 
     def prepare(self, owner: HomeOwner) -> None:
-        """
-        Create the directories, empty and with their modes, and save their owner.
-
-        A dead daemon's files in the pipe directory are removed. No process may be running in it.
-        """
+        """Create the directories, empty and with their modes, and save their owner. No process may be running in it."""
         self.check_length()
         try:
             self._prepare_root()
@@ -192,10 +182,8 @@ class HomeDirectory:
 
 def _admit(directory: Path, uid: int) -> None:
     """
-    Let one more user pass a directory, by a POSIX access list: it stays ours, so that user can change nothing in it.
-
-    The daemon's sockets are open to all (mode 0666, seen with 535 and 550), so the directory is the gate. The
-    attribute's layout is that of linux/posix_acl_xattr.h: version 2, then tag, permissions, id per entry.
+    Let one more user pass a directory, by a POSIX access list: it stays ours. The daemon's sockets are open to all, so
+    the directory is the gate. Layout: linux/posix_acl_xattr.h, version 2, then tag, permissions, id per entry.
     """
     if uid == os.geteuid():
         return
@@ -224,7 +212,6 @@ class TerminatedClients:
     """Disconnected clients of one home, by process id and start time. Every method raises MpsError."""
 
     def __init__(self, home: Path, processes: Processes) -> None:
-        """Read it from the home's directory; a missing file is empty."""
         self._path = home / _FILE
         self._processes = processes
         try:

@@ -1,9 +1,6 @@
 """
-The GPUs of a real node, through NVML: a `GpuBackend`.
-
-NVML is initialized once. Handles are kept by UUID and fetched again when stale, after a reset or a change of MIG mode.
-A lost GPU never hides the others. Facts about a GPU come from its readings; nothing here decides, retries or waits.
-Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them.
+The GPUs of a real node, through NVML: a `GpuBackend`. A lost GPU never hides the others; nothing here decides, retries
+or waits. Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them.
 """
 
 from collections.abc import Collection
@@ -50,11 +47,8 @@ class NvmlBackend:
         fixed: FixedLayoutSelector = FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
         """
-        Initialize NVML. With `uuids` only these GPUs count; the layout of `fixed` ones is never changed.
-
-        Raises BackendError.
-
-        A GPU that is lost already, and cannot read its UUID, is left out, logged, and `nameless`.
+        With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU that
+        cannot read its UUID is left out, logged, and `nameless`.
         """
         self._processes = processes
         self._log = logs.get("nvml")
@@ -212,10 +206,8 @@ class NvmlBackend:
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now.
-
-        A critical Xid makes its GPU unhealthy until a reset or the end of this process; an application's Xid is only
-        logged.
+        Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now. A critical
+        Xid makes its GPU unhealthy until a reset or the end of this process.
         """
         handles = self._inventory.handles.all()
         found: dict[GpuUuid, None] = {}
@@ -238,8 +230,6 @@ class NvmlBackend:
         self._uses.close()
         with told("letting go of the driver"):
             pynvml.nvmlShutdown()
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
         if self._inventory.is_fixed(gpu):

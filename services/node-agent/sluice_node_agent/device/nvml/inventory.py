@@ -1,10 +1,7 @@
 """
-The node's GPUs: the last reading of each, and for a lost GPU, what was known before.
-
-A GPU that cannot be read never hides the others. It is reported lost while this process lives, from the start on if it
-can read its UUID (else it is `nameless`), until a reading succeeds. If the driver had reported it gone, it was reset,
-and its errors are over; if it was only slow (a timeout, an error without a reason), it still has them. Nothing here
-changes a GPU.
+The node's GPUs: the last reading of each, and for a lost GPU, what was known before. A GPU that cannot be read never
+hides the others: it is reported lost (or `nameless`) until a reading succeeds. If the driver had reported it gone, it
+was reset, and its errors are over; if it was only slow, it still has them.
 """
 
 import threading
@@ -34,8 +31,6 @@ NAMES_EVERY_S = 30.0
 
 
 class _Silence(NamedTuple):
-    """Why a GPU cannot be read, and whether the driver reports it gone: then only a reset brings it back."""
-
     why: str
     gone: bool
 
@@ -96,9 +91,8 @@ class GpuInventory:
 
     def named_by_now(self) -> tuple[GpuUuid, ...]:
         """
-        The `nameless` GPUs that can read their UUID by now, each once. The driver is asked at an interval.
-
-        No other call is made about a nameless GPU, so this one never overlaps another.
+        The `nameless` GPUs that can read their UUID by now, each once. Asked at an interval; no other call is about
+        them.
         """
         now = time.monotonic()
         if not self._nameless or now < self._ask_names_at:
@@ -144,8 +138,6 @@ class GpuInventory:
         """Whether a GPU that was read has a fixed layout."""
         known = self._known().get(gpu)
         return known is not None and known.fixed_layout
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport:
         """One GPU's reading, or as lost. Raises NoPermissionError for one that could never be read."""
@@ -234,7 +226,6 @@ class GpuInventory:
         self._events.forget(gpu)
 
     def _known(self) -> dict[GpuUuid, GpuReport]:
-        """The last report of each GPU that was ever read."""
         with self._lock:
             return dict(self._reports)
 

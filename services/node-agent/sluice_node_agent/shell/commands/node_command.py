@@ -1,8 +1,6 @@
 """
-`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself.
-
-Exit codes: 0 success, 1 something must be fixed or failed, 2 a wrong command. Every failure is one sentence; nothing
-here creates or destroys a slice.
+`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself. Exit
+codes: 0 success, 1 something must be fixed or failed, 2 a wrong command.
 """
 
 import argparse
@@ -142,11 +140,7 @@ def _clean(wanted: argparse.Namespace) -> int:
     return FAILED if kept else OK
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
-    """As the service reads them. Raises SettingsError."""
     environ = dict(os.environ)
     if wanted.data is not None:
         environ["SLUICE_DATA_DIR"] = str(wanted.data)
@@ -154,7 +148,6 @@ def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
 
 
 def _looked_at(settings: NodeAgentSettings, node: NodeName) -> Shown:
-    """The node from its running agent, else from journal and devices."""
     journal = look_into_journal(settings.data_dir, node)
     problems = [journal.problem] if journal.problem else []
     socket = paths.control_socket(settings.data_dir, node)

@@ -1,8 +1,7 @@
 """
-The lines of a journal, and the records that they add up to.
-
-Each line is a checksum (8 hex digits), a space and a record as JSON. The checksum continues that of the line before: a
-line that is missing, doubled or moved is as wrong as a flipped bit.
+The lines of a journal, and the records that they add up to: a checksum (8 hex digits), a space and a record as JSON.
+The checksum continues that of the line before: a missing, doubled or moved line is as wrong as a flipped bit. A
+watermark beside it notes how much was synced.
 """
 
 import os
@@ -42,7 +41,6 @@ class Lines:
 
     kept: dict[str, bytes] = field(default_factory=dict)
     chain: int = 0
-    """The checksum of the last line written or read."""
 
     def records(self) -> tuple[Record, ...]:
         """The current records, unpacked."""
@@ -67,11 +65,7 @@ class Lines:
 
 
 def read_lines(data: bytes, *, told: int = 0) -> Lines:
-    """
-    Read a journal. `told`: bytes of it that were published at least.
-
-    After its last complete line is a torn write, unless it was published. Raises DamagedError.
-    """
+    """Read a journal with at least `told` published bytes; a torn write may follow. Raises DamagedError."""
     parts = data.split(b"\n")
     torn = parts.pop()
     if len(data) - len(torn) < told:
@@ -116,7 +110,6 @@ class JournalWatermark:
     """The watermark of one journal. Calls raise OSError."""
 
     def __init__(self, path: Path) -> None:
-        """Open the note, and create it if needed."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def bytes_of(self, inode: int) -> int:

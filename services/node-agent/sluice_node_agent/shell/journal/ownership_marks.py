@@ -1,9 +1,7 @@
 """
 Ownership marks: which instances on a node's GPUs are ours, for an agent that lost its journal together with the ledger.
-
-A mark is a place. It exists from before an instance is created until it is gone, and does not name its slice. Nothing
-is synced: an instance does not survive what a mark would not survive. A mark without an instance of ours would claim a
-later foreign one, so none is added where an instance exists.
+A mark is a place. It exists from before an instance is created until it is gone. Nothing is synced: an instance does
+not survive what a mark would not. None is added where an instance exists: it would claim a foreign one.
 """
 
 import errno
@@ -38,7 +36,6 @@ class OwnershipFile:
     """The marks of one node and boot, and their file, which no other process writes. Thread-safe."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
-        """Read the file, and keep what is of this boot. Raises OSError."""
         self._path = path
         self._boot_id = boot_id
         self._lock = Lock()
@@ -130,11 +127,7 @@ def _in_order(marks: Iterable[OwnershipMark]) -> list[OwnershipMark]:
 
 
 def _read(path: Path, boot_id: str) -> tuple[_Content, bool]:
-    """
-    Read a file's marks of this boot, and whether it was missing. An invalid line is no mark.
-
-    A file of another boot means that no instance exists, and every later one gets a mark.
-    """
+    """A file's marks of this boot, and whether it was missing. An invalid line is none; of another boot none exists."""
     content = _Content()
     try:
         first, *lines = path.read_bytes().split(b"\n")
@@ -179,16 +172,13 @@ class OwnershipMarks:
     """The marks of one node. Calls block briefly; those about one GPU never overlap (see `runner.executors`)."""
 
     def __init__(self, directory: Path, boot_id: str) -> None:
-        """Read the marks; those of another boot are dropped. Raises OSError."""
         directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
         self._file = OwnershipFile(directory / "places", boot_id)
 
     def found(self, gpus: Iterable[GpuReport], *, all_told: bool = True) -> tuple[OwnershipMark, ...]:
         """
-        The marks with an instance, or maybe one; others are removed. Raises OSError.
-
-        `gpus` are all of the node (`all_told`; else some could not read their UUID): if there was no file, and no
-        instance on any of them, every later one has a mark. A GPU that is not shown is unknown.
+        The marks with an instance, or maybe one; others are removed. Raises OSError. `gpus` are all of the node if
+        `all_told`: without a file and an instance on any of them, every later one has a mark.
         """
         gpus = tuple(gpus)
         is_empty = bool(gpus) and all_told and not any(gpu.lost or _has_instances(gpu) for gpu in gpus)
@@ -224,8 +214,6 @@ class OwnershipMarks:
         self._tidy_if_possible(mark, result)
         return result
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _compare(self, gpu: GpuReport) -> None:
         """No creation is in flight on this GPU: remove marks of places without an instance."""
         if gpu.lost:
@@ -258,10 +246,8 @@ class OwnershipMarks:
 
 def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
     """
-    Raises InsufficientResourcesError if such an instance exists, as the driver would.
-
-    The driver's error may be unclear, or the agent may die before it arrives: then an administrator's instance that no
-    reading has shown yet would have our mark or a doubt, and count as ours.
+    Raises InsufficientResourcesError if such an instance exists, as the driver would: a later unclear error, or the
+    agent's death, would give an administrator's instance our mark.
     """
     there = backend.instance_at(order.gpu, order.profile_id, order.start, order.size)
     if there is not None:
@@ -270,11 +256,8 @@ def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
 
 def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool, is_new: bool) -> bool:
     """
-    Whether nothing of ours exists there after a refused step.
-
-    After a refused creation nothing does, for any reason: a foreign instance that no reading has shown yet may have the
-    place, and with a mark it would pass for ours. If the reason leaves it open, it is doubted. An instance that had a
-    mark before (not `is_new`) is ours, and may be why the step was refused.
+    Whether nothing of ours exists there after a refused step. After a refused creation nothing does, and a mark would
+    claim a foreign instance; unless the reason leaves it open. One with a mark before (not `is_new`) is ours.
     """
     if not begins:
         return refusal in _NOT_OURS
@@ -286,7 +269,6 @@ def _has_instances(gpu: GpuReport) -> bool:
 
 
 def _of(order: GpuInstruction) -> OwnershipMark | None:
-    """The mark of a step that creates or destroys an instance."""
     match order:
         case CreateGpuInstance(gpu=gpu, start=start, size=size) | DestroyGpuInstance(gpu=gpu, start=start, size=size):
             return OwnershipMark(gpu, start, size)

@@ -1,8 +1,6 @@
 """
-A node at the start of a run: its opened GPUs, and the modes that it supports.
-
-Only `simulated_node` and `real_node` know which kind it is; each is imported where it is needed, so that an agent on a
-real node loads no simulator and a simulated one no driver.
+A node at the start of a run: its opened GPUs, its modes, and the programs that it runs. `simulated_node` and
+`real_node` are imported only where needed: a real node loads no simulator.
 """
 
 import re
@@ -39,23 +37,16 @@ class WatchTimes:
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """
-    A node whose GPUs were opened.
-
-    `no_shares` is empty, or says why shares are not supported here: earlier daemons are then still kept and ended
-    through `mps`, but none is started.
-    """
+    """A node whose GPUs were opened. `no_shares`: why no daemon is started here; `mps` ends earlier ones."""
 
     backend: GpuBackend
     watch: WatchTimes
     mps: "MpsDaemons"
     device_nodes: DeviceNodes
-    """Of its devices, for CDI files."""
     modes: tuple[Mode, ...] = EXCLUSIVE
     no_shares: str = ""
     toolkit_version: str = ""
     quota_library: Path | None = None
-    """The client library of the time quota; without one no time is enforced."""
     instant: bool = False
     """Calls about its GPUs wait for no hardware: a thread for each would cost more than the call."""
 
@@ -100,11 +91,7 @@ def find_program(name: str, setting: str) -> Path:
 
 
 def quota_library(wanted: str) -> Path | None:
-    """
-    The client library of the time quota: the one in the settings, or else the image's; None for no time quota.
-
-    Raises NodeBackendError when the one in the settings does not exist.
-    """
+    """The time quota's client library: the settings', or the image's; None for none. Raises NodeBackendError."""
     if wanted == QUOTA_OFF:
         return None
     if not wanted:

@@ -1,8 +1,6 @@
 """
-Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions.
-
-After a reboot of a simulated node a new run begins; any other failure ends the process, for its supervisor to restart
-it.
+Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions. After a reboot of a
+simulated node a new run begins; any other failure ends the process.
 """
 
 import asyncio
@@ -70,7 +68,6 @@ class ProcessContext:
 
     service: Service[NodeAgentSettings]
     endpoint: str
-    """The address that the inventory pulls from."""
     pulled: AgentServicer
     gpu_threads: Threads
     helpers: ThreadPools
@@ -84,7 +81,6 @@ class AgentRunner:
 
     site: NodeBackend
     name: str
-    """The prefix of its runs' names."""
     shared: ProcessContext
     lives: int = 0
 

@@ -1,8 +1,7 @@
 """
-What depends on a kubelet: where tickets and marks are kept, whether pods' volumes are served, and whether the folders
-that are shared with the node are still its own.
-
-Volumes are served before the rest of the agent starts, and until all of it has ended.
+What depends on a kubelet: where tickets and marks are kept, the volumes and processes of its pods, and whether the
+folders that are shared with the node are still its own. A request that is no pod of a kubelet has no pod's cgroup: its
+processes are those on its device.
 """
 
 import asyncio
@@ -41,9 +40,8 @@ class CutOffError(NewContainerError):
 @asynccontextmanager
 async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIterator[None]:
     """
-    Serve the volumes of this node's pods within the `async with`, if configured; not ready while it cannot.
-
-    Raises CsiError; CutOffError, in an ExceptionGroup, when a folder that is shared with the node was removed there.
+    Serve this node's volumes within the `async with`, if configured. Raises CsiError; CutOffError, in an
+    ExceptionGroup.
     """
     if settings.kubelet_root is None:
         yield
@@ -65,11 +63,7 @@ async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIt
 
 
 def is_cut_off(folder: Path) -> bool:
-    """
-    Whether the folder that is mounted here was removed on the node: nothing can be created in it any more.
-
-    Only a new mount helps, which a container gets when it is started again. May raise OSError.
-    """
+    """Whether the folder mounted here was removed on the node: only a new container gets a new one. Raises OSError."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     return there.stat().st_nlink == 0
 
@@ -138,10 +132,8 @@ class PodProcesses:
 
     def __init__(self, processes: Processes, threads: Threads, *, has_kubelet: bool) -> None:
         """
-        Scan `processes` in one of `threads`.
-
-        `has_kubelet`: a kubelet's pods get slices here, so an empty result is only valid if all processes are visible.
-        Without a kubelet no pod can start here.
+        Scan `processes` in one of `threads`. `has_kubelet`: its pods get slices here, so an empty result is only valid
+        if all processes are visible.
         """
         self._processes = processes
         self._tenants = PodExitWait(processes, threads)
@@ -169,10 +161,7 @@ class PodProcesses:
         return f"{why}; set hostPID: true in the agent's pod" if why else ""
 
     async def left_of(self, uid: str, claims: tuple[str, ...] = ()) -> tuple[PodProcess, ...]:
-        """
-        A pod's remaining processes, and those of containers with one of these ResourceClaims, without zombies. Raises
-        OSError where they are not visible.
-        """
+        """A pod's processes, and those of containers with one of these claims. Raises OSError where they are unseen."""
         if not is_pod_uid(uid):
             return ()
         found = await self._tenants.left_of(uid, within_s=0.0)

@@ -1,17 +1,11 @@
 """
-Tickets: directories with unique names that exist only while their slice is ready.
-
-A container that mounts its ticket cannot start before the slice is ready, nor after the slice was created again: the
-old directory is gone. `slice.json` inside is for people, and for an agent that has lost its journal.
-
-With a kubelet, a pod's tickets are in the directory that its volume shows (`csi.pod_directories`), and a container with
-a share has a directory of its own beside the ticket, which is its daemon's home (`sluice.contracts.ticket_paths`).
-Otherwise all are in one directory, and a container with a share finds links below its own name:
-`<ticket>/<container>/pipe` and `.../log`. A slice that is handed over by ResourceClaim keeps its ticket there as well,
-but for its document alone: no container mounts it.
-
-Removal deletes the ticket's own files only: it follows no link, and enters no mount. Behind both may be the sockets of
-a daemon that other pods use.
+Tickets: directories with unique names that exist only while their slice is ready: no container that mounts one starts
+before, or after the slice was created again. `slice.json` inside is for people, and, with a checksum, for an agent that
+has lost its journal. With a kubelet, a pod's tickets are in the directory that its volume shows
+(`csi.pod_directories`), and a container with a share has its daemon's home beside the ticket
+(`sluice.contracts.ticket_paths`). All others are in one directory, with links `<ticket>/<container>/pipe` and
+`.../log`; a slice with ResourceClaims has only its document there. Removal follows no link, and enters no mount: behind
+both may be the sockets of a daemon that other pods use.
 """
 
 import errno
@@ -105,9 +99,8 @@ class Tickets:
         self, directory: Path, sources: PodDirectories | None = None, *, mounts: Path = Path("/proc/self/mountinfo")
     ) -> None:
         """
-        Keep the tickets of pods in `sources`, if given, and all others in `directory`.
-
-        `mounts` is this machine's mountinfo (proc(5)).
+        Tickets of pods are in `sources`, if given, others in `directory`. `mounts` is this machine's mountinfo
+        (proc(5)).
         """
         self._directory = directory
         self._sources = sources
@@ -172,14 +165,10 @@ class Tickets:
                     self._remove_from(folder, ticket)
                     self._sources.release(folder.name)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _folders(self) -> list[Path]:
-        """The directories of tickets."""
         return [self._directory, *(self._sources.all() if self._sources is not None else ())]
 
     def _show(self, draft: Path, ticket: str, sharing: Iterable[ContainerDevices]) -> None:
-        """Create the views beside the ticket, in the pod's volume."""
         assert self._sources is not None
         for container in sharing:
             _check_name(container)
@@ -284,7 +273,6 @@ def _read(ticket: Path, *, owner: str) -> FoundTicket:
 
 
 def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:
-    """Create the links in the ticket."""
     for container in sharing:
         _check_name(container)
         place = draft / container.container
