@@ -69,11 +69,11 @@ from sluice_node_agent.core.events import (
     UnprepareAsked,
 )
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     AnswerCall,
     CdiDevice,
     CompareCdi,
     CompareTickets,
+    GpuInstruction,
     ListTenants,
     MakeTicket,
     RemoveCdi,
@@ -473,7 +473,7 @@ class Node:
         if type(instruction) in self.refused:
             self.refused.remove(type(instruction))
             return DeviceRefused(instruction.token, DeviceErrorKind.UNKNOWN, "refused by the test")
-        if isinstance(instruction, GPU_INSTRUCTIONS):
+        if isinstance(instruction, GpuInstruction):
             try:
                 return self.marks.carry_out(self.backend, instruction)
             except DeviceError as error:

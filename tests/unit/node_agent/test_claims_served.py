@@ -14,8 +14,7 @@ from sluice_node_agent.core.events import HandOverChanged, PrepareAsked
 from sluice_node_agent.core.instructions import AnswerCall
 from sluice_node_agent.device.cdi_edits import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.cdi_files import CdiFiles
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner import claims_served as served_module
 from sluice_node_agent.shell.runner.claims_served import claims_served

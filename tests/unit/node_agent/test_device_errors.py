@@ -12,11 +12,11 @@ from sluice.contracts.messages import (
 )
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
+    GpuInstruction,
     MakeTicket,
     SaveJournal,
     VerifyInstance,
@@ -117,7 +117,7 @@ def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
         node.order(node.grant(node.booking(f"a{number}", device)))
         node.work()
         assert isinstance(node.word(f"a{number}"), SliceFailed)
-        assert not [i for i in node.own_done if isinstance(i, GPU_INSTRUCTIONS)]
+        assert not [i for i in node.own_done if isinstance(i, GpuInstruction)]
 
 
 def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):

@@ -12,7 +12,7 @@ import pytest
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice_node_agent.simulated import hardware_lines
 from sluice_node_agent.simulated.hardware_file import HardwareFile
-from sluice_node_agent.simulated.mps_processes import ProcessEntries
+from sluice_node_agent.simulated.hardware_lines import ProcessEntries
 
 WRITTEN_WITHIN_S = 30.0
 WRITER = """

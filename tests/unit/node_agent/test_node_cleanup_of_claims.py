@@ -8,7 +8,7 @@ import pytest
 from factories.gpus.mps import short_directory
 
 from sluice_node_agent.csi.node_cleanup import clean_node
-from sluice_node_agent.kubelet.places import claims_socket
+from sluice_node_agent.kubelet.sockets import claims_socket
 
 
 @pytest.fixture

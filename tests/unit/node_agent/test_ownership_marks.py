@@ -12,9 +12,8 @@ from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, GpuInstanceCreated, GpuRead, OwnershipMark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError, InsufficientResourcesError
-from sluice_node_agent.shell.journal import ownership_file
-from sluice_node_agent.shell.journal.ownership_file import LINES_MAX
-from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarkError, OwnershipMarks
+from sluice_node_agent.shell.journal import ownership_marks as ownership_file
+from sluice_node_agent.shell.journal.ownership_marks import LINES_MAX, OwnershipMarkError, OwnershipMarks
 
 GPU = GpuUuid("GPU-1")
 PLACE = OwnershipMark(GPU, 4, 2)

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_node_agent.core.quota.used_time import UsedTime, limit_window_us
+from sluice_node_agent.core.quota.tenants import UsedTime, limit_window_us
 
 WINDOW = 50
 STRETCHES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=12)

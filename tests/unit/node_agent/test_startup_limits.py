@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from sluice_node_agent.shell import app, file_limit
-from sluice_node_agent.shell.file_limit import FILES_MAX, raise_file_limit
+from sluice_node_agent.shell import app
+from sluice_node_agent.shell import app as file_limit
+from sluice_node_agent.shell.app import FILES_MAX, raise_file_limit
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 from sluice_node_agent.shell.runner.agent_runner import read_node
 

@@ -18,8 +18,8 @@ from sluice_node_agent.core.journal_records import (
     TicketRecord,
     UnclaimedInstance,
 )
-from sluice_node_agent.shell.tickets import document
-from sluice_node_agent.shell.tickets.document import pack, unpack
+from sluice_node_agent.shell.tickets import tickets as document
+from sluice_node_agent.shell.tickets.tickets import pack, unpack
 
 SMALL = (0, "2g.10gb", 4, 2)
 OTHER = (1, "2g.10gb", 0, 2)
