@@ -20,13 +20,7 @@ from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import Table
 from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes
 from sluice_allocator.core.placement.spec.hami_profiles import Geometry
-from sluice_allocator.placement_file import (
-    HamiRules,
-    PlacementFileError,
-    check_profile,
-    models_and_profiles,
-    read_text,
-)
+from sluice_allocator.placement_file import HamiRules, PlacementFileError, check_profile, models_and_profiles, read_text
 
 DEVICE_CONFIG = "device-config.yaml"
 NODE_CONFIG = "config.json"
@@ -35,10 +29,7 @@ NODE_CONFIG = "config.json"
 _DEVICE_KEYS = ("knownMigGeometries", "migProfileAllowlist")
 _NODE_KEYS = ("name", "operatingmode")
 _SLOT_NUMBERS = ("core", "memory", "count")
-_OPERATING_MODES: dict[str, tuple[Mode, ...]] = {
-    "mig": ("exclusive",),
-    "hami-core": ("exclusive", "mps", "fractional"),
-}
+_OPERATING_MODES: dict[str, tuple[Mode, ...]] = {"mig": ("exclusive",), "hami-core": ("exclusive", "mps", "fractional")}
 """A `mig` node serves instances and no shares; a `hami-core` node serves whole GPUs and shares."""
 
 

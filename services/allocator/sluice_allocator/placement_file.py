@@ -170,10 +170,7 @@ def _weights(table: Table, base: Weights) -> Weights:
         gpu_sms=table.whole("gpu_sms", base.gpu_sms, 0, WEIGHT_MAX),
         cpu=table.whole("cpu", base.cpu, 0, WEIGHT_MAX),
         memory=table.whole("memory", base.memory, 0, WEIGHT_MAX),
-        resources={
-            **base.resources,
-            **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values},
-        },
+        resources={**base.resources, **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values}},
     )
     if not any((weights.gpu_memory, weights.gpu_sms, weights.cpu, weights.memory, *weights.resources.values())):
         raise table.error(table.origin, table.path, dict(table.values), "at least one weight must be above 0")

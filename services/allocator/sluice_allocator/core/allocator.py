@@ -8,12 +8,7 @@ wrong decisions.
 
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import RunId, SourceName
-from sluice.contracts.messages import (
-    Bound,
-    Grant,
-    NodeClosed,
-    NodeOpened,
-)
+from sluice.contracts.messages import Bound, Grant, NodeClosed, NodeOpened
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
 from sluice_allocator.core.changes import caught_up, value_changed
 from sluice_allocator.core.config import SchedulerConfig
@@ -31,10 +26,7 @@ from sluice_allocator.core.events import (
 )
 from sluice_allocator.core.node.reconcile import head_landed
 from sluice_allocator.core.quotas.overcommit import note_read
-from sluice_allocator.core.recheck import (
-    consumer_made,
-    source_synced,
-)
+from sluice_allocator.core.recheck import consumer_made, source_synced
 from sluice_allocator.core.request.pending_status import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition

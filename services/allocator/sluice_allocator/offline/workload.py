@@ -32,17 +32,7 @@ TIME_MAX_S = 1e9
 
 _MILLI = Fraction(1000)
 _PER_MIB = Fraction(1, 1024**2)
-_ARRIVE_KEYS = (
-    "id",
-    "namespace",
-    "annotations",
-    "resources",
-    "priority",
-    "cpu",
-    "memory",
-    "node_selector",
-    "uid",
-)
+_ARRIVE_KEYS = ("id", "namespace", "annotations", "resources", "priority", "cpu", "memory", "node_selector", "uid")
 
 
 class WorkloadError(ValueError):

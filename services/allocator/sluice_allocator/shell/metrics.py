@@ -22,12 +22,7 @@ REQUESTS = Metric(
     ("state",),
 )
 WAITING = Metric("sluice_requests_waiting", "gauge", "Waiting requests by their first reason.", ("reason",))
-QUEUE = Metric(
-    "sluice_queue_requests",
-    "gauge",
-    "Requests in the queue by mode and profile.",
-    ("mode", "profile"),
-)
+QUEUE = Metric("sluice_queue_requests", "gauge", "Requests in the queue by mode and profile.", ("mode", "profile"))
 QUEUE_OUTSIDE = Metric(
     "sluice_queue_outside", "gauge", "Requests outside the full queue (SLUICE_ALLOCATOR_WAITING_MAX).", ()
 )

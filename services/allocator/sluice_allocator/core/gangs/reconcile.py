@@ -23,13 +23,7 @@ from typing import TypeVar
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Pending,
-    Refused,
-    Released,
-)
+from sluice.contracts.messages import AllocationRequested, Bound, Pending, Refused, Released
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.gangs.gang import (
     Gang,

@@ -269,11 +269,7 @@ def _adopting_entry(ctx: SchedulerContext, report: SliceReport) -> Grant | Revok
     if report.revoked:
         booking = replace(report.booking, devices=report.counts) if report.counts else report.booking
         return Revoke(
-            revision=report.revision,
-            incarnation=incarnation,
-            booking=booking,
-            cause=BEING_UNMADE,
-            after=report.after,
+            revision=report.revision, incarnation=incarnation, booking=booking, cause=BEING_UNMADE, after=report.after
         )
     return Grant(
         revision=report.revision,

@@ -10,14 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Amounts,
-    Claim,
-    DeviceGrant,
-    Grant,
-    QuotaSet,
-)
+from sluice.contracts.messages import AllocationRequested, Amounts, Claim, DeviceGrant, Grant, QuotaSet
 from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason

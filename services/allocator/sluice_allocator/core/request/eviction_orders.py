@@ -9,14 +9,7 @@ later than the order. A bound pod is evicted only from the place it is bound to.
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    EvictionOrdered,
-    EvictionOver,
-    Grant,
-    LedgerEntry,
-)
+from sluice.contracts.messages import AllocationRequested, Bound, EvictionOrdered, EvictionOver, Grant, LedgerEntry
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke

@@ -8,10 +8,7 @@ it gets no other (ADR 0034).
 """
 
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Held,
-)
+from sluice.contracts.messages import AllocationRequested, Held
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node.removal import close_unbooked

@@ -298,11 +298,7 @@ def _short_of(
 
 
 def _most(
-    ctx: ResizeContext,
-    booking: Booking,
-    now: tuple[DeviceGrant, ...],
-    becomes: tuple[DeviceGrant, ...],
-    container: str,
+    ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
     """
     Per field that grows, the most that it could be now, with the others as booked.

@@ -17,10 +17,5 @@ def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, messag
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
     if not ctx.backoff.admit_pending(request, ctx.now, reason=reason.reason, is_news=is_loss and is_new):
         return
-    pending = Pending(
-        request=request,
-        request_revision=asked.revision,
-        message=message,
-        reasons=(reason,),
-    )
+    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=(reason,))
     ctx.outbox.keep(subjects.waiting(request), pending, request=request)

@@ -58,11 +58,7 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
 
 
 async def serve_on(
-    bus: Bus,
-    service: Service[PodWatcherSettings],
-    folder: ManifestFolder,
-    identities: IdentityFile,
-    hosts: HostsKnown,
+    bus: Bus, service: Service[PodWatcherSettings], folder: ManifestFolder, identities: IdentityFile, hosts: HostsKnown
 ) -> None:
     """Run on an open bus, with the identities locked, until cancelled. The bus is not closed."""
     core = FolderWatcher(service.run, service.settings.config())

@@ -59,10 +59,7 @@ class LimitsGate:
     async def _is_said(self) -> bool:
         try:
             return await self._bus.incarnation(Stream.BOOK) == self._said
-        except (
-            TimeoutError,
-            BusError,
-        ) as error:  # no such stream yet; readers report lasting errors
+        except (TimeoutError, BusError) as error:  # no such stream yet; readers report lasting errors
             self._log.debug("the incarnation of BOOK is unknown", why=str(error))
             return False
 

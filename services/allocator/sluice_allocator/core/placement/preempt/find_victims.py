@@ -15,12 +15,7 @@ from sluice.contracts.messages import DeviceGrant, Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
-from sluice_allocator.core.placement.index.clearing_cost import (
-    CostBucket,
-    EvictionCost,
-    GpuKey,
-    eviction_cost_of,
-)
+from sluice_allocator.core.placement.index.clearing_cost import CostBucket, EvictionCost, GpuKey, eviction_cost_of
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.index.victim_index import NO_LEVEL, Victim
 from sluice_allocator.core.placement.nodes.device_spec import WHOLE_GPU, DeviceSpec, WholeGpu

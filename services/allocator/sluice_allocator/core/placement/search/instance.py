@@ -17,13 +17,7 @@ from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import SearchContext
-from sluice_allocator.core.placement.search.score import (
-    cpu_ratio_distance,
-    node_key,
-    percent_of,
-    tail,
-    whole_use,
-)
+from sluice_allocator.core.placement.search.score import cpu_ratio_distance, node_key, percent_of, tail, whole_use
 from sluice_allocator.core.placement.spec.policies import Policy
 
 

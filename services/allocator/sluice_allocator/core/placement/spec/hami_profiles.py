@@ -26,14 +26,8 @@ class Geometry:
 
 KNOWN_GEOMETRIES = (
     Geometry(("A30",), ("1g.6gb", "2g.12gb", "4g.24gb")),
-    Geometry(
-        ("A100-SXM4-40GB", "A100-40GB-PCIe", "A100-PCIE-40GB"),
-        ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"),
-    ),
-    Geometry(
-        ("A100-SXM4-80GB", "A100-80GB-PCIe", "A100-PCIE-80GB"),
-        ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"),
-    ),
+    Geometry(("A100-SXM4-40GB", "A100-40GB-PCIe", "A100-PCIE-40GB"), ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")),
+    Geometry(("A100-SXM4-80GB", "A100-80GB-PCIe", "A100-PCIE-80GB"), ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")),
     Geometry(("H100-PCIE-80GB", "H100-SXM5-80GB"), ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")),
     Geometry(("H100-PCIE-94GB", "H100-SXM5-94GB"), ("1g.12gb", "2g.24gb", "3g.47gb", "7g.94gb")),
     Geometry(("H20", "H100 on GH200"), ("1g.12gb", "2g.24gb", "3g.48gb", "7g.96gb")),

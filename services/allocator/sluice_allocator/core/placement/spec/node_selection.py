@@ -34,12 +34,7 @@ _NOT_READY = (
     "ignore-taint.cluster-autoscaler.kubernetes.io/",
 )
 PASSING = frozenset(
-    {
-        WaitReason.NODE_CORDONED,
-        WaitReason.NODE_NOT_READY,
-        WaitReason.NODE_UNDER_PRESSURE,
-        WaitReason.NODE_LEAVING,
-    }
+    {WaitReason.NODE_CORDONED, WaitReason.NODE_NOT_READY, WaitReason.NODE_UNDER_PRESSURE, WaitReason.NODE_LEAVING}
 )
 """The reasons of such taints: they keep a pod away now, and say nothing about whether the node could ever serve it."""
 

@@ -10,14 +10,7 @@ ended only with its finalizer.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sluice.contracts.dra.names import (
-    DEVICE_CLASS,
-    DRIVER,
-    FINALIZER,
-    POD_CLAIM,
-    POD_CLAIM_ANNOTATION,
-    device_names,
-)
+from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER, FINALIZER, POD_CLAIM, POD_CLAIM_ANNOTATION, device_names
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED, MANAGED, RESOURCE_GROUP
 from sluice.contracts.messages import Bound, ResourceClaimRef
@@ -78,11 +71,7 @@ def wanted_devices(
 
 
 def allocated(
-    claim: ClaimView,
-    devices: Mapping[str, Device],
-    node: str,
-    view: PodView,
-    classes: Mapping[str, Mapping[str, Any]],
+    claim: ClaimView, devices: Mapping[str, Device], node: str, view: PodView, classes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """
     A merge patch of the status: allocation and reservation in one, under the version that was seen.

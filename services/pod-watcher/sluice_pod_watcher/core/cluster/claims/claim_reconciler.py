@@ -37,12 +37,7 @@ RESERVED_MAX = 256
 """Pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)."""
 UNPROTECTED_MAX = 1000
 """Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
-DOING = {
-    "create": "created",
-    "protect": "given its finalizer",
-    "allocate": "allocated",
-    "deallocate": "deallocated",
-}
+DOING = {"create": "created", "protect": "given its finalizer", "allocate": "allocated", "deallocate": "deallocated"}
 NOT_SERVED = (
     "its devices are to be handed over by a ResourceClaim, and this API server does not serve resource.k8s.io/v1 "
     "(Kubernetes 1.34 and newer). Label the namespace sluice.dev/hand-over=tickets, delete the pod, and create it again"

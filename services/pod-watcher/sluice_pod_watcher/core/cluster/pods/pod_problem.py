@@ -136,11 +136,6 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
 
 
 def _said(
-    reason: str,
-    event: str,
-    words: str,
-    *,
-    level: Literal["Normal", "Warning"] = "Warning",
-    patience: Patience = "none",
+    reason: str, event: str, words: str, *, level: Literal["Normal", "Warning"] = "Warning", patience: Patience = "none"
 ) -> PodProblem:
     return PodProblem(reason, event, shorten(words, NOTE_CHARACTERS_MAX), level, patience)

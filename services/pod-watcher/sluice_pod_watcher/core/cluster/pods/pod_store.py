@@ -31,12 +31,7 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
-from sluice_pod_watcher.core.cluster.claims.own_claims import (
-    OwnClaims,
-    read_own_claims,
-    resolved,
-    shared_and_more,
-)
+from sluice_pod_watcher.core.cluster.claims.own_claims import OwnClaims, read_own_claims, resolved, shared_and_more
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
