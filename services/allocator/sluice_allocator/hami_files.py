@@ -1,11 +1,8 @@
-"""
-Reads HAMi's own configuration files: the profiles its keys may choose, and the operating mode of each node.
-
-It reads `nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and
-`nvidia.migProfileAllowlist` (since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's
-`config.json`, each as a file or inside a ConfigMap. Every other key has no effect here and gets a warning. Formats:
-https://github.com/Project-HAMi/HAMi, charts/hami/templates, and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin.
+"""Reads HAMi's own configuration files: the profiles its keys may choose, and the operating mode of each node. It reads
+`nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and `nvidia.migProfileAllowlist`
+(since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's `config.json`, each as a file or inside a
+ConfigMap. Every other key has no effect here and gets a warning. Formats: https://github.com/Project-HAMi/HAMi,
+charts/hami/templates, and https://github.com/Project-HAMi/volcano-vgpu-device-plugin.
 """
 
 import json
@@ -23,8 +20,7 @@ from sluice_allocator.core.placement.spec.hami_profiles import Geometry
 from sluice_allocator.placement_file import HamiRules, PlacementFileError, check_profile, models_and_profiles, read_text
 
 DEVICE_CONFIG = "device-config.yaml"
-NODE_CONFIG = "config.json"
-"""What HAMi calls the two files inside its ConfigMaps."""
+NODE_CONFIG = "config.json"  # what HAMi calls the two files inside its ConfigMaps
 
 _DEVICE_KEYS = ("knownMigGeometries", "migProfileAllowlist")
 _NODE_KEYS = ("name", "operatingmode")
@@ -49,10 +45,8 @@ def read_hami(device_config: Path | None, node_config: Path | None) -> HamiRules
 
 
 def parse_device_config(text: str, *, origin: str) -> HamiRules:
-    """
-    Read `knownMigGeometries` (what HAMi's keys may choose) and `migProfileAllowlist` (what may be made).
-
-    An allow-list without geometries serves as both. Raises PlacementFileError.
+    """Read `knownMigGeometries` (what HAMi's keys may choose) and `migProfileAllowlist` (what may be made). An
+    allow-list without geometries serves as both. Raises PlacementFileError.
     """
     top = _document(text, origin, DEVICE_CONFIG)
     nvidia = top.table("nvidia")
@@ -156,10 +150,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """
-    The safe loader, which makes plain values only, and refuses duplicate keys and aliases.
-
-    A few lines of aliases can expand to a document of any size.
+    """The safe loader, which makes plain values only, and refuses duplicate keys and aliases. A few lines of aliases
+    can expand to a document of any size.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:

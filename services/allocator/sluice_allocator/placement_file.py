@@ -1,5 +1,4 @@
-"""
-The operator's file about places (TOML) as `PlacingRules`: every mistake names file, key, value and cure.
+"""The operator's file about places (TOML) as `PlacingRules`: every mistake names file, key, value and cure.
 
     auto_waste_percent = 10
 
@@ -85,9 +84,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacementConfig:
-    """
-    Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
-
+    """Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
     Raises PlacementFileError at the first mistake.
     """
     hami = hami or HamiRules()

@@ -39,15 +39,13 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """Its role, its pods, its API server, and the tunables of each role."""
 
     role: Role = "folder"
-    """
-    `folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last two;
-    `callout` tells the broker what the owner of a ServiceAccount token may do.
-    `uninstall` opens gates, waits for slices, cleans nodes and ends.
+    """`folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last
+    two; `callout` tells the broker what the owner of a ServiceAccount token may do. `uninstall` opens gates, waits for
+    slices, cleans nodes and ends.
     """
     source: str = ""
-    """
-    Name of this source; empty is `folder` or `cluster`. Two of a kind need two names: a source withdraws what it does
-    not list.
+    """Name of this source; empty is `folder` or `cluster`. Two of a kind need two names: a source withdraws what it
+    does not list.
     """
     max_gpus_per_node: int = 8
     """Refuse requests for more GPUs on a node; 1 to 64."""
@@ -109,8 +107,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     webhook_address: str = "127.0.0.1:8443"
     """`webhook`: HTTPS server; no host is every address, port 0 any free one."""
     certificate_dir: Path | None = None
-    """
-    `webhook`: `tls.crt` and `tls.key`, as from cert-manager. If set, it makes no certificate, writes no caBundle and
+    """`webhook`: `tls.crt` and `tls.key`, as from cert-manager. If set, it makes no certificate, writes no caBundle and
     does not call the API server.
     """
     namespace: str = "sluice-system"

@@ -1,9 +1,6 @@
-"""
-The allocator's core: events in, instructions out.
-
-Every event changes facts (`core.changes`). What these concern is reconciled in one cycle (`core.cycle`), and the
-resulting writes go to the outbox. Nothing is decided while a stream is being reread, because partial facts lead to
-wrong decisions.
+"""The allocator's core: events in, instructions out. Every event changes facts (`core.changes`). What these concern is
+reconciled in one cycle (`core.cycle`), and the resulting writes go to the outbox. Nothing is decided while a stream is
+being reread, because partial facts lead to wrong decisions.
 """
 
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
@@ -31,15 +28,12 @@ from sluice_allocator.core.request.pending_status import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 
-WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})
-"""The nouns that the allocator writes."""
+WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})  # the nouns that the allocator writes
 
 
 class Allocator:
-    """
-    One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request.
-
-    It starts on standby and becomes active with `LeaseChanged(held=True)`.
+    """One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request. It
+    starts on standby and becomes active with `LeaseChanged(held=True)`.
     """
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:

@@ -1,5 +1,4 @@
-"""
-The cycle: what follows from changed facts and from time, once per event.
+"""The cycle: what follows from changed facts and from time, once per event.
 
     1 time        conditions that have lasted, evictions, gangs, the end of pauses (ticks only)
     2 nodes       adopted, used, or taken out of use

@@ -5,10 +5,8 @@ from typing import Generic, TypeVar
 
 from sluice.contracts.ids import RequestId
 
-QueueKey = tuple[int, int, RequestId]
-"""Priority (negated), sequence of the request's first word, id."""
-CHUNK_MAX = 512
-"""Most turns per sorted chunk, which one insertion moves."""
+QueueKey = tuple[int, int, RequestId]  # priority (negated), sequence of the request's first word, id
+CHUNK_MAX = 512  # most turns per sorted chunk, which one insertion moves
 T = TypeVar("T", bound=tuple[object, ...])
 
 
@@ -20,8 +18,7 @@ class SortedKeys(Generic[T]):
     def __init__(self) -> None:
         """Begin empty."""
         self._chunks: list[list[T]] = []
-        self._lasts: list[T] = []
-        """The last turn of each chunk."""
+        self._lasts: list[T] = []  # the last turn of each chunk
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -78,5 +75,4 @@ class SortedKeys(Generic[T]):
         return sum(len(chunk) for chunk in self._chunks[:at]) + within
 
 
-QueueKeys = SortedKeys[QueueKey]
-"""A sorted set of turns."""
+QueueKeys = SortedKeys[QueueKey]  # a sorted set of turns

@@ -1,6 +1,4 @@
-"""
-Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
-
+"""Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
 Answers go to a temporary file, renamed when the run is complete, so that a partial output never takes the name.
 """
 
@@ -25,8 +23,7 @@ from sluice_allocator.offline.workload import LINE_BYTES_MAX, WorkloadError, rea
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
 
 EXIT_FAILED = 1
-EXIT_WRONG = 2
-"""Wrong usage or wrong input; nothing was written."""
+EXIT_WRONG = 2  # wrong usage or wrong input; nothing was written
 EXIT_INTERRUPTED = 130
 PROGRAM = "sluice simulate"
 SEED_MAX = 1 << 63

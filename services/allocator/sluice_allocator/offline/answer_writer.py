@@ -17,12 +17,9 @@ WHOLE_GPU = "gpu"
 
 
 class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One device of a bound or released pod.
-
-    `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is, for an exclusive device, the
-    percentage of the SMs of the model's largest profile, rounded down; for a share, that of the GPU's SMs (100 if
-    unbounded).
+    """One device of a bound or released pod. `memory_mib` is that of the instance, the whole GPU or the share.
+    `sm_percent` is, for an exclusive device, the percentage of the SMs of the model's largest profile, rounded down;
+    for a share, that of the GPU's SMs (100 if unbounded).
     """
 
     gpu: GpuUuid
@@ -50,17 +47,13 @@ class Summary(msgspec.Struct, kw_only=True):
 
     arrivals: int = 0
     bound: int = 0
-    pending: int = 0
-    """Arrivals that waited, whatever their outcome."""
+    pending: int = 0  # arrivals that waited, whatever their outcome
     refused: int = 0
     released: int = 0
     departed_waiting: int = 0
-    departed_without: int = 0
-    """Departures of pods that were refused, had left already, or never arrived."""
-    running: int = 0
-    """Bound at the end."""
-    waiting: int = 0
-    """Pending at the end."""
+    departed_without: int = 0  # departures of pods that were refused, had left already, or never arrived
+    running: int = 0  # Bound at the end
+    waiting: int = 0  # Pending at the end
     accepted: dict[str, int] = msgspec.field(default_factory=dict)
 
 

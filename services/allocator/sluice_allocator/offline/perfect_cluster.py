@@ -1,8 +1,6 @@
-"""
-A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once.
-
-It plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while
-a step is settled.
+"""A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once. It
+plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while a
+step is settled.
 """
 
 from collections import deque
@@ -43,8 +41,7 @@ OTHERS = OperationId("")
 READ_AGAIN_AFTER = 20_000
 """After this many expired values the allocator rereads the streams, to drop what it remembers of them."""
 
-Hear = Callable[[AnyMessage], None]
-"""Receives every message that the allocator writes."""
+Hear = Callable[[AnyMessage], None]  # receives every message that the allocator writes
 
 
 class PerfectCluster:
@@ -58,10 +55,8 @@ class PerfectCluster:
         self._events: deque[Event] = deque()
         self._sequences = dict.fromkeys(Stream, 0)
         self._ran_out = 0
-        self._there: dict[AllocationId, None] = {}
-        """Slices that are booked and not gone."""
-        self._promised: dict[AllocationId, list[Grant]] = {}
-        """Grants that wait for others, listed under one of those."""
+        self._there: dict[AllocationId, None] = {}  # slices that are booked and not gone
+        self._promised: dict[AllocationId, list[Grant]] = {}  # grants that wait for others, listed under one of those
         self._free: deque[Grant] = deque()
         """Grants whose predecessors are gone; made once all consequences of that are published."""
         self.now = 0.0

@@ -10,8 +10,7 @@ from sluice.contracts.request_syntax import ContainerRequest, PodRequest, Reques
 from sluice_allocator.offline.workload import Arrival
 
 WORKLOAD = SourceName("workload")
-CONTAINER = "main"
-"""The name of every pod's only container, for annotations that name one."""
+CONTAINER = "main"  # the name of every pod's only container, for annotations that name one
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,7 @@ class PolicyError(ValueError):
 
 
 def parse_policies(text: str) -> Policies:
-    """
-    Parse `binpack` for both levels (if it is a policy of both), or `node=spread,gpu=numa,binpack` for one each.
-
+    """Parse `binpack` for both levels (if it is a policy of both), or `node=spread,gpu=numa,binpack` for one each.
     Raises PolicyError.
     """
     if "=" not in text:
@@ -60,11 +57,7 @@ def parse_policies(text: str) -> Policies:
 def request_of(
     arrival: Arrival, request: RequestId, policies: Policies, limits: RequestLimits
 ) -> AllocationRequested | Refusal | None:
-    """
-    The pod's request; None when it asks for no GPU.
-
-    A flat list of resources is one container's limits.
-    """
+    """The pod's request; None when it asks for no GPU. A flat list of resources is one container's limits."""
     container = ContainerRequest(CONTAINER, limits=arrival.resources, uid=arrival.uid)
     ask = parse_pod(arrival.annotations, (container,), limits=limits)
     if isinstance(ask, Refusal):

@@ -1,7 +1,5 @@
-"""
-Runs a workload through the production core: each line becomes a source's message, each relevant write an answer.
-
-All consequences of a line are processed before the next is read. Without a queue, a pod that the core would let wait
+"""Runs a workload through the production core: each line becomes a source's message, each relevant write an answer. All
+consequences of a line are processed before the next is read. Without a queue, a pod that the core would let wait
 withdraws its request at once, as any client could.
 """
 
@@ -37,12 +35,10 @@ from sluice_allocator.offline.pod_requests import WORKLOAD, Policies, request_of
 from sluice_allocator.offline.workload import Arrival, Departure, Step, WorkloadError
 
 UNBOUNDED = 1 << 62
-NO_PLACE_NOW = "NoPlaceNow"
-"""Refusal reason of a pod that would have to wait, when there is no queue."""
+NO_PLACE_NOW = "NoPlaceNow"  # refusal reason of a pod that would have to wait, when there is no queue
 NOTHING_ASKED = "NothingAsked"
 NOTHING_HELD = "NothingHeld"
-EVICTED = "Evicted"
-"""Why a pod left before its departure line."""
+EVICTED = "Evicted"  # why a pod left before its departure line
 
 
 @dataclass(slots=True)
@@ -53,14 +49,11 @@ class _Pod:
     request: RequestId
     granted: dict[AllocationId, Booking] = field(default_factory=dict)
     """Its grants: a place, perhaps after a reserved one."""
-    booking: Booking | None = None
-    """Its bound place."""
+    booking: Booking | None = None  # its bound place
     bound: bool = False
     waiting: bool = False
-    quiet: bool = False
-    """Its end gets no answer: it was refused."""
-    evicted: str = ""
-    """Why it was evicted; empty if it was not."""
+    quiet: bool = False  # its end gets no answer: it was refused
+    evicted: str = ""  # why it was evicted; empty if it was not
 
 
 class Simulation:
@@ -199,11 +192,9 @@ class Simulation:
 
 
 def rules_for(fleet: FleetSpec, placing: PlacementConfig = PlacementConfig()) -> SchedulerConfig:  # noqa: B008  # frozen
-    """
-    The rules of a production allocator, with three differences that only an offline run can afford.
-
-    A pod may ask for as many GPUs as the largest node has. One event may take any number of tries, failed groups
-    included, since no later event continues the work before time moves. Waiting pods get no repeated reasons.
+    """The rules of a production allocator, with three differences that only an offline run can afford. A pod may ask
+    for as many GPUs as the largest node has. One event may take any number of tries, failed groups included, since no
+    later event continues the work before time moves. Waiting pods get no repeated reasons.
     """
     usual = SchedulerConfig()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)

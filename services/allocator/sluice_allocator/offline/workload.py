@@ -1,8 +1,6 @@
-"""
-Reads a workload, one JSON object a line, strictly and one at a time.
-
-Every mistake names the line, the field, the value and a valid form. Times never go backwards. Annotations and
-resources are not judged here: an invalid request is an answer of the simulation, not a mistake of the file.
+"""Reads a workload, one JSON object a line, strictly and one at a time. Every mistake names the line, the field, the
+value and a valid form. Times never go backwards. Annotations and resources are not judged here: an invalid request is
+an answer of the simulation, not a mistake of the file.
 """
 
 import random
@@ -19,16 +17,13 @@ from sluice.contracts.kube.quantities import NotANumber, parse_quantity
 from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import toml_text_of
 
-LINE_BYTES_MAX = 4_000_000
-"""Most bytes of a line; one line is one pod."""
+LINE_BYTES_MAX = 4_000_000  # most bytes of a line; one line is one pod
 ID_CHARACTERS_MAX = 253
-PRIORITY_MAX = 1_000_000_000
-"""The largest priority of a user's own Kubernetes PriorityClass, either way."""
+PRIORITY_MAX = 1_000_000_000  # the largest priority of a user's own Kubernetes PriorityClass, either way
 UID_MAX = (1 << 32) - 2
 CPU_CORES_MAX = 100_000
 MEMORY_BYTES_MAX = 1 << 60
-TIME_MAX_S = 1e9
-"""About thirty years: up to here a time in microseconds is exact."""
+TIME_MAX_S = 1e9  # about thirty years: up to here a time in microseconds is exact
 
 _MILLI = Fraction(1000)
 _PER_MIB = Fraction(1, 1024**2)
@@ -92,10 +87,8 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 
 
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
-    """
-    The same steps, with consecutive arrivals of equal time in an order that the seed decides.
-
-    A departure ends such a run, so no pod leaves before it arrives. Holds one run in memory at a time.
+    """The same steps, with consecutive arrivals of equal time in an order that the seed decides. A departure ends such
+    a run, so no pod leaves before it arrives. Holds one run in memory at a time.
     """
     chance = random.Random(seed)
     run: list[Step] = []

@@ -1,8 +1,6 @@
-"""
-Wraps the core to count its decisions by reason, and to time each phase of a request.
-
-The core knows nothing of it. Times are of this process's clock, from reading one message to reading the next.
-Messages read during a replay are not timed, nor is anything on a standby, so the counts of several allocators add up.
+"""Wraps the core to count its decisions by reason, and to time each phase of a request. The core knows nothing of it.
+Times are of this process's clock, from reading one message to reading the next. Messages read during a replay are not
+timed, nor is anything on a standby, so the counts of several allocators add up.
 """
 
 from collections import OrderedDict
@@ -28,8 +26,7 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction
 from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS
 
-FOLLOWED_MAX = 100_000
-"""Most requests timed at once; the oldest are dropped beyond that."""
+FOLLOWED_MAX = 100_000  # most requests timed at once; the oldest are dropped beyond that
 _PLAIN = "none"
 _THERE: tuple[tuple[type, str], ...] = (
     (AllocationRequested, "serve"),
@@ -53,8 +50,7 @@ class _RequestPhases:
 
     step: int
     step_at: float
-    began_at: float | None
-    """None when its first message was not seen."""
+    began_at: float | None  # none when its first message was not seen
 
 
 class DecisionCounter:

@@ -1,8 +1,6 @@
-"""
-The allocator's metrics of requests, queue and nodes.
-
-Computed from the core's facts on each scrape: about 20 ms for 100,000 requests, during which no decision is made.
-Several allocators show the same facts; only the active one knows the queue.
+"""The allocator's metrics of requests, queue and nodes. Computed from the core's facts on each scrape: about 20 ms for
+100,000 requests, during which no decision is made. Several allocators show the same facts; only the active one knows
+the queue.
 """
 
 from collections import Counter
@@ -139,8 +137,7 @@ class AllocatorMetrics:
         yield Sample(QUEUE_OUTSIDE, len(ctx.queue.outside))
 
 
-_OPEN = frozenset({Grant, Revoke})
-"""Ledger entries under which an agent may have a slice."""
+_OPEN = frozenset({Grant, Revoke})  # ledger entries under which an agent may have a slice
 
 
 def leaked_slices(world: BusCache) -> int:

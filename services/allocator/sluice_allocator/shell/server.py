@@ -1,8 +1,6 @@
-"""
-The gRPC service: answers questions from the core's facts, and passes changes of shares to the core.
-
-The core is synchronous and holds the event loop while it handles an event, so a handler that does not await sees
-consistent facts. No question copies the fleet.
+"""The gRPC service: answers questions from the core's facts, and passes changes of shares to the core. The core is
+synchronous and holds the event loop while it handles an event, so a handler that does not await sees consistent facts.
+No question copies the fleet.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,12 +23,9 @@ from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
 from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
 
-ROLE = "allocator"
-"""The lease's role."""
-ChangeShares = Callable[[Change], Awaitable[Outcome]]
-"""Raises TimeoutError when the outcome is not known in time."""
-ID_CHARACTERS_MAX = 512
-"""The longest id of a request."""
+ROLE = "allocator"  # the lease's role
+ChangeShares = Callable[[Change], Awaitable[Outcome]]  # raises TimeoutError when the outcome is not known in time
+ID_CHARACTERS_MAX = 512  # the longest id of a request
 
 
 class AllocatorServer(AllocatorServiceServicer):

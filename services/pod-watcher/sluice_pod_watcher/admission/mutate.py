@@ -1,8 +1,6 @@
-"""
-The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself.
-
-So a second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn
-comes: an absent list or map is added whole.
+"""The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself. So a
+second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn comes: an
+absent list or map is added whole.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,10 +23,8 @@ from sluice_pod_watcher.admission.response import Operation
 def mutations(
     pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig, *, claim: str = ""
 ) -> Iterator[Operation]:
-    """
-    The patch for a valid pod that requests at least one GPU.
-
-    With `claim`, the name of a ResourceClaim, the kubelet hands its devices over; else a volume with a ticket does.
+    """The patch for a valid pod that requests at least one GPU. With `claim`, the name of a ResourceClaim, the kubelet
+    hands its devices over; else a volume with a ticket does.
     """
     spec = pod.spec
     yield from _marks(pod, stored)
@@ -70,10 +66,8 @@ def hide_gpus(pod: Pod) -> Iterator[Operation]:
 
 
 def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
-    """
-    The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed.
-
-    In a pod of ours always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`.
+    """The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed. In a pod of ours
+    always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`.
     """
     ours = LABEL_MANAGED in (pod.metadata.labels or {})
     for at, container in enumerate(pod.spec.ephemeral_containers or ()):

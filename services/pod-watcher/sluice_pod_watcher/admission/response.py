@@ -6,11 +6,9 @@ from typing import Any
 
 import msgspec
 
-Operation = dict[str, Any]
-"""One operation of a JSON patch (RFC 6902)."""
+Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
 WARNINGS_MAX = 10
-WARNING_CHARACTERS_MAX = 250
-"""Clients cut warnings above 256 characters."""
+WARNING_CHARACTERS_MAX = 250  # clients cut warnings above 256 characters
 
 
 @dataclass(frozen=True, slots=True)

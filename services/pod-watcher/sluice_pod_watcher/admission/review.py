@@ -1,7 +1,5 @@
-"""
-Review one pod: is it ours, is it valid, and what makes it wait for its slice?
-
-How its devices are handed over is settled by the first review: later ones follow the ResourceClaim that it added.
+"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? How its devices are handed over is
+settled by the first review: later ones follow the ResourceClaim that it added.
 
 The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
 first review read, so the first review stores the request, and later ones read only the stored one.
@@ -44,10 +42,8 @@ from sluice_pod_watcher.admission.response import AdmissionResponse
 
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """
-    The answer to an AdmissionReview (decoded JSON). Never raises.
-
-    A dry run has the same answer: a review has no side effects.
+    """The answer to an AdmissionReview (decoded JSON). Never raises. A dry run has the same answer: a review has no
+    side effects.
     """
     request = decode_review(raw)
     if isinstance(request, MalformedReview):
@@ -171,10 +167,8 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
 
 
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """
-    An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices.
-
-    Only added ones are judged: existing ones cannot be changed.
+    """An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices. Only added
+    ones are judged: existing ones cannot be changed.
     """
     pod, old = decode_pod(request.object), decode_pod(request.old_object)
     if isinstance(pod, MalformedReview):

@@ -34,8 +34,7 @@ class TokenOwner:
     user: str
     pod: str = ""
     node: str = ""
-    until: int = 0
-    """When the token ends, unix seconds."""
+    until: int = 0  # when the token ends, unix seconds
 
 
 @dataclass(frozen=True, slots=True)

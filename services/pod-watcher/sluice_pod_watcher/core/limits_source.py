@@ -1,10 +1,7 @@
-"""
-Publish limits and cordons from a file, and withdraw those that the file no longer names.
-
-Each message carries the name of its source. So after a restart the bus shows which ones came from this file, and after
-a wipe all are published again. A missing or invalid file changes nothing: what was published stays. The messages follow
-from the file and the last values on the bus; only the pauses towards a rival are remembered, and losing them costs time
-only.
+"""Publish limits and cordons from a file, and withdraw those that the file no longer names. Each message carries the
+name of its source. So after a restart the bus shows which ones came from this file, and after a wipe all are published
+again. A missing or invalid file changes nothing: what was published stays. The messages follow from the file and the
+last values on the bus; only the pauses towards a rival are remembered, and losing them costs time only.
 
 Two watchers that read the same file publish the same and leave each other alone. Two watchers of one source with
 different files (during a rollout) leave the other's message for a pause that grows. If two sources name the same
@@ -36,8 +33,7 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = ((Stream.BOOK, ("sluice.quota.>", "sluice.cordon.>")),)
 """What to read: its own messages, and those of others about the same namespaces and nodes."""
-WRITES = frozenset({"quota", "cordon"})
-"""The nouns it writes."""
+WRITES = frozenset({"quota", "cordon"})  # the nouns it writes
 PAUSE_FIRST_S = 30.0
 """The first pause before a rival's message is overwritten: usually its file is about to become the same."""
 PAUSE_MAX_S = 3600.0
@@ -63,15 +59,11 @@ class LimitsUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class LimitsPublished:
-    """
-    The file's limits are on the bus, or there is nothing to publish: requests may be published.
-
-    Emitted once per incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe
-    too.
+    """The file's limits are on the bus, or there is nothing to publish: requests may be published. Emitted once per
+    incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe too.
     """
 
-    incarnation: Incarnation
-    """The incarnation of BOOK for which this holds."""
+    incarnation: Incarnation  # the incarnation of BOOK for which this holds
 
 
 Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
@@ -101,19 +93,14 @@ class LimitsSource:
         """The file's limits as last read; None before the first time."""
         self._reading = self._outbox.paused = True
         """While streams are read, nothing is written: which source was first is known only afterwards."""
-        self._heard: dict[Address, None] = {}
-        """Addresses observed in the present or last reading, and since."""
+        self._heard: dict[Address, None] = {}  # addresses observed in the present or last reading, and since
         self._pauses: dict[Address, _Pause] = {}
         """The latest pause per address where a rival wrote; cleared when the file changes."""
-        self._waiting: dict[Address, None] = {}
-        """Addresses whose pause is not over."""
-        self._others: dict[Address, SourceName] = {}
-        """Addresses that another source's file named first: logged once."""
+        self._waiting: dict[Address, None] = {}  # addresses whose pause is not over
+        self._others: dict[Address, SourceName] = {}  # addresses that another source's file named first: logged once
         self._told: list[WriteLogLine] = []
-        self._looked = False
-        """Whether the file was looked at, even if absent."""
-        self._incarnation: Incarnation | None = None
-        """The incarnation of BOOK, from the last reading."""
+        self._looked = False  # whether the file was looked at, even if absent
+        self._incarnation: Incarnation | None = None  # the incarnation of BOOK, from the last reading
         self._unsaid: dict[Address, None] | None = {}
         """Addresses of the first file of this incarnation that may not be on the bus yet; None once all were."""
 

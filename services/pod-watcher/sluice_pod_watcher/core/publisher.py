@@ -1,10 +1,8 @@
-"""
-Publish the requests of a source, and decide when each may go out.
-
-A request is published once its source allows it (folder: its identity is on disk; cluster: it is known whether the pod
-was bound). `SourceSynced` follows once everything it counts is on the bus. A message of a rival (another pod-watcher of
-the same source, or a late write of a predecessor) stands until the next listing, so that two never overwrite each other
-at the speed of the bus. The content comes from `RequestSource`.
+"""Publish the requests of a source, and decide when each may go out. A request is published once its source allows it
+(folder: its identity is on disk; cluster: it is known whether the pod was bound). `SourceSynced` follows once
+everything it counts is on the bus. A message of a rival (another pod-watcher of the same source, or a late write of a
+predecessor) stands until the next listing, so that two never overwrite each other at the speed of the bus. The content
+comes from `RequestSource`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,17 +32,14 @@ from sluice.contracts.messages import (
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
-PUBLISHED_PER_TURN_MAX = 250
-"""Requests per turn. Publishing all 10,000 of a cluster at once would starve other work."""
-WRITES = frozenset({"request", "source", "host", "evicted", "node"})
-"""The nouns that a pod-watcher writes."""
+PUBLISHED_PER_TURN_MAX = 250  # Requests per turn. Publishing all 10,000 of a cluster at once would starve other work.
+WRITES = frozenset({"request", "source", "host", "evicted", "node"})  # the nouns that a pod-watcher writes
 
 
 class RequestSource(Protocol):
     """The requests of a source, and the message for each."""
 
-    due: dict[RequestId, None]
-    """Requests to compare with the bus; taken out when that is done."""
+    due: dict[RequestId, None]  # requests to compare with the bus; taken out when that is done
 
     def all_requests(self) -> Iterable[RequestId]:
         """Every request without a final message."""
@@ -76,19 +71,15 @@ class RequestPublisher:
         self._request_source = request_source
         self._outbox = Outbox(run, WRITES)
         self._source = subjects.source(source)
-        self._held_back: dict[RequestId, None] = {}
-        """Requests whose message may not be published yet."""
-        self._unconfirmed: dict[RequestId, None] = {}
-        """Requests whose present message may not be on the bus yet."""
-        self._to_republish: dict[RequestId, None] = {}
-        """Requests to compare with the bus again, some per turn."""
+        self._held_back: dict[RequestId, None] = {}  # requests whose message may not be published yet
+        self._unconfirmed: dict[RequestId, None] = {}  # requests whose present message may not be on the bus yet
+        self._to_republish: dict[RequestId, None] = {}  # requests to compare with the bus again, some per turn
         self._closing: dict[RequestId, None] = {}
         """Requests whose final message is on its way, or was written by another process."""
         self._state_is_read = False
         self._incarnation = self._read_incarnation = Incarnation("")
         """The incarnation of STATE: as last read whole, and of the reading under way."""
-        self.book_incarnation = Incarnation("")
-        """The incarnation of BOOK, as being read or last read."""
+        self.book_incarnation = Incarnation("")  # the incarnation of BOOK, as being read or last read
         self._epoch = 0
         self._sync_due = False
 
@@ -174,8 +165,7 @@ class RequestPublisher:
         return told
 
     def _asks_over_a_withdrawal(self, report: Contested) -> bool:
-        """
-        Whether to publish a request again over its withdrawal, even our own: a lagging server may have shown an old
+        """Whether to publish a request again over its withdrawal, even our own: a lagging server may have shown an old
         request that was closed and forgotten, so it was adopted.
         """
         kept = self._outbox.kept(report.address)

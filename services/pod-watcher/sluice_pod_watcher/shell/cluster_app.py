@@ -1,6 +1,4 @@
-"""
-Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
-
+"""Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
 They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
 without a certificate.
 """
@@ -33,10 +31,8 @@ from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
 from sluice_pod_watcher.shell.webhook.server import serve_webhook
 from sluice_pod_watcher.shell.webhook.tls import new_context
 
-LEASE = "pod-watcher"
-"""The lease on the bus: of several watches of one source, one is active."""
-PROBE_S = 1.0
-"""Timeout of a probe of the bus."""
+LEASE = "pod-watcher"  # the lease on the bus: of several watches of one source, one is active
+PROBE_S = 1.0  # timeout of a probe of the bus
 
 
 async def serve_cluster(service: Service[PodWatcherSettings]) -> None:

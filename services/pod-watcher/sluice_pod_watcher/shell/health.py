@@ -1,8 +1,5 @@
-"""
-Serve liveness and readiness of the watch over plain HTTP: a kubelet's probe has no client certificate and needs no
-secret.
-
-`/healthz`: the process serves. `/readyz`: 200, or 503 with the reason in a sentence.
+"""Serve liveness and readiness of the watch over plain HTTP: a kubelet's probe has no client certificate and needs no
+secret. `/healthz`: the process serves. `/readyz`: 200, or 503 with the reason in a sentence.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,8 +11,7 @@ from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEALTH, READY = "/healthz", "/readyz"
-LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)
-"""Kubelets and people, each on a connection of its own."""
+LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)  # kubelets and people, each on a connection of its own
 
 
 @asynccontextmanager

@@ -1,6 +1,4 @@
-"""
-Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
-
+"""Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
 aiohttp, because the Kubernetes client depends on it anyway: a second HTTP stack would add defects to the service that
 can block every pod of a cluster.
 """
@@ -17,16 +15,13 @@ from sluice.runtime import logs
 from sluice.runtime.addresses import joined, listening_at
 from sluice.runtime.errors import ServiceError
 
-DRAIN_S = 3.0
-"""How long running requests may take when the server stops; within the time a service has to end."""
+DRAIN_S = 3.0  # how long running requests may take when the server stops; within the time a service has to end
 KEEP_ALIVE_S = 120.0
-"""
-How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
+"""How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
 DefaultTransport), and would lose a review that it starts to send just when we close it.
 """
 
-OnRequest = Callable[[web.Request], None]
-"""Called with each request as it starts."""
+OnRequest = Callable[[web.Request], None]  # called with each request as it starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +37,8 @@ class ListenAddress:
 class ConnectionLimits:
     """Limits on connections."""
 
-    connections_max: int = 512
-    """Open at once. An API server holds few; more are closed right after their handshake."""
-    silence_s: float = 10.0
-    """For a handshake, and until a new connection has sent something."""
+    connections_max: int = 512  # Open at once. An API server holds few; more are closed right after their handshake.
+    silence_s: float = 10.0  # for a handshake, and until a new connection has sent something
 
 
 @contextlib.asynccontextmanager
@@ -56,9 +49,7 @@ async def serving(
     context: ssl.SSLContext | None,
     limits: ConnectionLimits,
 ) -> AsyncIterator[int]:
-    """
-    Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-
+    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
     `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
     port is not available.
     """

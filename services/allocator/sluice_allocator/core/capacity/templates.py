@@ -1,7 +1,5 @@
-"""
-Node templates: learned from nodes seen, and turned into the nodes that an autoscaler would add.
-
-A pool is known by the labels that providers set per pool and per machine type. A node without any belongs to no pool.
+"""Node templates: learned from nodes seen, and turned into the nodes that an autoscaler would add. A pool is known by
+the labels that providers set per pool and per machine type. A node without any belongs to no pool.
 """
 
 import re
@@ -33,12 +31,10 @@ POOL_LABELS = (
     "doks.digitalocean.com/node-pool",
     "node.kubernetes.io/instance-type",
 )
-"""
-Labels of nodes by which autoscalers tell pools, and what their nodes have, apart: the providers' documentation, and
+"""Labels of nodes by which autoscalers tell pools, and what their nodes have, apart: the providers' documentation, and
 https://kubernetes.io/docs/reference/labels-annotations-taints/.
 """
-NAME_CHARACTERS_MAX = 40
-"""Of the label's value in a pool's name."""
+NAME_CHARACTERS_MAX = 40  # of the label's value in a pool's name
 
 
 def learned(snapshot: NodeSnapshot, facts: HostFacts) -> PoolDemand | None:

@@ -1,8 +1,6 @@
-"""
-Answers to questions: what would become of a pod if it asked now, and the status of a request.
-
-Computed between two events of the core, from the facts and with the search that real requests use. Nothing is booked,
-queued or written, so a question leaves no trace.
+"""Answers to questions: what would become of a pod if it asked now, and the status of a request. Computed between two
+events of the core, from the facts and with the search that real requests use. Nothing is booked, queued or written, so
+a question leaves no trace.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,12 +53,10 @@ class PodAsked:
     annotations: dict[str, str]
     containers: tuple[ContainerRequest, ...]
     host: HostNeeds = NO_NEEDS
-    priority: int = 0
-    """Of its spec: it counts where no annotation names one."""
+    priority: int = 0  # of its spec: it counts where no annotation names one
     preempts: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    same_gpu: tuple[tuple[str, ...], ...] = ()
-    """As in `Asking`."""
+    same_gpu: tuple[tuple[str, ...], ...] = ()  # as in `Asking`
     by_claim: bool = False
 
 
@@ -76,22 +72,18 @@ class WouldEvict:
 
 @dataclass(frozen=True, slots=True)
 class WouldBind:
-    """
-    A place that fits now, what would be left on its GPUs, and why other places do not fit.
-
-    Without what is left if other pods have to be evicted first.
+    """A place that fits now, what would be left on its GPUs, and why other places do not fit. Without what is left if
+    other pods have to be evicted first.
     """
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]
     left: tuple[LeftOver, ...]
     others: tuple[ReasonsByFilter, ...]
-    more: int
-    """Reasons that `others` does not list."""
+    more: int  # reasons that `others` does not list
     evicts: tuple[WouldEvict, ...] = ()
     """The pods that are evicted first if no place is free, the least important first."""
-    instead_of: str = ""
-    """The requested profiles, where larger ones would serve."""
+    instead_of: str = ""  # the requested profiles, where larger ones would serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +92,7 @@ class WouldWait:
 
     message: str
     steps: tuple[ReasonsByFilter, ...]
-    more: int
-    """Reasons that `steps` does not list."""
+    more: int  # reasons that `steps` does not list
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +212,9 @@ class RequestStatus:
     devices: tuple[DeviceAmount, ...] = ()
     turn: QueuePosition | None = None
     steps: tuple[ReasonsByFilter, ...] = ()
-    more: int = 0
-    """Reasons that `steps` does not list."""
+    more: int = 0  # reasons that `steps` does not list
     refusal: Refusal | None = None
-    plan: Proposal | None = None
-    """While it is queued: which pods could be moved so that it fits."""
+    plan: Proposal | None = None  # while it is queued: which pods could be moved so that it fits
 
 
 def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | None:

@@ -1,8 +1,6 @@
-"""
-Remembers groups of pods that are granted together: their members, and how far each group is.
-
-All of it follows from requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only
-the clocks and the trial are memory of their own: losing them costs time, never a slice.
+"""Remembers groups of pods that are granted together: their members, and how far each group is. All of it follows from
+requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only the clocks and the trial
+are memory of their own: losing them costs time, never a slice.
 """
 
 from collections import OrderedDict, deque
@@ -30,23 +28,17 @@ from sluice.contracts.reasons import ReasonCount
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
-GroupKey = tuple[str, str]
-"""Namespace and name."""
+GroupKey = tuple[str, str]  # namespace and name
 
 
 class GangStatus(Enum):
     """What its group means for a pod."""
 
-    WAITS = "waits"
-    """Not the leader: it gets no place by itself, and is not bound."""
-    JOINS = "joins"
-    """Others have places already: it searches for its own at once, and is not bound."""
-    STARTS = "starts"
-    """All have their slices: it may be bound."""
-    ALONE = "alone"
-    """A member is bound: it is served like a pod without group."""
-    LEAVES = "leaves"
-    """There is no place for all: it releases its place."""
+    WAITS = "waits"  # not the leader: it gets no place by itself, and is not bound
+    JOINS = "joins"  # others have places already: it searches for its own at once, and is not bound
+    STARTS = "starts"  # all have their slices: it may be bound
+    ALONE = "alone"  # a member is bound: it is served like a pod without group
+    LEAVES = "leaves"  # there is no place for all: it releases its place
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +55,10 @@ class StuckMember:
 
     member: RequestId
     why: Why
-    heard: int
-    """How often something had been freed when that trial began."""
+    heard: int  # how often something had been freed when that trial began
 
 
-NOT_GRANTED = 1 << 62
-"""Behind every sequence."""
+NOT_GRANTED = 1 << 62  # behind every sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +67,15 @@ class Member:
 
     request: RequestId
     name: str
-    size: int
-    """The group's size, as this pod gives it."""
+    size: int  # the group's size, as this pod gives it
     priority: int
     sequence: int
-    started: bool
-    """Bound, or remembered as bound by its source."""
-    placed: bool
-    """It has a place, or may have one on a node that is not open yet."""
+    started: bool  # Bound, or remembered as bound by its source
+    placed: bool  # it has a place, or may have one on a node that is not open yet
     ready: bool
-    adopted_for: SourceName | None
-    """Its source, if a grant of it was found carried out already: it may run there."""
-    granted_at: int
-    """Where in BOOK the earliest of its grants stands; NOT_GRANTED while none does."""
-    waived_at: int
-    """The sequence in BOOK at which its group's release was published; -1 where it was not."""
+    adopted_for: SourceName | None  # its source, if a grant of it was found carried out already: it may run there
+    granted_at: int  # where in BOOK the earliest of its grants stands; NOT_GRANTED while none does
+    waived_at: int  # the sequence in BOOK at which its group's release was published; -1 where it was not
 
 
 @dataclass(slots=True)
@@ -112,10 +96,8 @@ class GangInstance:
     turn: tuple[int, int] = (0, 0)
     """The lowest priority among the members (negated), and the youngest of them: since then it could be served."""
     why: Why | None = None
-    leader: RequestId | None = None
-    """The member that waits in the queue on behalf of all."""
-    clock: PatienceTimer | None = None
-    """While it has places and no member is bound."""
+    leader: RequestId | None = None  # the member that waits in the queue on behalf of all
+    clock: PatienceTimer | None = None  # while it has places and no member is bound
 
 
 @dataclass(slots=True)
@@ -124,23 +106,18 @@ class Gang:
 
     key: GroupKey
     members: dict[RequestId, None] = field(default_factory=dict)
-    known: dict[RequestId, Member] = field(default_factory=dict)
-    """The members when the group was last looked at."""
-    touched: dict[RequestId, None] = field(default_factory=dict)
-    """Members that changed since."""
+    known: dict[RequestId, Member] = field(default_factory=dict)  # the members when the group was last looked at
+    touched: dict[RequestId, None] = field(default_factory=dict)  # members that changed since
     held: dict[RequestId, None] = field(default_factory=dict)
     """Members that may have a slice on a node that is not open yet."""
-    is_due: bool = False
-    """Whether a group that is too large to be looked at all the time is to be looked at now."""
+    is_due: bool = False  # whether a group that is too large to be looked at all the time is to be looked at now
     stands: dict[RequestId, GangStatus] = field(default_factory=dict)
     party_of: dict[RequestId, GangInstance] = field(default_factory=dict)
     parties: tuple[GangInstance, ...] = ()
     clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)
     """The parties' clocks, by each member: parties that move up have other numbers."""
-    stuck: dict[int, StuckMember] = field(default_factory=dict)
-    """Per party, the result of its last failed trial."""
-    looked: dict[RequestId, None] = field(default_factory=dict)
-    """Members that were looked at before the group was."""
+    stuck: dict[int, StuckMember] = field(default_factory=dict)  # per party, the result of its last failed trial
+    looked: dict[RequestId, None] = field(default_factory=dict)  # members that were looked at before the group was
 
 
 @dataclass(slots=True)
@@ -149,14 +126,11 @@ class Trial:
 
     key: GroupKey
     party: GangInstance
-    revisions: dict[RequestId, int]
-    """The requests as they are tried."""
+    revisions: dict[RequestId, int]  # the requests as they are tried
     left: deque[RequestId]
     found: dict[RequestId, Booking] = field(default_factory=dict)
-    heard: int = 0
-    """How often something had been freed when it began."""
-    in_one_event: bool = True
-    """Whether no other request was tried meanwhile."""
+    heard: int = 0  # how often something had been freed when it began
+    in_one_event: bool = True  # whether no other request was tried meanwhile
 
 
 class Gangs:
@@ -170,15 +144,13 @@ class Gangs:
         """Groups that changed: no member acts before its group was looked at."""
         self.put_off: OrderedDict[GroupKey, None] = OrderedDict()
         """The same for groups that are looked at with the next tick."""
-        self.timed: OrderedDict[GroupKey, None] = OrderedDict()
-        """Those with a clock."""
+        self.timed: OrderedDict[GroupKey, None] = OrderedDict()  # those with a clock
         self.waiting: OrderedDict[RequestId, None] = OrderedDict()
         """Members that show their group's waiting reason, the one updated longest ago first."""
         self.owed: OrderedDict[RequestId, None] = OrderedDict()
         """Leaders that were offered something when they could not be tried."""
         self.trial: Trial | None = None
-        self.rest_until = -1e9
-        """Until then failed searches delay the next trial."""
+        self.rest_until = -1e9  # until then failed searches delay the next trial
 
     def know(self, request: RequestId, key: GroupKey | None) -> None:
         """A request is of this group; of none any more, or gone."""

@@ -1,5 +1,4 @@
-"""
-Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
+"""Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
 
     fewer than its size have asked       -> all wait, and no places are held
     all have asked, none has a place     -> one of them waits in the queue for all (`trials` finds the places)
@@ -39,8 +38,7 @@ from sluice_allocator.core.gangs.gang import (
 from sluice_allocator.core.state.bus_cache import RequestFact
 
 Key = TypeVar("Key", bound=Hashable)
-LARGEST = 1000
-"""A look at a group costs a look at each of its members. Larger groups are looked at once per tick."""
+LARGEST = 1000  # A look at a group costs a look at each of its members. Larger groups are looked at once per tick.
 
 
 # -- what others ask ----------------------------------------------------------------------------------------------
@@ -240,13 +238,10 @@ def _put_off(ctx: GangContext, key: GroupKey) -> None:
 
 
 def _parties(ctx: GangContext, gang: Gang) -> Iterator[GangInstance]:
-    """
-    The members as parties of the group's size, each with what it means for its members.
-
-    Bound members come first, then those with a place, then by age: so a running job is one party, and its restarted
-    members belong to it. Surplus members wait as the next party while the first comes together. When that runs
-    completely, the size is fulfilled and further pods are single: they replace one that is about to go, or are extra
-    (ADR 0054).
+    """The members as parties of the group's size, each with what it means for its members. Bound members come first,
+    then those with a place, then by age: so a running job is one party, and its restarted members belong to it. Surplus
+    members wait as the next party while the first comes together. When that runs completely, the size is fulfilled and
+    further pods are single: they replace one that is about to go, or are extra (ADR 0054).
     """
     members = sorted(gang.known.values(), key=_order)
     if not members:
@@ -351,11 +346,9 @@ def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
 def _is_given_up(
     ctx: GangContext, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]
 ) -> bool:
-    """
-    Whether a party with places releases them: a member has published so since, or it made no progress for long.
-
-    Of several blocking each other, the one with the earliest turn has twice the time: what the others release is
-    offered to it first.
+    """Whether a party with places releases them: a member has published so since, or it made no progress for long. Of
+    several blocking each other, the one with the earliest turn has twice the time: what the others release is offered
+    to it first.
     """
     adopted_for = {member.adopted_for for member in members} - {None}
     if any(source not in ctx.facts.sources for source in adopted_for):

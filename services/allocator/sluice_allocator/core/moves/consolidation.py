@@ -7,10 +7,8 @@ from sluice_allocator.core.moves.defragment import Moved, asking_of_mover, moved
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement.defragment import plan_emptying
 
-NODES_MAX = 64
-"""Most nodes with slices looked at, those with the fewest first."""
-MOVES_MAX = 8
-"""Most pods moved off one node: each is a restart."""
+NODES_MAX = 64  # most nodes with slices looked at, those with the fewest first
+MOVES_MAX = 8  # most pods moved off one node: each is a restart
 
 
 @dataclass(frozen=True, slots=True)

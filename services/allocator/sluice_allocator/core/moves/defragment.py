@@ -1,13 +1,11 @@
-"""
-Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled.
-
+"""Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled.
 It takes two steps, each a fact before the next: the request gets a reservation on the place that those pods are on (a
 Grant with `after`, as aging writes it), and each pod that a reservation waits for is moved (`moving` books its new
 place first). So a reservation of any origin is helped along, and a restart between the two finds what is left to do.
 
 Pods are only moved for a request that gains more than they are worth together, at most one per so many arrived
-requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for
-a request that does not preempt.
+requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for a
+request that does not preempt.
 """
 
 from collections.abc import Iterable
@@ -25,8 +23,7 @@ from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
 from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
 
-PROMISES_HELPED = 2
-"""Most reservations looked at per tick."""
+PROMISES_HELPED = 2  # most reservations looked at per tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,7 @@ class Moved:
     from_node: NodeName
     to_node: NodeName
     memory_mib: int
-    rested: bool
-    """Whether it has stayed long enough to be moved now."""
+    rested: bool  # whether it has stayed long enough to be moved now
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,7 @@ class Proposal:
     moved: tuple[Moved, ...]
     gains_mib: int
     moves_mib: int
-    is_done: bool
-    """Whether this allocator carries it out by itself; otherwise it is only proposed."""
+    is_done: bool  # whether this allocator carries it out by itself; otherwise it is only proposed
 
 
 def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) -> Proposal | None:

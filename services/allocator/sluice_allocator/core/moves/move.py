@@ -1,5 +1,4 @@
-"""
-Moves a pod: books its new place, evicts it, and gives the place to its replacement.
+"""Moves a pod: books its new place, evicts it, and gives the place to its replacement.
 
     the new place is booked    -> a Grant of the old request, `after` its own allocation: `ordering` orders the eviction
     its replacement asks       -> a Grant of the new request at that place, `after` the kept one, which is then revoked
@@ -41,8 +40,7 @@ from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.facts import is_too_late
 from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
 
-UNUSABLE = (SliceFailed, SliceQuarantined, SliceDegraded)
-"""Statuses of a slice that cannot be used."""
+UNUSABLE = (SliceFailed, SliceQuarantined, SliceDegraded)  # statuses of a slice that cannot be used
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +216,8 @@ def note_phase(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> Non
 
 
 def take_over(ctx: MoveContext, request: RequestId, asked: AllocationRequested) -> bool:
-    """
-    Give a request without a place the one that is kept for its predecessor, if one fits. True if so.
-
-    A request with a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it.
+    """Give a request without a place the one that is kept for its predecessor, if one fits. True if so. A request with
+    a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it.
     """
     if asked.group is not None or not ctx.moves.kept_for or standing_promise(ctx, request) is not None:
         return False

@@ -1,6 +1,4 @@
-"""
-Remembers for moves: which pods are movable, since when they stay where they are, and how many moves are allowed now.
-
+"""Remembers for moves: which pods are movable, since when they stay where they are, and how many moves are allowed now.
 Losing it costs time only: a pod seen for the first time counts as just moved, and a new process may move none for a
 while.
 """
@@ -24,18 +22,15 @@ class Moves:
     """Since when this process has known a movable pod in its place, or a failed attempt to move it."""
     returning: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
     """Bound pods with larger profiles that want to be moved back; looked at longest ago first."""
-    standing: dict[AllocationId, KinKey] = field(default_factory=dict)
-    """Places booked for pods that are being moved."""
+    standing: dict[AllocationId, KinKey] = field(default_factory=dict)  # places booked for pods that are being moved
     kept_for: dict[KinKey, dict[AllocationId, None]] = field(default_factory=dict)
     """The same by the pods that may take them over."""
     promises: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
     """Places booked that wait for others to end; looked at longest ago first."""
     phases: dict[AllocationId, tuple[str, float]] = field(default_factory=dict)
     """The phase of each move, and since when."""
-    looked_at: QueueKey | None = None
-    """The last turn of the queue for which room was tried to be made."""
-    may_move: float = 0.0
-    """The number of moves that may begin now."""
+    looked_at: QueueKey | None = None  # the last turn of the queue for which room was tried to be made
+    may_move: float = 0.0  # the number of moves that may begin now
     _filled_at: float | None = None
     _per_arrival: float = 0.0
 

@@ -1,6 +1,4 @@
-"""
-Placement: what every GPU can do, what is booked on it, and the best place for a request or the reasons for none.
-
+"""Placement: what every GPU can do, what is booked on it, and the best place for a request or the reasons for none.
 Other packages import this one only through the names below.
 """
 

@@ -1,9 +1,7 @@
-"""
-Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost.
-
-The search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search
-then finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded
-as theirs is.
+"""Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost. The
+search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search then
+finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded as
+theirs is.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,12 +21,9 @@ from sluice_allocator.core.placement.search.find import find_free, find_place_on
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest
 from sluice_allocator.core.placement.spec.policies import policy_for
 
-MayMove = Callable[[AllocationId], PlaceRequest | None]
-"""What to search for a movable pod; None if it may not be moved."""
-SHAPES_LOOKED_UP_MAX = 64
-"""Most different shapes of pods in the way for which a destination is looked up."""
-_TRIED = "\0plan"
-"""Owner of places taken on trial; no allocation has this name."""
+MayMove = Callable[[AllocationId], PlaceRequest | None]  # what to search for a movable pod; None if it may not be moved
+SHAPES_LOOKED_UP_MAX = 64  # most different shapes of pods in the way for which a destination is looked up
+_TRIED = "\0plan"  # owner of places taken on trial; no allocation has this name
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -43,10 +38,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """
-    The place that a request would have, and the pods to move for it.
-
-    Memory in MiB: `gains_mib` of the request's devices, `moves_mib` of the moved ones. Each move is one restart.
+    """The place that a request would have, and the pods to move for it. Memory in MiB: `gains_mib` of the request's
+    devices, `moves_mib` of the moved ones. Each move is one restart.
     """
 
     place: Place
@@ -64,9 +57,7 @@ def plan_moves(
     may_move: MayMove,
     moves_max: int,
 ) -> MovePlan | None:
-    """
-    The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
-
+    """The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
     `shown` is the snapshot of each node.
     """
     if find_free(cluster, request, avoid) is not None:

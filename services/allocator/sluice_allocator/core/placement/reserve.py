@@ -1,9 +1,7 @@
-"""
-Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants.
-
-Full GPUs are found in the buckets of their layout states, those with least in the way first; a bounded number is
-looked at, however large the cluster. The best is tried on a trial cluster of that one node by the common search, so a
-reserved place is as valid as any other. The caller says which tenants may be waited for.
+"""Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants. Full
+GPUs are found in the buckets of their layout states, those with least in the way first; a bounded number is looked at,
+however large the cluster. The best is tried on a trial cluster of that one node by the common search, so a reserved
+place is as valid as any other. The caller says which tenants may be waited for.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,20 +23,15 @@ from sluice_allocator.core.placement.search.find import counted_for, find_place_
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
-GPUS_LOOKED_AT_MAX = 256
-"""Most GPUs looked at for one reservation: those with least in the way come first."""
-SPOTS_TRIED_MAX = 4
-"""Most of the best spots tried out: CPU, NUMA or links may still exclude one."""
-NODES_TRIED_MAX = 2
-"""The same for several devices and for shares, where a whole node is tried."""
-NODES_IN_VAIN_MAX = 6
-"""Most further tries that fail: for shares a quick look is not conclusive."""
+GPUS_LOOKED_AT_MAX = 256  # most GPUs looked at for one reservation: those with least in the way come first
+SPOTS_TRIED_MAX = 4  # most of the best spots tried out: CPU, NUMA or links may still exclude one
+NODES_TRIED_MAX = 2  # the same for several devices and for shares, where a whole node is tried
+NODES_IN_VAIN_MAX = 6  # most further tries that fail: for shares a quick look is not conclusive
 NODES_LOOKED_AT_MAX = 64
 
 WaitFor = Callable[[AllocationId], int | None]
 """The cost of waiting for an allocation: 0 for one being revoked, 1 for a live one; None: it may not be waited for."""
-OpenTo = Callable[[str], bool]
-"""Whether GPUs of a model may be reserved."""
+OpenTo = Callable[[str], bool]  # whether GPUs of a model may be reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +64,8 @@ def find_reservation(
     wait_for: WaitFor,
     open_to: OpenTo,
 ) -> ReservedPlace | None:
-    """
-    The place with fewest tenants to wait for, then with most of it free already.
-
-    `shown` is the snapshot of each node. None when no place may be reserved, or none was found among those looked at.
+    """The place with fewest tenants to wait for, then with most of it free already. `shown` is the snapshot of each
+    node. None when no place may be reserved, or none was found among those looked at.
     """
     context = prepare(cluster, request, avoid)
     search = _ReservationSearch(context, shown, wait_for, open_to)
@@ -250,10 +241,8 @@ class _ReservationSearch:
         return (*gone, *more)
 
     def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> ReservedPlace | None:
-        """
-        The place without these tenants, and those of them that it needs gone.
-
-        They are put back one by one, those with most neighbours first; the ones in the way are waited for.
+        """The place without these tenants, and those of them that it needs gone. They are put back one by one, those
+        with most neighbours first; the ones in the way are waited for.
         """
         cluster, request, avoid = self.context.cluster, self.context.request, self.context.avoid
         snapshot = self.shown.get(node.name)

@@ -1,7 +1,5 @@
-"""
-Remembers evictions: since when each is waited for, and which pods are exempt for a while.
-
-Losing it costs time, never a slice: a blocked eviction is then waited for again.
+"""Remembers evictions: since when each is waited for, and which pods are exempt for a while. Losing it costs time,
+never a slice: a blocked eviction is then waited for again.
 """
 
 import heapq
@@ -27,18 +25,15 @@ class EvictionBackoff:
     taken: dict[AllocationId, AllocationId] = field(default_factory=dict)
     """Those whose place goes to a grant that is decided and not settled, with that grant."""
     _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
-    """
-    By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
+    """By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
     ledger yet, or on a place that others still have. With their certain part: shares that are being resized keep the
     smaller size.
     """
-    leaving_of: dict[AllocationId, str] = field(default_factory=dict)
-    """The same by allocation: its namespace."""
+    leaving_of: dict[AllocationId, str] = field(default_factory=dict)  # the same by allocation: its namespace
     _since: dict[RequestId, float] = field(default_factory=dict)
     _failures: dict[RequestId, int] = field(default_factory=dict)
     _until: dict[RequestId, float] = field(default_factory=dict)
-    _alarms: list[tuple[float, RequestId]] = field(default_factory=list)
-    """A heap of when to look again at a request."""
+    _alarms: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when to look again at a request
 
     # -- who is in the way of a promise ---------------------------------------------------------------------------
 

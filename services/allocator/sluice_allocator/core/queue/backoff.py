@@ -18,12 +18,9 @@ class RetryState:
     avoid: dict[GpuUuid, float] | None = None
     """GPUs on which making the slice failed, with the time from which they are tried again."""
     pending_said_at: float = -1e9
-    said: WaitReason | None = None
-    """The first reason that this process last published."""
-    taken_back: int = 0
-    """How often other allocators revoked this process's grants."""
-    rests_until: float = -1e9
-    """Until then this process grants nothing to it."""
+    said: WaitReason | None = None  # the first reason that this process last published
+    taken_back: int = 0  # how often other allocators revoked this process's grants
+    rests_until: float = -1e9  # until then this process grants nothing to it
     since_when: float | None = None
     """Since when this process has known it to want a place; a grant that failed does not end that."""
 
@@ -34,8 +31,7 @@ class RequestBackoff:
 
     rules: SchedulerConfig
     of_request: dict[RequestId, RetryState] = field(default_factory=dict)
-    _pauses: list[tuple[float, RequestId]] = field(default_factory=list)
-    """A heap of when pauses end."""
+    _pauses: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when pauses end
 
     def forget(self, request: RequestId) -> None:
         """A request is gone."""

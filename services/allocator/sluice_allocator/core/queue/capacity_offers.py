@@ -1,9 +1,7 @@
-"""
-Tracks where something was freed, and how far it was offered to waiting requests.
-
-A pass offers one node (or the whole fleet) to the head of each group, in the order of turns; it may take many events.
-When more is freed meanwhile, the offer restarts with the first turn, and every other try continues where the earlier
-offer was: otherwise a node that keeps being freed would be offered to the first few only.
+"""Tracks where something was freed, and how far it was offered to waiting requests. A pass offers one node (or the
+whole fleet) to the head of each group, in the order of turns; it may take many events. When more is freed meanwhile,
+the offer restarts with the first turn, and every other try continues where the earlier offer was: otherwise a node that
+keeps being freed would be offered to the first few only.
 """
 
 from collections import OrderedDict
@@ -19,10 +17,8 @@ class OfferPass:
     """One pass: `node` is None for the whole fleet."""
 
     node: NodeName | None
-    offered_to: QueueKey | None = None
-    """The last turn that had the offer, from the first turn on."""
-    until: QueueKey | None = None
-    """Later turns are offered it by the rest of the earlier pass."""
+    offered_to: QueueKey | None = None  # the last turn that had the offer, from the first turn on
+    until: QueueKey | None = None  # later turns are offered it by the rest of the earlier pass
     rest: QueueKey | None = None
     """The last turn that had the offer by the rest of the earlier pass; None when there is no rest."""
     rest_is_next: bool = False
@@ -57,8 +53,7 @@ class CapacityOffers:
     def __init__(self) -> None:
         """Nothing was freed."""
         self._passes: OrderedDict[NodeName | None, OfferPass] = OrderedDict()
-        self.heard = 0
-        """How often something was freed; places released by a failed trial do not count."""
+        self.heard = 0  # how often something was freed; places released by a failed trial do not count
 
     def __bool__(self) -> bool:
         """Whether any pass is unfinished."""

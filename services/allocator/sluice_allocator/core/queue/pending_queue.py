@@ -1,9 +1,7 @@
-"""
-The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group.
-
-If the head of a group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory
-grows with the number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only,
-and come in, in turn, as others leave.
+"""The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group. If the head of a
+group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory grows with the
+number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only, and come in, in
+turn, as others leave.
 """
 
 from collections import OrderedDict
@@ -23,13 +21,10 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
-    """
-    A request's needs: requests of equal shapes fit the same places.
-
-    Its owner is included where it decides: shares live among those of the same namespace and user, a `limited`
-    namespace may have to wait where others need not, and terms about other pods name one namespace and labels. So is
-    being in a group, which gets no reservations and evicts no pods, and so is a request that does not preempt: behind
-    such a head the rest of its shape would get none either.
+    """A request's needs: requests of equal shapes fit the same places. Its owner is included where it decides: shares
+    live among those of the same namespace and user, a `limited` namespace may have to wait where others need not, and
+    terms about other pods name one namespace and labels. So is being in a group, which gets no reservations and evicts
+    no pods, and so is a request that does not preempt: behind such a head the rest of its shape would get none either.
     """
     more = _more_of(request) if request.resource_claims or request.same_gpu or request.alternatives else ()
     sets = (request.claims, *request.alternatives)
@@ -71,13 +66,10 @@ class PendingShape:
 
     shape: bytes
     members: QueueKeys = field(default_factory=QueueKeys)
-    why: NoPlace | None = None
-    """Why the whole fleet had no place for this shape at the last search; None before that."""
+    why: NoPlace | None = None  # why the whole fleet had no place for this shape at the last search; None before that
     searched_at: float = -1e9
-    promise_failures: int = 0
-    """How often no reservation could be made for its first."""
-    aside: str | None = None
-    """The namespace whose limits it waits for, while places are of no use to it."""
+    promise_failures: int = 0  # how often no reservation could be made for its first
+    aside: str | None = None  # the namespace whose limits it waits for, while places are of no use to it
 
 
 class PendingQueue:
@@ -86,12 +78,10 @@ class PendingQueue:
     def __init__(self, most: int = 1 << 62) -> None:
         """Start empty. `most` may wait inside."""
         self._most = most
-        self._turns = QueueKeys()
-        """Of all that wait inside."""
+        self._turns = QueueKeys()  # of all that wait inside
         self._outside: dict[RequestId, QueueKey] = {}
         self._outside_turns = QueueKeys()
-        self._put_out: OrderedDict[RequestId, None] = OrderedDict()
-        """Requests that are newly outside."""
+        self._put_out: OrderedDict[RequestId, None] = OrderedDict()  # requests that are newly outside
         self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()
         """Ordered by when each was looked at last."""
         self._groups: dict[bytes, PendingShape] = {}
@@ -113,11 +103,8 @@ class PendingQueue:
         return len(self._waiting)
 
     def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
-        """
-        Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
-        is kept outside: then all inside come before it.
-
-        A request that already waits keeps its original sequence.
+        """Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
+        is kept outside: then all inside come before it. A request that already waits keeps its original sequence.
         """
         before = self._waiting.get(request)
         if before is not None and before[0].shape == shape and before[1][0] == rank:
@@ -200,9 +187,8 @@ class PendingQueue:
         return self._outside_turns.first()[2] if self._outside and self.has_room else None
 
     def _makes_room_for(self, turn: QueueKey) -> bool:
-        """
-        Whether one with this turn may come in: there is room and none outside comes before it, or the last one inside
-        comes after it and goes out.
+        """Whether one with this turn may come in: there is room and none outside comes before it, or the last one
+        inside comes after it and goes out.
         """
         if self.has_room:
             return not self._outside or turn < self._outside_turns.first()

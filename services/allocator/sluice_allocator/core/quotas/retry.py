@@ -1,6 +1,4 @@
-"""
-Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
-
+"""Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
 Losing it costs time: all of it follows from facts that are looked at again.
 """
 
@@ -17,8 +15,7 @@ from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.sorted_keys import QueueKey
 from sluice_allocator.core.state.context import Context
 
-LEAST_REMEMBERED = 4096
-"""Most different requests whose least usage is remembered."""
+LEAST_REMEMBERED = 4096  # most different requests whose least usage is remembered
 
 
 @dataclass(slots=True)
@@ -83,12 +80,10 @@ class QuotaRetry:
     """Those of them that released more meanwhile: tried once more from the first turn on."""
     unread: list[tuple[int, RequestId]] = field(default_factory=list)
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
-    unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)
-    """What counts without a ledger entry."""
+    unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)  # what counts without a ledger entry
     complete: dict[SourceName, None] = field(default_factory=dict)
     """Sources that have published all of their requests in this incarnation of the broker."""
-    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
-    """The same, each once."""
+    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)  # the same, each once
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
 
     def wake(self, namespace: str) -> None:

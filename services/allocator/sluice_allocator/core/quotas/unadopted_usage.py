@@ -1,9 +1,7 @@
-"""
-Usage of pods without a ledger entry: after the broker was wiped, until their nodes are open.
-
-A limit counts bookings, and nodes are opened one after another: the first of them would be filled with pods of
-namespaces that already have all they may on the others. So what sources remember counts too, by the least usage of
-their claims. Before a source has published all of its requests, its namespaces' usage is unknown.
+"""Usage of pods without a ledger entry: after the broker was wiped, until their nodes are open. A limit counts
+bookings, and nodes are opened one after another: the first of them would be filled with pods of namespaces that already
+have all they may on the others. So what sources remember counts too, by the least usage of their claims. Before a
+source has published all of its requests, its namespaces' usage is unknown.
 """
 
 from sluice.contracts.ids import RequestId, SourceName
@@ -37,8 +35,7 @@ def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> 
 
 
 def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
-    """
-    The source of a request while it has not published all of its requests in this incarnation of the broker; else
+    """The source of a request while it has not published all of its requests in this incarnation of the broker; else
     None.
     """
     asked = ctx.facts.requests.get(request) if request is not None else None

@@ -115,11 +115,9 @@ def _told(bound: Bound) -> tuple[object, ...]:
 
 
 def _is_newer(ctx: SchedulerContext, again: Bound, binding: Bound) -> bool:
-    """
-    Whether a slice's status is newer than what its pod read.
-
-    One process numbers its writes. Of two runs of an agent the present one is that for which its node is open, as
-    BOOK tells, which forgets nothing. Bindings of an older allocator are compared by the sequences of STATE.
+    """Whether a slice's status is newer than what its pod read. One process numbers its writes. Of two runs of an agent
+    the present one is that for which its node is open, as BOOK tells, which forgets nothing. Bindings of an older
+    allocator are compared by the sequences of STATE.
     """
     if not (again.slice_operation and binding.slice_operation):
         return again.slice_sequence > binding.slice_sequence
@@ -146,10 +144,8 @@ def waived(
     *,
     alone: bool = False,
 ) -> Waived:
-    """
-    The waiver of these places, and of those waived before that are not revoked yet.
-
-    Unless `alone`, the whole group releases its places, also where that was published before and is not done yet.
+    """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole group
+    releases its places, also where that was published before and is not done yet.
     """
     before = ctx.facts.bindings.get(request)
     known = before.allocations if isinstance(before, Waived) else ()

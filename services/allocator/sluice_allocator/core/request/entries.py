@@ -1,5 +1,4 @@
-"""
-Decides what follows for each ledger entry of one request (PROTOCOL §4).
+"""Decides what follows for each ledger entry of one request (PROTOCOL §4).
 
     granted, and not to stand             -> Revoke, when no other allocator may bind it
     revoked in an earlier incarnation     -> Revoke again, or no agent would act on it
@@ -84,10 +83,8 @@ def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: Ledger
 
 
 def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
-    """
-    Revoke a slice, or order that again. Later decisions count without it.
-
-    Of shares that are being shrunk all is booked that may still be used.
+    """Revoke a slice, or order that again. Later decisions count without it. Of shares that are being shrunk all is
+    booked that may still be used.
     """
     booking = entry.booking
     if isinstance(entry, Grant):
@@ -105,10 +102,8 @@ def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
 
 
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """
-    Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread).
-
-    Its agent publishes `SliceGone` until it reads `Closed`.
+    """Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread). Its
+    agent publishes `SliceGone` until it reads `Closed`.
     """
     slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(slice_, SliceGone) or slice_.closing or allocation in ctx.facts.ledger:

@@ -1,7 +1,5 @@
-"""
-Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement.
-
-A published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
+"""Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement. A
+published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
 could end what another process has bound meanwhile: so it is waived first, under the binding's guard (`why_waive`).
 
 It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`.
@@ -40,18 +38,15 @@ from sluice_allocator.core.state.facts import (
 )
 from sluice_allocator.core.state.grant_facts import is_move
 
-FAILED = (SliceFailed, SliceQuarantined)
-"""Statuses of a slice that cannot be used."""
+FAILED = (SliceFailed, SliceQuarantined)  # statuses of a slice that cannot be used
 AILING = (*FAILED, SliceDegraded)
-"""
-The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
+"""The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
 their node may show them as well until its inventory is pulled.
 """
 
 
 def why_revoke(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -> str | None:
-    """
-    Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
+    """Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
     valid.
     """
     return why_end_move(ctx, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(ctx, grant, asked)

@@ -1,7 +1,5 @@
-"""
-Warnings for a pod whose devices are as requested but will not work as intended.
-
-It refuses nothing. The agent's own warnings about the devices are not part of it.
+"""Warnings for a pod whose devices are as requested but will not work as intended. It refuses nothing. The agent's own
+warnings about the devices are not part of it.
 """
 
 from sluice.contracts.messages import Booking, SliceReady
@@ -10,12 +8,10 @@ WHOLE_PERMILLE = 1000
 
 
 def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[str, ...]:
-    """
-    Warnings per container: more devices than one process can use, a time quota that its node does not enforce
-    (`time_quota`: whether it does), or a larger profile than requested.
-
-    CUDA picks one MIG device per process (NVIDIA MIG user guide, "CUDA visible devices"), and a process connects to
-    the one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY (NVIDIA MPS, "Environment variables").
+    """Warnings per container: more devices than one process can use, a time quota that its node does not enforce
+    (`time_quota`: whether it does), or a larger profile than requested. CUDA picks one MIG device per process (NVIDIA
+    MIG user guide, "CUDA visible devices"), and a process connects to the one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY
+    (NVIDIA MPS, "Environment variables").
     """
     homes: dict[str, dict[tuple[str, int], None]] = {}
     for device in booking.devices:

@@ -1,9 +1,6 @@
-"""
-One request's life, derived from facts each time it is looked at (PROTOCOL §4).
-
-There are no stored states to fall out of step: what the bus says of the request, its binding, its ledger entries and
-their slices decides what to want next. So a restart, a skipped value, a second allocator and a wiped broker need no
-path of their own.
+"""One request's life, derived from facts each time it is looked at (PROTOCOL §4). There are no stored states to fall
+out of step: what the bus says of the request, its binding, its ledger entries and their slices decides what to want
+next. So a restart, a skipped value, a second allocator and a wiped broker need no path of their own.
 
     asked, nothing granted                -> wait for a place
     granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
@@ -180,10 +177,8 @@ def _keep_pinned(
     entries: dict[AllocationId, LedgerEntry],
     judged: GrantVerdicts,
 ) -> bool:
-    """
-    Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it.
-
-    If the slice is lost, the request is released after its other grants were revoked.
+    """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it. If the
+    slice is lost, the request is released after its other grants were revoked.
     """
     held = asked.held
     assert held is not None
@@ -213,11 +208,9 @@ def _keep_pinned(
 
 
 def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, cause: str) -> None:
-    """
-    Publish that a lost slice of an existing pod is gone, and never over an empty subject.
-
-    Over an empty subject it could land after the next wipe of the broker, when the node of its slice is back. A
-    waiver, which names its incarnation, comes first; a message over that is rejected in another incarnation.
+    """Publish that a lost slice of an existing pod is gone, and never over an empty subject. Over an empty subject it
+    could land after the next wipe of the broker, when the node of its slice is back. A waiver, which names its
+    incarnation, comes first; a message over that is rejected in another incarnation.
     """
     if request in ctx.facts.bindings:
         release(ctx, request, cause)
@@ -234,10 +227,8 @@ def _refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | Non
 
 
 def _judge_again(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
-    """
-    A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not there.
-
-    It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
+    """A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not
+    there. It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
     if _refusal(ctx, asked) is None and ctx.throttle(Condition.REFUSAL_WAIVED, request):
         no_more = waived(ctx, request, asked, [], "the reason for its refusal no longer holds")

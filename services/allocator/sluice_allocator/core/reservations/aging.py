@@ -1,8 +1,5 @@
-"""
-Tracks when waiting requests are old enough for a reservation, and how many GPUs are reserved.
-
-The times are memory of one process: if lost, a request waits longer. The count of reservations follows from the
-ledger.
+"""Tracks when waiting requests are old enough for a reservation, and how many GPUs are reserved. The times are memory
+of one process: if lost, a request waits longer. The count of reservations follows from the ledger.
 """
 
 import heapq
@@ -85,8 +82,7 @@ class ReservedGpus:
     """How many GPUs of each model are reserved while their tenants still run."""
 
     of_model: Counter[str] = field(default_factory=Counter)
-    freed: dict[str, None] = field(default_factory=dict)
-    """Models whose reservations ended since this was last taken."""
+    freed: dict[str, None] = field(default_factory=dict)  # models whose reservations ended since this was last taken
     _models: dict[AllocationId, tuple[str, ...]] = field(default_factory=dict)
     """The models of an allocation's GPUs, one for each."""
 

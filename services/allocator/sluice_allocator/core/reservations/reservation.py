@@ -1,7 +1,5 @@
-"""
-Grants to be carried out when others are gone (`after`): whether they are valid, and what they wait for.
-
-A reserved place is booked: no other request gets it meanwhile (PROTOCOL §4).
+"""Grants to be carried out when others are gone (`after`): whether they are valid, and what they wait for. A reserved
+place is booked: no other request gets it meanwhile (PROTOCOL §4).
 """
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -37,16 +35,13 @@ from sluice_allocator.core.state.grant_facts import (
 )
 from sluice_allocator.core.state.pending_status import say_why
 
-NAMED_MAX = 3
-"""Most of the awaited pods that are named."""
+NAMED_MAX = 3  # most of the awaited pods that are named
 
 
 def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
-    """
-    GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there.
-
-    Its revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have
-    been evicted for nothing, and the reservation be given up and made again, without end.
+    """GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there. Its
+    revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have been
+    evicted for nothing, and the reservation be given up and made again, without end.
     """
     avoid = ctx.backoff.avoided(request, ctx.now)
     for allocation in ctx.facts.allocations_of.get(request, ()):
@@ -60,10 +55,8 @@ def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
 
 
 def why_give_up(ctx: ReservationContext, promised: Grant, revision: int) -> str | None:
-    """
-    Why a grant that still waits for others is invalid; None when it is valid.
-
-    `revision` is the request's current one, 0 while it is unknown.
+    """Why a grant that still waits for others is invalid; None when it is valid. `revision` is the request's current
+    one, 0 while it is unknown.
     """
     if not is_promise(ctx, promised) or _was_made(ctx, promised):
         return None
@@ -99,9 +92,7 @@ def _was_kept(entry: LedgerEntry | None) -> bool:
 
 
 def _was_made(ctx: ReservationContext, promised: Grant) -> bool:
-    """
-    Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
-
+    """Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
     Its pod may run there, and is not to lose it. A binding is read on another stream than the agent's status, and
     proves the same.
     """

@@ -1,11 +1,9 @@
-"""
-Aging: reserves a place for a request that waited too long, so that many small ones do not starve a large one.
-
-Turns are by priority, then by age. A freed piece goes to any request that fits it, so one that needs more would wait
-without end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use,
-to be had when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there
-stay free for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule
-and its bound. `placement.promising` chooses the place; nothing is evicted for it.
+"""Aging: reserves a place for a request that waited too long, so that many small ones do not starve a large one. Turns
+are by priority, then by age. A freed piece goes to any request that fits it, so one that needs more would wait without
+end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use, to be had
+when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there stay free
+for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule and its
+bound. `placement.promising` chooses the place; nothing is evicted for it.
 """
 
 from sluice.contracts.ids import AllocationId
@@ -138,15 +136,12 @@ class _Limits:
         self._ctx = ctx
         self._turn = turn
         self._open: dict[str, bool] = {}
-        self.kept_out: dict[str, None] = {}
-        """Models on which others' reservations were in its way."""
+        self.kept_out: dict[str, None] = {}  # models on which others' reservations were in its way
 
     def wait_for(self, allocation: AllocationId) -> int | None:
-        """
-        The cost of waiting for an allocation; None if it may not be waited for.
-
-        Not for one that is not in the ledger yet, nor for one that waits for others itself: reservations would chain,
-        and the wait have no bound. Both will pass. Nor for one in quarantine, which may not pass.
+        """The cost of waiting for an allocation; None if it may not be waited for. Not for one that is not in the
+        ledger yet, nor for one that waits for others itself: reservations would chain, and the wait have no bound. Both
+        will pass. Nor for one in quarantine, which may not pass.
         """
         ctx = self._ctx
         entry = ctx.facts.ledger.get(allocation)

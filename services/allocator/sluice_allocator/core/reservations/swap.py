@@ -1,14 +1,10 @@
-"""
-Exchanges a reservation for a place that is free now together with a part of what it reserves.
+"""Exchanges a reservation for a place that is free now together with a part of what it reserves. A request with a
+reservation of several devices, or of several slices, has some of them already and waits for the rest. Something freed
+beside them may be all that is missing, but no other search counts reserved parts as free. Without this the pod waits on
+for a tenant that need not go; and a movable tenant is moved to the very place that was missing, again and again.
 
-A request with a reservation of several devices, or of several slices, has some of them already and waits for the
-rest. Something freed beside them may be all that is missing, but no other search counts reserved parts as free.
-Without this the pod waits on for a tenant that need not go; and a movable tenant is moved to the very place that was
-missing, again and again.
-
-The reservation is not given up first, since its place could be taken in that moment. The new place is booked beside
-it, to be had when the reservation is gone (a Grant with `after`), and that it goes follows from this grant
-(`promised`).
+The reservation is not given up first, since its place could be taken in that moment. The new place is booked beside it,
+to be had when the reservation is gone (a Grant with `after`), and that it goes follows from this grant (`promised`).
 """
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -22,10 +18,8 @@ from sluice_allocator.core.state.grant_facts import is_being_revoked, is_exchang
 def exchange_promise(
     ctx: ReservationContext, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
 ) -> bool:
-    """
-    Book the place that a request can have now instead of its reservation; False where there is none.
-
-    `freed_on`: only if the reservation is on this node, since nothing changed elsewhere.
+    """Book the place that a request can have now instead of its reservation; False where there is none. `freed_on`:
+    only if the reservation is on this node, since nothing changed elsewhere.
     """
     promise = standing_promise(ctx, request)
     if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(ctx, promise):

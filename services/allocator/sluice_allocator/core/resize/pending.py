@@ -1,7 +1,5 @@
-"""
-Pending resizes: what each asks for, its outcome, and which are not answered yet.
-
-Losing it costs an answer, never a slice: the caller asks again and gets what then holds.
+"""Pending resizes: what each asks for, its outcome, and which are not answered yet. Losing it costs an answer, never a
+slice: the caller asks again and gets what then holds.
 """
 
 from dataclasses import dataclass, field
@@ -14,10 +12,8 @@ from sluice.contracts.outbox import Outbox
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
-ASKED_MAX = 64
-"""Most resizes without an answer; further callers have to retry."""
-TRIES_MAX = 5
-"""Most times that one is decided again because another write to its node's ledger was first."""
+ASKED_MAX = 64  # most resizes without an answer; further callers have to retry
+TRIES_MAX = 5  # most times that one is decided again because another write to its node's ledger was first
 
 Field = Literal["memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille"]
 FIELDS: tuple[Field, ...] = ("memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille")
@@ -50,11 +46,8 @@ class AdjustReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdjustRefused:
-    """
-    They stay as they are, with the reason in a sentence.
-
-    `most`: per growing field, the most that it could be now with the others unchanged. `under_way`: they are booked
-    so already, and the node agent has not carried it out yet.
+    """They stay as they are, with the reason in a sentence. `most`: per growing field, the most that it could be now
+    with the others unchanged. `under_way`: they are booked so already, and the node agent has not carried it out yet.
     """
 
     reason: AdjustReason
@@ -115,8 +108,7 @@ class Adjustments:
     """Resizes without an answer, and the answers that are due."""
 
     on_their_way: dict[AllocationId, OnItsWay] = field(default_factory=dict)
-    again: list[Asked] = field(default_factory=list)
-    """To be decided again: another write was first."""
+    again: list[Asked] = field(default_factory=list)  # to be decided again: another write was first
     answers: list[tuple[int, Outcome]] = field(default_factory=list)
 
     def undo(self, allocation: AllocationId) -> None:

@@ -1,7 +1,5 @@
-"""
-Caches the last value of every noun that the allocator reads, and nothing derived from two of them.
-
-It follows snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone.
+"""Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
+snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone.
 """
 
 from dataclasses import dataclass, field
@@ -67,11 +65,9 @@ class Outdated(Waived, frozen=True, kw_only=True):
 class BusCache:
     """Every fact by its key. `sequences` tells how old a subject's value is."""
 
-    incarnation: Incarnation = field(default=Incarnation(""))
-    """The incarnation of BOOK, which orders name."""
+    incarnation: Incarnation = field(default=Incarnation(""))  # the incarnation of BOOK, which orders name
     incarnations: dict[Stream, Incarnation] = field(default_factory=dict)
-    awaited: dict[Stream, None] = field(default_factory=dict)
-    """Streams to be reread because the other one started over."""
+    awaited: dict[Stream, None] = field(default_factory=dict)  # streams to be reread because the other one started over
     requests: dict[RequestId, RequestFact] = field(default_factory=dict)
     bindings: dict[RequestId, BindingFact] = field(default_factory=dict)
     ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
@@ -80,15 +76,13 @@ class BusCache:
     closed_heads: dict[NodeName, NodeClosed] = field(default_factory=dict)
     """Of removed nodes that were not opened since."""
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
-    """
-    Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
+    """Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
     read later than the head that followed it.
     """
     unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)
     """Ledger subjects per node whose bytes this process cannot read: such a node is not used."""
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
-    slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)
-    """The node whose agent reports each slice."""
+    slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)  # the node whose agent reports each slice
     slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)
     """The write by which its agent reported each slice."""
     slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
@@ -96,8 +90,7 @@ class BusCache:
     allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)
     """The ledger entries of each node, closed or not."""
     news: dict[NodeName, NodeChanged] = field(default_factory=dict)
-    removed: dict[NodeName, NodeRemoved] = field(default_factory=dict)
-    """Nodes whose last message is that they are gone."""
+    removed: dict[NodeName, NodeRemoved] = field(default_factory=dict)  # nodes whose last message is that they are gone
     inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
     reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)
     """The slices that pulled snapshots report, per request."""
@@ -105,11 +98,9 @@ class BusCache:
     cordons: dict[NodeName, Cordoned] = field(default_factory=dict)
     sources: dict[SourceName, SourceSynced] = field(default_factory=dict)
     waiting: dict[RequestId, Pending] = field(default_factory=dict)
-    evictions: dict[RequestId, EvictionOrdered] = field(default_factory=dict)
-    """Orders that stand."""
+    evictions: dict[RequestId, EvictionOrdered] = field(default_factory=dict)  # orders that stand
     evicted: dict[RequestId, EvictionDone | EvictionBlocked] = field(default_factory=dict)
-    quotas: dict[str, QuotaSet] = field(default_factory=dict)
-    """By namespace."""
+    quotas: dict[str, QuotaSet] = field(default_factory=dict)  # by namespace
     pools: dict[str, PoolDemand] = field(default_factory=dict)
     promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)
     """Per allocation, the grants to be carried out when it is gone."""
@@ -120,16 +111,14 @@ class BusCache:
     sequences: dict[str, int] = field(default_factory=dict)
     first_words: dict[RequestId, int] = field(default_factory=dict)
     """Of requests edited while this process read along: the sequence of their first message."""
-    book_read: int = 0
-    """Everything written to BOOK up to here was read, or overwritten by a later value."""
+    book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
     reading: dict[Stream, dict[str, int]] = field(default_factory=dict)
     """Streams being reread, with the sequences of what was observed since."""
     complete: dict[Stream, None] = field(default_factory=dict)
     """Streams that were read completely at least once, in this incarnation of the broker."""
     sharing: Interning = field(default_factory=Interning)
     lost: dict[AllocationId, None] = field(default_factory=dict)
-    """
-    Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
+    """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
     its way looks like a missing one.
     """
 
@@ -160,13 +149,11 @@ class BusCache:
         return at if at is not None else self.sequences.get(subjects.request(request).subject, 0)
 
     def start_reading(self, event: ReadingStarted) -> bool:
-        """
-        A snapshot of one stream begins.
-
-        True when the broker was wiped since: values of the other stream may be of an earlier incarnation, and it must
-        be reread. An earlier STATE shows slices that do not exist; an earlier BOOK shows nodes that are not open, and
-        an order for one with nothing under its guard would be accepted. Streams that were not made together are of
-        one incarnation when one of them was found unchanged after the other began to be read.
+        """A snapshot of one stream begins. True when the broker was wiped since: values of the other stream may be of
+        an earlier incarnation, and it must be reread. An earlier STATE shows slices that do not exist; an earlier BOOK
+        shows nodes that are not open, and an order for one with nothing under its guard would be accepted. Streams that
+        were not made together are of one incarnation when one of them was found unchanged after the other began to be
+        read.
         """
         self.reading[event.stream] = {}
         before = self.incarnations.get(event.stream, event.incarnation)
@@ -258,12 +245,10 @@ class BusCache:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _is_beyond(self, address: Address, ends_at: int) -> bool:
-        """
-        Whether a message is newer than all that a reading has shown, which a lagging server has served.
-
-        No guard of a place covers operators' messages or bindings: nothing would reject what is granted without them.
-        Nor does the guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that
-        it acknowledged; an expired closing message goes with the next reading that shows anything newer.
+        """Whether a message is newer than all that a reading has shown, which a lagging server has served. No guard of
+        a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the
+        guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that it acknowledged;
+        an expired closing message goes with the next reading that shows anything newer.
         """
         return stream_of(address.kind) is Stream.BOOK and self.sequences[address.subject] > ends_at
 
@@ -277,9 +262,7 @@ class BusCache:
             self.first_words.pop(request, None)
 
     def _number_anew(self, stream: Stream) -> None:
-        """
-        In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
-
+        """In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
         They start at the time of creation, by the clock of the creating process, which may be an hour behind the
         earlier one.
         """
@@ -313,8 +296,7 @@ class BusCache:
                 self._put_rare(address.kind, key, message)
 
     def _answer(self, message: AnyMessage | None) -> BindingFact | None:
-        """
-        The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
+        """The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
         bound one may have been waived: such a message names no place, and is ended like any other.
         """
         if isinstance(message, Bound | Waived) and message.incarnation not in {"", self.incarnation}:
@@ -358,11 +340,9 @@ class BusCache:
                 pass  # a noun the allocator does not read
 
     def _says_something_now(self, message: AnyMessage | None) -> TypeGuard[RequestFact]:
-        """
-        Whether this is a source's message about a request in this incarnation of the bus.
-
-        A request of before a wipe that landed after it does not tell what its pod got since. It counts as unread
-        (`speaks_of`): nothing follows from it, nor from its absence, before its source publishes it again.
+        """Whether this is a source's message about a request in this incarnation of the bus. A request of before a wipe
+        that landed after it does not tell what its pod got since. It counts as unread (`speaks_of`): nothing follows
+        from it, nor from its absence, before its source publishes it again.
         """
         if isinstance(message, AllocationRequested):
             return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
@@ -420,10 +400,8 @@ class BusCache:
         _set(self.ledger, allocation, entry)
 
     def _went_in_another_life(self, entry: LedgerEntry) -> bool:
-        """
-        Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing.
-
-        It landed late. In this incarnation the node may never have been reported gone, and its agent may be running.
+        """Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing. It
+        landed late. In this incarnation the node may never have been reported gone, and its agent may be running.
         """
         return isinstance(entry, Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
 
@@ -481,10 +459,8 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
-    """
-    Remove one allocation from an index by request, if present; a request without any is dropped.
-
-    A faulty agent may have reported it twice in one snapshot.
+    """Remove one allocation from an index by request, if present; a request without any is dropped. A faulty agent may
+    have reported it twice in one snapshot.
     """
     there = index.get(request, {})
     there.pop(allocation, None)

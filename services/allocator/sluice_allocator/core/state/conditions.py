@@ -1,8 +1,6 @@
-"""
-Conditions that are looked at again as time passes, and since when each holds.
-
-Observed when a fact changes; `core.recheck` has the rule of each: how long it has to last, what confirms it, and what
-follows. Losing it costs time, never a slice.
+"""Conditions that are looked at again as time passes, and since when each holds. Observed when a fact changes;
+`core.recheck` has the rule of each: how long it has to last, what confirms it, and what follows. Losing it costs time,
+never a slice.
 """
 
 from collections import Counter, OrderedDict
@@ -38,12 +36,9 @@ class Condition(StrEnum):
 class Watched:
     """One key of a condition."""
 
-    due: float | None
-    """When it has lasted long enough; None while it is not certain."""
-    mark: int = 0
-    """What its rule notes."""
-    reading: int | None = None
-    """How many readings had begun when it had lasted long enough: a later one confirms it."""
+    due: float | None  # when it has lasted long enough; None while it is not certain
+    mark: int = 0  # what its rule notes
+    reading: int | None = None  # how many readings had begun when it had lasted long enough: a later one confirms it
 
 
 class Conditions:
@@ -53,12 +48,9 @@ class Conditions:
         """None holds."""
         self._young: dict[Condition, OrderedDict[str, Watched]] = {each: OrderedDict() for each in Condition}
         self._mature: dict[Condition, dict[str, Watched]] = {each: {} for each in Condition}
-        self.readings: Counter[Stream] = Counter()
-        """How often each stream began to be read."""
-        self.syncs: Counter[SourceName] = Counter()
-        """How often each source was complete, outside snapshots."""
-        self.to_read: dict[Stream, None] = {}
-        """Streams to be read again, to confirm a condition."""
+        self.readings: Counter[Stream] = Counter()  # how often each stream began to be read
+        self.syncs: Counter[SourceName] = Counter()  # how often each source was complete, outside snapshots
+        self.to_read: dict[Stream, None] = {}  # streams to be read again, to confirm a condition
 
     def observe(
         self, condition: Condition, key: str, *, holds: bool = True, due: float | None = None, mark: int = 0
@@ -122,11 +114,9 @@ class Conditions:
             self.clear(condition, key)
 
     def throttle(self, condition: Condition, key: str, until: float) -> bool:
-        """
-        Whether a message may be published over another allocator's opposite one: not again until then.
-
-        One of the two has not read what the other has. Without a bound each would correct the other at the speed of
-        the bus. What is suppressed is looked at again (`mark`).
+        """Whether a message may be published over another allocator's opposite one: not again until then. One of the
+        two has not read what the other has. Without a bound each would correct the other at the speed of the bus. What
+        is suppressed is looked at again (`mark`).
         """
         watched = self.get(condition, key)
         if watched is not None:

@@ -1,6 +1,4 @@
-"""
-The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
-
+"""The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
 Each feature extends it by its own state and its part in a grant (`QuotaContext`, `GangContext` ...); `core.context`
 puts them together. `changed_*` collect what has to be looked at before `handle` returns.
 """
@@ -25,8 +23,7 @@ from sluice_allocator.core.state.bus_cache import BusCache, request_of
 from sluice_allocator.core.state.conditions import Condition, Conditions
 from sluice_allocator.core.state.node_waits import NodeWaits
 
-OPPOSITE_S = 2.0
-"""A message is published over another allocator's opposite one at most this often."""
+OPPOSITE_S = 2.0  # a message is published over another allocator's opposite one at most this often
 Life = tuple[Incarnation, str, RunId]
 """What a head adopts its node for: the incarnation, the boot, and the run of its agent."""
 
@@ -62,27 +59,20 @@ class Context:
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
         """No facts, an empty cluster and an empty queue."""
         self.run, self.rules, self.outbox = run, rules, outbox
-        self.now = 0.0
-        """The time of the event being handled."""
+        self.now = 0.0  # the time of the event being handled
         self.facts = BusCache()
         self.cluster = ClusterState(rules.placing)
         self.queue = PendingQueue(rules.waiting_max)
         self.backoff = RequestBackoff(rules)
-        self.offers = CapacityOffers()
-        """Where something was freed or became usable: offered to waiting requests."""
-        self.conditions = Conditions()
-        """What is looked at again as time passes."""
-        self.node_waits = NodeWaits()
-        """Requests that wait for a node because they may have a slice there."""
+        self.offers = CapacityOffers()  # where something was freed or became usable: offered to waiting requests
+        self.conditions = Conditions()  # what is looked at again as time passes
+        self.node_waits = NodeWaits()  # requests that wait for a node because they may have a slice there
         self.committing: dict[RequestId, AllocationId] = {}
         """Grants that are decided and not settled: place and request both count as taken."""
-        self.assumed: dict[AllocationId, None] = {}
-        """The allocations of `committing`."""
+        self.assumed: dict[AllocationId, None] = {}  # the allocations of `committing`
         self.resizing: dict[AllocationId, Resizing] = {}
-        self.undecided: dict[OperationId, Unsent] = {}
-        """Commits without a settled result."""
-        self.undecided_under: dict[str, dict[OperationId, None]] = {}
-        """The same by their guard."""
+        self.undecided: dict[OperationId, Unsent] = {}  # commits without a settled result
+        self.undecided_under: dict[str, dict[OperationId, None]] = {}  # the same by their guard
         self.changed_requests: OrderedDict[RequestId, None] = OrderedDict()
         self.changed_nodes: OrderedDict[NodeName, None] = OrderedDict()
         self.strays: OrderedDict[AllocationId, None] = OrderedDict()
@@ -93,11 +83,9 @@ class Context:
         """Requests that get the reasons of the first of their shape after a pass over the whole fleet."""
         self.unopened: dict[NodeName, None] = {}
         """Nodes with an inventory that are not adopted for it: changes of their ledgers are looked at."""
-        self.shown: dict[NodeName, NodeSnapshot] = {}
-        """The snapshot that the cluster shows, per node."""
+        self.shown: dict[NodeName, NodeSnapshot] = {}  # the snapshot that the cluster shows, per node
         self.heads_written: dict[NodeName, HeadWritten] = {}
-        self.consumers_wanted: list[NodeName] = []
-        """Nodes whose agents' durable consumers the shell shall create."""
+        self.consumers_wanted: list[NodeName] = []  # nodes whose agents' durable consumers the shell shall create
         self.ensured: dict[NodeName, Incarnation] = {}
         """Those that exist, with the incarnation of the broker in which they were created."""
         self.numbered = 0
@@ -163,10 +151,8 @@ class Context:
         return self.cluster.unbook(booking.allocation)
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
-        """
-        Book a place and order its slice: assumed at once, certain when the ledger has it.
-
-        With `after` the slice is made when those are gone, whose pods are evicted or waited for.
+        """Book a place and order its slice: assumed at once, certain when the ledger has it. With `after` the slice is
+        made when those are gone, whose pods are evicted or waited for.
         """
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
@@ -212,10 +198,8 @@ class Context:
     # -- decisions that were not sent -----------------------------------------------------------------------------
 
     def take_back(self, guard: str) -> None:
-        """
-        Another process wrote under `guard`: decisions that were made before and not sent are made again.
-
-        Without this a queued grant would go out under a guard that covers an entry it never considered.
+        """Another process wrote under `guard`: decisions that were made before and not sent are made again. Without
+        this a queued grant would go out under a guard that covers an entry it never considered.
         """
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])

@@ -8,11 +8,9 @@ from sluice.mig.model import GpuModel
 
 @dataclass(frozen=True, slots=True)
 class DeviceAmount:
-    """
-    One device and its size.
-
-    `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the percentage of the SMs of the
-    model's largest profile, rounded down, for an instance; of the GPU's SMs for a share (100 where it has no bound).
+    """One device and its size. `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the
+    percentage of the SMs of the model's largest profile, rounded down, for an instance; of the GPU's SMs for a share
+    (100 where it has no bound).
     """
 
     grant: DeviceGrant

@@ -1,7 +1,5 @@
-"""
-What follows from the ledger's grants, and what they come after (`after`): questions only, which change nothing.
-
-A grant with predecessors reserves their place (`is_promise`). One that comes after its own request's allocation keeps a
+"""What follows from the ledger's grants, and what they come after (`after`): questions only, which change nothing. A
+grant with predecessors reserves their place (`is_promise`). One that comes after its own request's allocation keeps a
 place for a pod that is being moved (`is_move`) or is exchanged for that request's reservation (`is_exchange`). So every
 reader of the ledger knows, without another message or memory.
 """
@@ -11,8 +9,7 @@ from sluice.contracts.ids import AllocationId, RequestId, request_named
 from sluice.contracts.messages import Closed, DeviceGrant, Grant, Revoke, SliceGone, SliceQuarantined, SliceReady
 from sluice_allocator.core.state.context import Context
 
-KinKey = tuple[str, str, str]
-"""Source, namespace, and the common part of the names of one controller's pods."""
+KinKey = tuple[str, str, str]  # Source, namespace, and the common part of the names of one controller's pods
 
 
 def is_gone(ctx: Context, allocation: AllocationId) -> bool:
@@ -54,11 +51,9 @@ def is_exchange(grant: Grant) -> bool:
 
 
 def has_place_now(ctx: Context, promised: Grant) -> bool:
-    """
-    Whether the request of a reservation has another grant that waits for nothing, or for this one only.
-
-    If no pod is evicted for it, the reservation is kept until that other slice is there: making it may fail. Its
-    exchange cannot be made before it is gone.
+    """Whether the request of a reservation has another grant that waits for nothing, or for this one only. If no pod is
+    evicted for it, the reservation is kept until that other slice is there: making it may fail. Its exchange cannot be
+    made before it is gone.
     """
     own = promised.booking.allocation
     for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):

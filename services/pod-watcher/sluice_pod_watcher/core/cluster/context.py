@@ -22,8 +22,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_store import Change, PodStore
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
-BACKLOG_MAX = 250
-"""Pods of the backlog that are reconciled per turn."""
+BACKLOG_MAX = 250  # pods of the backlog that are reconciled per turn
 CUT = (
     f"has more than {OTHERS_MAX} kinds of pods that affinity terms match, or more than {PORTS_MAX} host ports "
     "in use. No pod with a slice is placed there until there are fewer"
@@ -48,8 +47,7 @@ class ClusterContext:
     hand_over: HandOverMode
     placeholders: Placeholders
     ready: bool = False
-    to_reconcile: dict[RequestId, None] = field(default_factory=dict)
-    """Pods with news."""
+    to_reconcile: dict[RequestId, None] = field(default_factory=dict)  # pods with news
     backlog: dict[RequestId, None] = field(default_factory=dict)
     """Many pods with news at once, as after a start: some per turn, so that others need not wait."""
     told: list[WriteLogLine] = field(default_factory=list)
@@ -73,9 +71,7 @@ class ClusterContext:
                 self.node_capacity.put_first(affinity_index.ask(uid, record.namespace, record.terms.host))
 
     def publish_affinity_nodes(self) -> None:
-        """
-        Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
-
+        """Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
         Requests with such terms wait for that.
         """
         self.index_terms(self.pod_store.due)

@@ -1,8 +1,6 @@
-"""
-Events and instructions of the cluster core, besides those of the bus that all cores share.
-
-Objects come as the API server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the
-cluster: `ListingStarted`, one `...Seen` per object, `ListingEnded`.
+"""Events and instructions of the cluster core, besides those of the bus that all cores share. Objects come as the API
+server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the cluster:
+`ListingStarted`, one `...Seen` per object, `ListingEnded`.
 """
 
 from collections.abc import Mapping
@@ -13,8 +11,7 @@ from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
-Raw = Mapping[str, Any]
-"""An object of the API server."""
+Raw = Mapping[str, Any]  # an object of the API server
 ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 """Our pods (by label), all other pods, nodes, ResourceClaims, DeviceClasses: each kind is listed and watched alone."""
 
@@ -23,10 +20,8 @@ ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 
 @dataclass(frozen=True, slots=True)
 class ListingStarted:
-    """
-    The objects seen until `ListingEnded` are complete.
-
-    `went_back`: the API server was restored from a backup, so its resourceVersions are smaller than before.
+    """The objects seen until `ListingEnded` are complete. `went_back`: the API server was restored from a backup, so
+    its resourceVersions are smaller than before.
     """
 
     what: ListedKind
@@ -97,10 +92,8 @@ class PatchDone:
 
 @dataclass(frozen=True, slots=True)
 class PatchRefused:
-    """
-    A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed.
-
-    `retry_after_s`: the pause that the API server asks for, 0 for none.
+    """A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed. `retry_after_s`: the
+    pause that the API server asks for, 0 for none.
     """
 
     uid: RequestId
@@ -166,10 +159,8 @@ class GpuNotMirrored:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsRead:
-    """
-    The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist.
-
-    `forbidden`: why reading them is not allowed; empty when it is.
+    """The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist. `forbidden`:
+    why reading them is not allowed; empty when it is.
     """
 
     uid: RequestId
@@ -185,8 +176,7 @@ class ClaimsUnreadable:
     message: str
 
 
-ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]
-"""The name of a claim; the claim, its volume, its class."""
+ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]  # the name of a claim; the claim, its volume, its class
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +314,7 @@ Event = (
 
 # -- instructions -------------------------------------------------------------------------------------------------
 
-Patch = tuple[Mapping[str, Any], ...]
-"""The operations of one JSON patch (RFC 6902)."""
+Patch = tuple[Mapping[str, Any], ...]  # the operations of one JSON patch (RFC 6902)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,9 +329,8 @@ class BindPod:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """
-    Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone` or
-    `PatchRefused` follows.
+    """Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone`
+    or `PatchRefused` follows.
     """
 
     uid: RequestId
@@ -383,11 +371,8 @@ class ReadClaims:
 
 @dataclass(frozen=True, slots=True)
 class EvictPod:
-    """
-    Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows.
-
-    Pods are only deleted by eviction: it deletes a pod that does not run, and respects disruption budgets for one that
-    does.
+    """Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows. Pods are only deleted
+    by eviction: it deletes a pod that does not run, and respects disruption budgets for one that does.
     """
 
     uid: RequestId
@@ -398,9 +383,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class WriteEvent:
-    """
-    An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
-
+    """An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
     Nothing follows: a lost Event is not written again.
     """
 
@@ -456,10 +439,8 @@ class ProtectClaim:
 
 @dataclass(frozen=True, slots=True)
 class WriteClaimStatus:
-    """
-    Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused` follows.
-
-    `uid` is that of the pod; empty where no pod waits for it.
+    """Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused`
+    follows. `uid` is that of the pod; empty where no pod waits for it.
     """
 
     uid: RequestId

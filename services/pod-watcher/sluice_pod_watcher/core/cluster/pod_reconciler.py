@@ -1,8 +1,6 @@
-"""
-Reconcile one pod: derive its patch, its eviction, its condition and its Events from what is known.
-
-Level-triggered: only writes under way and retry times are remembered. A pod's gate cannot be restored and its pin
-cannot be changed (422), so it is bound once, and only on a `Bound` that can be carried out whole.
+"""Reconcile one pod: derive its patch, its eviction, its condition and its Events from what is known. Level-triggered:
+only writes under way and retry times are remembered. A pod's gate cannot be restored and its pin cannot be changed
+(422), so it is bound once, and only on a `Bound` that can be carried out whole.
 """
 
 from collections.abc import Iterable
@@ -38,14 +36,12 @@ from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.workqueue import DelayedQueue
 
-NOT_THAT_POD = frozenset({404, 409})
-"""The precondition of the eviction did not hold: the pod of that UID is gone."""
+NOT_THAT_POD = frozenset({404, 409})  # the precondition of the eviction did not hold: the pod of that UID is gone
 WORTH_READING = frozenset({0, 404, 409, 422})
 """Failures after which the pod may differ from what we know; a failed test of a JSON patch is a plain 422."""
 REFUSED_BY_WHAT_IS_THERE = frozenset({404, 422})
 """Failures of a write after which an earlier one without an answer can no longer land."""
-SERVER_ERRORS = 500
-"""From here on a failure leaves open whether the write landed (504 is a timeout)."""
+SERVER_ERRORS = 500  # from here on a failure leaves open whether the write landed (504 is a timeout)
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Failures without an Event: the API server is away, or the pod is another one."""
 ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
@@ -160,8 +156,7 @@ class PodReconciler:
         return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
 
     def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
-        """
-        Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
+        """Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
         its claims is ours, and others place it. Whether that is all about it.
         """
         if record.shared is not None:
@@ -193,10 +188,8 @@ class PodReconciler:
             self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """
-        Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever.
-
-        It declines its slice before its gate opens, and gets one elsewhere (ADR 0061).
+        """Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever. It
+        declines its slice before its gate opens, and gets one elsewhere (ADR 0061).
         """
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())

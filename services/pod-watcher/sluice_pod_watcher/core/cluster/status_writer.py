@@ -1,9 +1,6 @@
-"""
-Write Events, and a condition for pods with a lasting problem.
-
-A pod without a problem gets no condition. `kubectl describe` shows of a condition only its status, so a problem is an
-Event as well. Writes have a bounded rate and go round the pods: a skipped one is compared later, and then shows the
-latest.
+"""Write Events, and a condition for pods with a lasting problem. A pod without a problem gets no condition. `kubectl
+describe` shows of a condition only its status, so a problem is an Event as well. Writes have a bounded rate and go
+round the pods: a skipped one is compared later, and then shows the latest.
 """
 
 import hashlib
@@ -19,8 +16,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
-EVENTS_REMEMBERED = 16
-"""Per pod: the same Event again extends its series."""
+EVENTS_REMEMBERED = 16  # per pod: the same Event again extends its series
 NAME_CHARACTERS_MAX = 200
 """Of the pod's name in an Event's name of at most 253, whose labels do not end in a dash (RFC 1123)."""
 READY = PodCondition("True", "SliceReady", "")

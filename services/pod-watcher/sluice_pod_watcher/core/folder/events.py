@@ -33,8 +33,7 @@ class ManifestTerms:
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
     preempts: bool = True
-    warnings: tuple[str, ...] = ()
-    """Sentences about parts that were accepted, but may not mean what the owner intended."""
+    warnings: tuple[str, ...] = ()  # sentences about parts that were accepted, but may not mean what the owner intended
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,11 +52,9 @@ class RequestRevision:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """
-    One document of one file, for as long as it exists, as the request `uid`.
-
-    `document` is `namespace/name`; empty when it stands for a problem with the whole file. `asks` are the last few
-    revisions, newest last, never empty. `ended` is set for good once the document no longer wants it.
+    """One document of one file, for as long as it exists, as the request `uid`. `document` is `namespace/name`; empty
+    when it stands for a problem with the whole file. `asks` are the last few revisions, newest last, never empty.
+    `ended` is set for good once the document no longer wants it.
     """
 
     uid: RequestId
@@ -67,8 +64,7 @@ class IdentityRecord:
     name: str
     asks: tuple[RequestRevision, ...]
     ended: WithdrawCause | None = None
-    held: Held | None = None
-    """Its last slice. Kept here because the bus may forget it."""
+    held: Held | None = None  # Its last slice. Kept here because the bus may forget it.
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -90,10 +86,8 @@ class IdentitiesSaved:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """
-    One file of the folder: its name (no path) and its text, or why there is none.
-
-    `too_large`: over `FolderConfig.file_bytes_max`. `error`: any other reason.
+    """One file of the folder: its name (no path) and its text, or why there is none. `too_large`: over
+    `FolderConfig.file_bytes_max`. `error`: any other reason.
     """
 
     name: str

@@ -1,9 +1,6 @@
-"""
-Map each document of each file to its request, for as long as the document exists.
-
-A request's id must outlive this process and the broker (a running pod's node knows it by that id), but not the document
-(a recreated file is a new pod). So the records are kept on disk, and each change is saved before it is published:
-`saved` tells what may be published.
+"""Map each document of each file to its request, for as long as the document exists. A request's id must outlive this
+process and the broker (a running pod's node knows it by that id), but not the document (a recreated file is a new pod).
+So the records are kept on disk, and each change is saved before it is published: `saved` tells what may be published.
 """
 
 from collections.abc import Iterable
@@ -13,10 +10,8 @@ from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import Held, WithdrawCause
 from sluice_pod_watcher.core.folder.events import IdentityRecord, RequestRevision, SaveIdentities
 
-ASKS_MAX = 8
-"""How many of the last revisions are remembered, to match an answer to its revision."""
-DocumentKey = tuple[str, str]
-"""File and document."""
+ASKS_MAX = 8  # how many of the last revisions are remembered, to match an answer to its revision
+DocumentKey = tuple[str, str]  # file and document
 
 
 class Identities:

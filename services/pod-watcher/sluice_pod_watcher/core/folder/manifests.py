@@ -1,6 +1,4 @@
-"""
-Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
-
+"""Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
 `sluice.contracts.manifests` reads the manifest and its requests.
 """
 
@@ -18,11 +16,8 @@ from sluice_pod_watcher.core.folder.events import NO_TERMS, ManifestFile, Manife
 
 @dataclass(frozen=True, slots=True)
 class ManifestPod:
-    """
-    One document of a file.
-
-    `document` is its identity within the file: `namespace/name`, with a number where two claim the same. Neither
-    `claims` nor a `refusal` means a pod without a request.
+    """One document of a file. `document` is its identity within the file: `namespace/name`, with a number where two
+    claim the same. Neither `claims` nor a `refusal` means a pod without a request.
     """
 
     document: str
@@ -31,10 +26,8 @@ class ManifestPod:
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     terms: ManifestTerms = NO_TERMS
-    skipped: str = ""
-    """Why it was ignored, in a sentence."""
-    urgency: PodPriority = NO_PRIORITY
-    """The priority from `terms`, before PriorityClasses of other files are applied."""
+    skipped: str = ""  # why it was ignored, in a sentence
+    urgency: PodPriority = NO_PRIORITY  # the priority from `terms`, before PriorityClasses of other files are applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +94,9 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
 
 
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
-    """
-    Give every object an identity that survives edits of the file.
-
-    The first pod of a name gets that name; a second one is refused. Everything else (other kinds, objects without a
-    name) gets a free name, so that a fixed `kind` keeps its identity, or a number.
+    """Give every object an identity that survives edits of the file. The first pod of a name gets that name; a second
+    one is refused. Everything else (other kinds, objects without a name) gets a free name, so that a fixed `kind` keeps
+    its identity, or a number.
     """
     taken: dict[str, None] = {}
     keys: dict[int, str] = {}

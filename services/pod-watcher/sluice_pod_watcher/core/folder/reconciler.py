@@ -1,9 +1,7 @@
-"""
-Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus.
-
-Three rules shape it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own.
-An edit of a request without a slice is a new revision; with a slice, it is a new pod. A request that another process
-ended stays ended: the document gets a new one after the next listing, which proves that it still exists.
+"""Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus. Three rules shape
+it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own. An edit of a
+request without a slice is a new revision; with a slice, it is a new pod. A request that another process ended stays
+ended: the document gets a new one after the next listing, which proves that it still exists.
 
 A pod that is ordered to be evicted ends, and its document makes a new request at once: the document stands in for a
 controller. If it was deleted meanwhile, the next listing shows that.
@@ -36,8 +34,7 @@ from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
 from sluice_pod_watcher.core.folder.manifests import ManifestPod
 from sluice_pod_watcher.core.folder.view import FolderView
 
-EDIT = " (edit)"
-"""Marks the identity of an invalid edit, beside the pod that it would have changed."""
+EDIT = " (edit)"  # marks the identity of an invalid edit, beside the pod that it would have changed
 
 
 @dataclass(slots=True)
@@ -47,8 +44,7 @@ class FolderReconciler:
     config: FolderConfig
     identities: Identities
     answers: dict[RequestId, BindingMessage] = field(default_factory=dict)
-    due: dict[RequestId, None] = field(default_factory=dict)
-    """Requests to compare with the bus."""
+    due: dict[RequestId, None] = field(default_factory=dict)  # requests to compare with the bus
     told: list[WriteLogLine] = field(default_factory=list)
     _since: dict[DocumentKey, float] = field(default_factory=dict)
     """Since when a document is missing or broken, while that does not count yet."""
@@ -57,8 +53,7 @@ class FolderReconciler:
     """The last listing, from which an evicted pod makes its new request."""
     _contested: dict[RequestId, None] = field(default_factory=dict)
     """Requests with a slice whose pod has another one: which one it keeps is decided when all answers were read."""
-    _evicted: dict[RequestId, None] = field(default_factory=dict)
-    """Evicted requests whose outcome is not published yet."""
+    _evicted: dict[RequestId, None] = field(default_factory=dict)  # evicted requests whose outcome is not published yet
     _words: dict[RequestId, tuple[IdentityRecord, bool, RequestMessage]] = field(default_factory=dict)
     """The message of each request, and its inputs: each listing needs all of them again."""
 
@@ -261,10 +256,8 @@ class FolderReconciler:
             self._begin((record.file, record.document), _found(record, last))
 
     def evict(self, uid: RequestId, why: str) -> None:
-        """
-        The allocator orders an eviction; whether it is allowed was its decision, from the request.
-
-        An ended request was evicted or ended by itself: in both cases its slice is free.
+        """The allocator orders an eviction; whether it is allowed was its decision, from the request. An ended request
+        was evicted or ended by itself: in both cases its slice is free.
         """
         record = self.identities.get(uid)
         if record is None or not (record.asks[-1].claims or record.ended is not None):
@@ -301,10 +294,8 @@ class FolderReconciler:
     # -- our own requests on the bus ---------------------------------------------------------------------------------
 
     def heard(self, uid: RequestId, message: RequestMessage) -> bool:
-        """
-        The bus shows this about a request of our source: ours, a predecessor's, or a rival's.
-
-        Returns whether the request was unknown here, so that its answer counts from now on.
+        """The bus shows this about a request of our source: ours, a predecessor's, or a rival's. Returns whether the
+        request was unknown here, so that its answer counts from now on.
         """
         record = self.identities.get(uid)
         if record is None and uid in self._contested:
@@ -336,9 +327,8 @@ class FolderReconciler:
         self.told.append(log_lines.ended(record, "was withdrawn by another process"))
 
     def _asked_anew(self, uid: RequestId, message: RequestMessage) -> IdentityRecord | None:
-        """
-        The request, with the same slice, that was made for its pod while a lagging server hid this one from a process
-        without its book. The pod runs on the earlier slice, unless that was revoked since.
+        """The request, with the same slice, that was made for its pod while a lagging server hid this one from a
+        process without its book. The pod runs on the earlier slice, unless that was revoked since.
         """
         if not isinstance(message, AllocationRequested) or message.held is None:
             return None

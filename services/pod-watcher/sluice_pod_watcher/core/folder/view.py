@@ -1,7 +1,5 @@
-"""
-The folder as a whole: the pods it wants, broken files, and names that two files claim.
-
-Shows what is written, not what follows from it.
+"""The folder as a whole: the pods it wants, broken files, and names that two files claim. Shows what is written, not
+what follows from it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,11 +44,8 @@ class ParsedFolder:
         self._parsed = parsed
 
     def view(self, holders: Iterable[DocumentKey]) -> FolderView:
-        """
-        The result of the listing.
-
-        A name that two files claim belongs to the first of `holders` (documents with a request), or else to the first
-        file; the others are refused.
+        """The result of the listing. A name that two files claim belongs to the first of `holders` (documents with a
+        request), or else to the first file; the others are refused.
         """
         wanted: dict[DocumentKey, ManifestPod] = {}
         broken: dict[str, Refusal] = {}

@@ -1,8 +1,6 @@
-"""
-The core of a folder's pod-watcher: events in, instructions out.
-
-Facts come from the folder, from the identities on disk, and from the bus. Nothing is decided before all three were read
-once; `reconciler` decides what follows, and `publisher` publishes it.
+"""The core of a folder's pod-watcher: events in, instructions out. Facts come from the folder, from the identities on
+disk, and from the bus. Nothing is decided before all three were read once; `reconciler` decides what follows, and
+`publisher` publishes it.
 """
 
 from collections import Counter
@@ -228,10 +226,8 @@ class FolderWatcher:
             self._evict_all()
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
-        """
-        Adopt our own requests from the bus.
-
-        The last known value counts, not the one just read: a write of ours may have overtaken it.
+        """Adopt our own requests from the bus. The last known value counts, not the one just read: a write of ours may
+        have overtaken it.
         """
         words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
         # Requests first: a pod has a better claim to its document than a refusal.

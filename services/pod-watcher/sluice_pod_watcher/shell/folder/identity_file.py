@@ -1,7 +1,5 @@
-"""
-Keep the identities on disk: one JSON file, replaced as a whole, and a lock that one process holds.
-
-A file that cannot be read is an error for a person to solve: new identities would rename every running pod.
+"""Keep the identities on disk: one JSON file, replaced as a whole, and a lock that one process holds. A file that
+cannot be read is an error for a person to solve: new identities would rename every running pod.
 """
 
 import fcntl
@@ -19,8 +17,7 @@ from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.folder.events import IdentityRecord
 
 FORMAT = 1
-_BEGINS, _ENDS = b'{"format":%d,"identities":[\n' % FORMAT, b"\n]}\n"
-"""A record has a line of its own between these."""
+_BEGINS, _ENDS = b'{"format":%d,"identities":[\n' % FORMAT, b"\n]}\n"  # a record has a line of its own between these
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,5 @@
-"""
-List and watch ResourceClaims and DeviceClasses, where the API server has them in v1 (Kubernetes 1.34 and newer).
-
-All claims are watched: a user's own has no label of ours. The core keeps a few fields of each.
+"""List and watch ResourceClaims and DeviceClasses, where the API server has them in v1 (Kubernetes 1.34 and newer). All
+claims are watched: a user's own has no label of ours. The core keeps a few fields of each.
 """
 
 import asyncio
@@ -26,8 +24,7 @@ from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
 
 ABSENT = 404
-ASK_AGAIN_S = 300.0
-"""An API server without ResourceClaims may be upgraded."""
+ASK_AGAIN_S = 300.0  # an API server without ResourceClaims may be upgraded
 
 
 @dataclass(slots=True)

@@ -1,7 +1,5 @@
-"""
-Carry out the core's instructions about ResourceClaims at the API server, and report the results. No retries.
-
-Also the ConfigMap from which admission reads how new pods get their devices.
+"""Carry out the core's instructions about ResourceClaims at the API server, and report the results. No retries. Also
+the ConfigMap from which admission reads how new pods get their devices.
 """
 
 import asyncio
@@ -37,18 +35,14 @@ RESOURCE_V1 = "/apis/resource.k8s.io/v1"
 
 @dataclass(slots=True)
 class ClaimWriter:
-    """
-    The writes of one pod-watcher to claims, at most IN_FLIGHT_MAX at once.
-
-    As for pods, nothing is sent after the lease expired: the core gets a failure without an answer.
+    """The writes of one pod-watcher to claims, at most IN_FLIGHT_MAX at once. As for pods, nothing is sent after the
+    lease expired: the core gets a failure without an answer.
     """
 
     api: KubeApi
     clock: Clock
-    holds: Callable[[], bool]
-    """Whether this process holds the lease at this moment."""
-    wanted: asyncio.Event
-    """Set when claims are to be watched."""
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
+    wanted: asyncio.Event  # set when claims are to be watched
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
     def executors(self) -> dict[type, Executor[Event]]:

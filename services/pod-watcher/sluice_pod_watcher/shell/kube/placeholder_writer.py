@@ -26,8 +26,7 @@ class PlaceholderWriter:
     """The placeholders of one cluster."""
 
     api: KubeApi
-    holds: Callable[[], bool]
-    """Whether this process holds the lease at this moment."""
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
 
     def executors(self) -> dict[type, Executor[Event]]:
         """The executor of each instruction."""

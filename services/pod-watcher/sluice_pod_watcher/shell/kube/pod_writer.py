@@ -1,7 +1,5 @@
-"""
-Carry out the core's instructions at the API server, and report the results. No retries.
-
-At most IN_FLIGHT_MAX writes to pods run at once: beyond that the API server is the limit (measured).
+"""Carry out the core's instructions at the API server, and report the results. No retries. At most IN_FLIGHT_MAX writes
+to pods run at once: beyond that the API server is the limit (measured).
 """
 
 import asyncio
@@ -44,8 +42,7 @@ from sluice_pod_watcher.shell.kube.reflector import as_it_is
 
 IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
-NOTE_BYTES_MAX = 1024
-"""Of an Event's note: an API server's message says characters, but it counts bytes."""
+NOTE_BYTES_MAX = 1024  # of an Event's note: an API server's message says characters, but it counts bytes
 FORBIDDEN, GONE, ALREADY_THERE = 403, 404, 409
 AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
 """For an Event: it, or its pod's namespace, is gone; or a predecessor wrote it."""
@@ -54,18 +51,15 @@ NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 
 @dataclass(slots=True)
 class PodWriter:
-    """
-    The writes of one pod-watcher to one API server.
-
-    After a pause longer than its lease, the process sends no earlier decision: another pod-watcher may be active. The
-    core gets a failure without an answer, and retries if it still wants the write.
+    """The writes of one pod-watcher to one API server. After a pause longer than its lease, the process sends no
+    earlier decision: another pod-watcher may be active. The core gets a failure without an answer, and retries if it
+    still wants the write.
     """
 
     api: KubeApi
     clock: Clock
     run: RunId
-    holds: Callable[[], bool]
-    """Whether this process holds the lease at this moment."""
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
     def executors(self) -> dict[type, Executor[Event]]:

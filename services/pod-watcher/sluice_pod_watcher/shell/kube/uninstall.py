@@ -1,10 +1,8 @@
-"""
-Prepares a cluster for the removal of Sluice, so that no pod stays behind a gate that nothing opens (role `uninstall`).
-
-First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated without Sluice,
-of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their node's driver
-answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts, sockets and
-directories of its node.
+"""Prepares a cluster for the removal of Sluice, so that no pod stays behind a gate that nothing opens (role
+`uninstall`). First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated
+without Sluice, of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their
+node's driver answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts,
+sockets and directories of its node.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,14 +20,11 @@ from sluice_pod_watcher.shell.kube.gpu_object_writer import GPUS
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
 from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURATIONS
 
-LOOK_S = 1.0
-"""How often it looks whether something is gone."""
+LOOK_S = 1.0  # how often it looks whether something is gone
 PAGE = 500
-NAMED_MAX = 50
-"""Pods that an error names."""
+NAMED_MAX = 50  # pods that an error names
 CLEANS = "sluice.dev/cleans-node"
-_OF_OTHERS = ("Foreign", "Quarantined")
-"""States of instances that stay on a GPU."""
+_OF_OTHERS = ("Foreign", "Quarantined")  # states of instances that stay on a GPU
 _CLEAN = (
     'trap "exit 0" TERM; until /opt/sluice/bin/run clean-node --of-process 1; do sleep 5 & wait $!; done; '
     ": > /tmp/cleaned; while :; do sleep 3600 & wait $!; done"

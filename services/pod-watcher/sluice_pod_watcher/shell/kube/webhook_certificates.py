@@ -1,8 +1,6 @@
-"""
-Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration.
-
-Both objects come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name.
-The rotator retries in its next round.
+"""Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration. Both objects
+come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name. The rotator
+retries in its next round.
 """
 
 import base64
@@ -35,9 +33,7 @@ class _Secret(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SecretStore:
-    """
-    A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
-
+    """A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
     `what` it keeps is for errors.
     """
 
@@ -62,10 +58,8 @@ class SecretStore:
         return StoredCertificates(text, found.metadata.resource_version)
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """
-        Replace the version `replaces`. False when the Secret has changed since, or does not exist.
-
-        Raises StoreUnavailableError.
+        """Replace the version `replaces`. False when the Secret has changed since, or does not exist. Raises
+        StoreUnavailableError.
         """
         if replaces is None:
             return False

@@ -1,8 +1,6 @@
-"""
-Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core.
-
-Requests are published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That
-wait is bounded, so that missing limits do not block all pods.
+"""Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core. Requests are
+published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That wait is
+bounded, so that missing limits do not block all pods.
 """
 
 import asyncio
@@ -21,8 +19,7 @@ from sluice_pod_watcher.core.limits_source import READS, Event, LimitsPublished,
 from sluice_pod_watcher.shell.limits.limits_file import LimitsFile
 from sluice_pod_watcher.shell.log_writer import log_writer
 
-FIRST_S = 5.0
-"""How long pods wait for the limits at most, at the start and after each loss of the broker's disk."""
+FIRST_S = 5.0  # how long pods wait for the limits at most, at the start and after each loss of the broker's disk
 
 
 class LimitsGate:
@@ -76,10 +73,8 @@ async def publish_limits(
     tick_s: float,
     first: LimitsGate,
 ) -> None:
-    """
-    Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods' core.
-
-    `first` is notified when all were published, or there are none.
+    """Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods'
+    core. `first` is notified when all were published, or there are none.
     """
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",

@@ -1,8 +1,6 @@
-"""
-Read the limits file whenever its text has changed and stayed unchanged for a moment.
-
-It polls: a ConfigMap changes by a swapped symbolic link two folders up, and an editor may write in place. A single read
-may find a half-written or empty file, which would lift every limit: so a text counts once two reads in a row agree.
+"""Read the limits file whenever its text has changed and stayed unchanged for a moment. It polls: a ConfigMap changes
+by a swapped symbolic link two folders up, and an editor may write in place. A single read may find a half-written or
+empty file, which would lift every limit: so a text counts once two reads in a row agree.
 """
 
 import asyncio
@@ -16,10 +14,8 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.text_files import NotTextError, open_to_read, read_text
 from sluice_pod_watcher.core.limits_source import LimitsRead, LimitsUnreadable
 
-LOOK_S = 1.0
-"""Between two reads of a file of at most 64 KiB. An edit counts after the second read that shows it."""
-SETTLED_S = 2.0
-"""At the start, a file that was written longer ago than this counts at once: pods wait for it."""
+LOOK_S = 1.0  # Between two reads of a file of at most 64 KiB. An edit counts after the second read that shows it.
+SETTLED_S = 2.0  # at the start, a file that was written longer ago than this counts at once: pods wait for it
 
 
 @dataclass(frozen=True, slots=True)

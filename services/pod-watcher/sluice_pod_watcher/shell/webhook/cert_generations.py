@@ -1,7 +1,5 @@
-"""
-Decide when to renew the webhook's certificate, which one to serve, and which authorities its callers trust.
-
-A *generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
+"""Decide when to renew the webhook's certificate, which one to serve, and which authorities its callers trust. A
+*generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
 that could sign another. A new generation is made long before the old one ends. Its authority is published first, and it
 is served once the API servers have had time to learn it. Pure: the wall clock is an argument, as validity is in
 wall-clock times.
@@ -14,10 +12,8 @@ from typing import Literal
 
 import msgspec
 
-GENERATIONS_MAX = 8
-"""Kept at once: more than two exist only while names change."""
-SKEW = timedelta(hours=1)
-"""A certificate is valid from this long before it was made, for callers with slow clocks."""
+GENERATIONS_MAX = 8  # kept at once: more than two exist only while names change
+SKEW = timedelta(hours=1)  # a certificate is valid from this long before it was made, for callers with slow clocks
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +42,7 @@ class CertificateConfig:
     renew_before: timedelta = timedelta(days=30)
     """The successor is made this long before the end: the store may be away for a month."""
     overlap: timedelta = timedelta(hours=1)
-    """
-    An authority is published this long before its certificate is served. API servers learn a new caBundle by their
+    """An authority is published this long before its certificate is served. API servers learn a new caBundle by their
     watch, within seconds; other replicas of the webhook at their next refresh.
     """
 
@@ -89,11 +84,9 @@ def bundle(kept: Sequence[Generation], now: datetime) -> str:
 def shown(
     kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig, *, published: str
 ) -> Generation | None:
-    """
-    The generation to serve: the newest for these names whose authority was published long enough ago.
-
-    Without one (the very first, or the others expired), the oldest for these names, which is trusted first. `published`
-    is the caBundle that is known to be in effect.
+    """The generation to serve: the newest for these names whose authority was published long enough ago. Without one
+    (the very first, or the others expired), the oldest for these names, which is trusted first. `published` is the
+    caBundle that is known to be in effect.
     """
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]

@@ -1,8 +1,6 @@
-"""
-Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities.
-
-An outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and
-retried in the next round. Certificates expire by the wall clock, so only this module decides by it.
+"""Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities. An
+outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and retried
+in the next round. Certificates expire by the wall clock, so only this module decides by it.
 """
 
 import ssl
@@ -25,8 +23,7 @@ from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, show
 
 REFRESH_S = 60.0
 """Between two rounds: far below the hour in which a new authority must reach all, and each is one read of a Secret."""
-RETRY_S = 5.0
-"""While there is no certificate, or its authority is not published."""
+RETRY_S = 5.0  # while there is no certificate, or its authority is not published
 
 
 class NotPublishedError(Exception):
@@ -37,11 +34,7 @@ class BundlePublisher(Protocol):
     """Publishes to the API servers which authorities to trust (the caBundle of the webhook's configuration)."""
 
     async def publish(self, bundle_pem: str) -> None:
-        """
-        Publish it, unless it is there: called every round, as others may overwrite it.
-
-        Raises NotPublishedError.
-        """
+        """Publish it, unless it is there: called every round, as others may overwrite it. Raises NotPublishedError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""
-Where the certificate comes from: made and rotated here, or mounted by cert-manager.
-
-Both are polled by the rotator.
-"""
+"""Where certificates come from: made and rotated here, or mounted by cert-manager. The rotator polls both."""
 
 import asyncio
 from collections.abc import Sequence
@@ -99,10 +95,8 @@ def _decoded(text: str) -> Generations:
 
 @dataclass(frozen=True, slots=True)
 class MountedCertificates:
-    """
-    A certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`.
-
-    Cert-manager's own injector publishes its authorities, so there are none here.
+    """A certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`. Cert-manager's own injector
+    publishes its authorities, so there are none here.
     """
 
     folder: Path

@@ -1,8 +1,6 @@
-"""
-Where the webhook's certificates are kept, so that all replicas and later restarts serve the same.
-
-The port fits a Secret (`shell.kube.webhook_certificates`): read all, and replace all if unchanged since. In memory it
-serves one process.
+"""Where the webhook's certificates are kept, so that all replicas and later restarts serve the same. The port fits a
+Secret (`shell.kube.webhook_certificates`): read all, and replace all if unchanged since. In memory it serves one
+process.
 """
 
 from dataclasses import dataclass
@@ -28,10 +26,8 @@ class CertificateStore(Protocol):
         """The stored text; None if there is none. Raises StoreUnavailableError."""
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """
-        Replace the version `replaces` (None: nothing). False when it has changed since: read again.
-
-        Raises StoreUnavailableError; the write may have happened all the same.
+        """Replace the version `replaces` (None: nothing). False when it has changed since: read again. Raises
+        StoreUnavailableError; the write may have happened all the same.
         """
 
 

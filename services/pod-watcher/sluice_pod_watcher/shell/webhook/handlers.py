@@ -1,7 +1,5 @@
-"""
-The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback.
-
-A review is CPU only; reading its body is the only wait, and is bounded in time, size and number.
+"""The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback. A review is CPU only;
+reading its body is the only wait, and is bounded in time, size and number.
 """
 
 import asyncio
@@ -24,8 +22,7 @@ from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
 
 MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-HandOver = Callable[[], str]
-"""How new pods get their devices now: one of HAND_OVERS."""
+HandOver = Callable[[], str]  # how new pods get their devices now: one of HAND_OVERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +31,8 @@ class ServingLimits(ConnectionLimits):
 
     body_bytes_max: int = 8 * 1024 * 1024
     """An API server accepts objects up to 3 MiB, and an update's review holds two of them plus its own fields."""
-    request_s: float = 5.0
-    """For a whole request: no more than the API server waits."""
-    reviews_max: int = 64
-    """Bodies read at once, which bounds memory; others queue within their time."""
+    request_s: float = 5.0  # for a whole request: no more than the API server waits
+    reviews_max: int = 64  # bodies read at once, which bounds memory; others queue within their time
 
 
 def make_app(
@@ -47,9 +42,7 @@ def make_app(
     heard: Callable[[web.Request], None],
     hand_over: HandOver,
 ) -> web.Application:
-    """
-    The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
-
+    """The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
     MUTATE applies `config` as it is; MUTATE/<mode> with this default mode, and a further /dra or /tickets with this
     hand-over: the API server chooses the path by the namespace's labels, which a review does not contain. Without that
     `hand_over` tells the hand-over of now.

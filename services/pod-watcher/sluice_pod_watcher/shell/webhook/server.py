@@ -42,9 +42,7 @@ async def listening(
     limits: ServingLimits = DEFAULT_LIMITS,
     hand_over: HandOver | None = None,
 ) -> AsyncIterator[int]:
-    """
-    Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-
+    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
     `hand_over` is called for each review; without it that of `config` holds.
     """
     now = hand_over if hand_over is not None else lambda: config.hand_over

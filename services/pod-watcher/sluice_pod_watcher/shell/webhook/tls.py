@@ -1,8 +1,5 @@
-"""
-The server's TLS context, whose certificate is replaced while connections stay open.
-
-New handshakes see the new certificate; open connections keep theirs. No key touches a disk: the library wants a file,
-so it gets one in memory.
+"""The server's TLS context, whose certificate is replaced while connections stay open. New handshakes see the new
+certificate; open connections keep theirs. No key touches a disk: the library wants a file, so it gets one in memory.
 """
 
 import os
@@ -21,10 +18,8 @@ def new_context() -> ssl.SSLContext:
 
 
 def show(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
-    """
-    Serve this certificate from now on. Raises UnusableCertificateError, and then the old one stays.
-
-    It is tried in a context of its own first, because a context with half of a pair fails every handshake.
+    """Serve this certificate from now on. Raises UnusableCertificateError, and then the old one stays. It is tried in a
+    context of its own first, because a context with half of a pair fails every handshake.
     """
     descriptor = os.memfd_create("sluice-webhook", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,8 +1,5 @@
-"""
-Keeps the kinds of pods, and the term counts of requests.
-
-A term count and its domains exist from the first request with these terms until no request has them; those of a
-simulated pod until the next question.
+"""Keeps the kinds of pods, and the term counts of requests. A term count and its domains exist from the first request
+with these terms until no request has them; those of a simulated pod until the next question.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,10 +27,8 @@ class Census:
         self._term_counts: dict[tuple[object, ...], TermCount] = {}
         self._term_counts_by = LabelIndex[TermCount]()
         self._domains: dict[tuple[object, ...], SpreadDomains] = {}
-        self._asked: dict[Terms, int] = {}
-        """How many requests have each terms."""
-        self._unasked: Terms = ()
-        """The last question's terms, if no request has them."""
+        self._asked: dict[Terms, int] = {}  # how many requests have each terms
+        self._unasked: Terms = ()  # the last question's terms, if no request has them
         self._term_counts_of: dict[Terms, dict[TermCount, None]] = {}
 
     def __bool__(self) -> bool:

@@ -1,7 +1,5 @@
-"""
-Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports them.
-
-Ours count from their booking, which the API server learns of later, until their request is gone. This module
+"""Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports
+them. Ours count from their booking, which the API server learns of later, until their request is gone. This module
 maintains the term counts; `pod_filters` filters by them. Source of the rules:
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
 """
@@ -47,11 +45,9 @@ class Peers:
     def __init__(self) -> None:
         self.woken: dict[RequestId, None] = {}
         """Requests without a place that may find one now. The scheduling cycle takes them."""
-        self.quiet = False
-        """Whether waking is off: what is booked now is undone at once."""
+        self.quiet = False  # whether waking is off: what is booked now is undone at once
         self._known: dict[RequestId, PeerPod] = {}
-        self._unheard: dict[RequestId, None] = {}
-        """Requests with a booking that the bus does not (or no longer) have."""
+        self._unheard: dict[RequestId, None] = {}  # requests with a booking that the bus does not (or no longer) have
         self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
         self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
         self._put: dict[AllocationId, tuple[PeerPod, NodePods]] = {}

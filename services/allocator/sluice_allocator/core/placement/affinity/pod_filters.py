@@ -1,9 +1,7 @@
-"""
-Filter nodes by a pod's terms about other pods, as kube-scheduler does, from the term counts that `peers` keeps.
-
-Each bar reads one label of a node and one table. Conservative in one point: a pod counts until it is gone, even if it
-could be evicted or moved, or is about to end.
-Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
+"""Filter nodes by a pod's terms about other pods, as kube-scheduler does, from the term counts that `peers` keeps. Each
+bar reads one label of a node and one table. Conservative in one point: a pod counts until it is gone, even if it could
+be evicted or moved, or is about to end. Sources:
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
 k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopologyspread, nodeports).
 """
@@ -31,8 +29,7 @@ class PodFilter:
     reason: WaitReason
     at_least: int = 0
     at_most: int = _ANY_NUMBER
-    needs_label: bool = True
-    """Whether nodes without the label are excluded too."""
+    needs_label: bool = True  # whether nodes without the label are excluded too
 
     @property
     def key(self) -> str:
@@ -66,8 +63,7 @@ def pod_filters_for(peers: Peers, request: PlaceRequest) -> tuple[PodFilter, ...
 def named_by(
     peers: Peers, pod_filters: Iterable[PodFilter], tells_apart: Callable[[str], bool]
 ) -> list[NodeName] | None:
-    """
-    The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
+    """The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
     affinity.
     """
     for pod_filter in pod_filters:

@@ -1,7 +1,5 @@
-"""
-Counts pods of a kind in each domain of a node label, updated with every pod that comes and goes.
-
-A pod updates only its own term counts, and a domain's count is one lookup: neither cost grows with the cluster.
+"""Counts pods of a kind in each domain of a node label, updated with every pod that comes and goes. A pod updates only
+its own term counts, and a domain's count is one lookup: neither cost grows with the cluster.
 """
 
 from collections import Counter
@@ -17,10 +15,8 @@ from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
 from sluice_allocator.core.placement.spec.node_selection import selects
 
-Part = tuple[tuple[str, ...], Selector]
-"""Namespaces, and a selector of labels there."""
-Terms = tuple[object, ...]
-"""A pod's terms about others, as one value; empty if it has none."""
+Part = tuple[tuple[str, ...], Selector]  # Namespaces, and a selector of labels there
+Terms = tuple[object, ...]  # a pod's terms about others, as one value; empty if it has none
 T = TypeVar("T")
 
 
@@ -44,10 +40,8 @@ class PeerPod(msgspec.Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
     apart: tuple[PodTerm, ...] = ()
     ports: tuple[HostPort, ...] = ()
-    leaving: bool = False
-    """It is being deleted, so spreading no longer counts it."""
-    terms: Terms = ()
-    """Its own terms about others, if it is a request's pod."""
+    leaving: bool = False  # it is being deleted, so spreading no longer counts it
+    terms: Terms = ()  # its own terms about others, if it is a request's pod
 
     @property
     def kind_name(self) -> tuple[object, ...]:
@@ -61,13 +55,11 @@ class NodePods:
 
     name: NodeName
     source: SourceName
-    is_known: bool = False
-    """Whether the node is known: only then it is a domain for spreading."""
+    is_known: bool = False  # whether the node is known: only then it is a domain for spreading
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     kinds: "dict[PodKind, int]" = field(default_factory=dict)
-    held: "dict[TermCount, int]" = field(default_factory=dict)
-    """Anti-affinity terms of pods there."""
+    held: "dict[TermCount, int]" = field(default_factory=dict)  # Anti-affinity terms of pods there
     ports: dict[HostPort, int] = field(default_factory=dict)
 
 
@@ -86,17 +78,14 @@ class SpreadDomains:
     """The nodes over which a pod is spread, by their values of one label."""
 
     key: str
-    keys: tuple[str, ...]
-    """The topology keys of all its constraints: a node that lacks one does not count."""
+    keys: tuple[str, ...]  # the topology keys of all its constraints: a node that lacks one does not count
     source: SourceName
     needs: HostNeeds
-    by_affinity: bool
-    """Whether the pod's node affinity and node name restrict the domains."""
+    by_affinity: bool  # whether the pod's node affinity and node name restrict the domains
     by_taints: bool
     spots: dict[NodePods, None] = field(default_factory=dict)
     values: Counter[str] = field(default_factory=Counter)
-    term_counts: int = 0
-    """How many are counted over them."""
+    term_counts: int = 0  # how many are counted over them
 
     @property
     def name(self) -> tuple[object, ...]:
@@ -139,18 +128,13 @@ class TermCount:
     key: str
     source: SourceName
     parts: tuple[Part, ...]
-    domains: SpreadDomains | None = None
-    """Only pods on these nodes count; None: on all with the label."""
+    domains: SpreadDomains | None = None  # only pods on these nodes count; None: on all with the label
     counts: dict[str, int] = field(default_factory=dict)
-    levels: Counter[int] = field(default_factory=Counter)
-    """How many domains have each count."""
+    levels: Counter[int] = field(default_factory=Counter)  # how many domains have each count
     kinds: dict[PodKind, None] = field(default_factory=dict)
-    holders: int = 0
-    """Of an anti-affinity term: how many pods have it, also on nodes without the label."""
-    users: int = 0
-    """How many different terms use it; unused ones are dropped."""
-    interested: dict[RequestId, None] = field(default_factory=dict)
-    """Requests that found no place because of it."""
+    holders: int = 0  # of an anti-affinity term: how many pods have it, also on nodes without the label
+    users: int = 0  # how many different terms use it; unused ones are dropped
+    interested: dict[RequestId, None] = field(default_factory=dict)  # requests that found no place because of it
 
     def has(self, kind: PodKind) -> bool:
         """Whether pods of a kind belong to it. Spreading does not count those being deleted."""

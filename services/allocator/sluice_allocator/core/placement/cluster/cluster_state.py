@@ -1,6 +1,4 @@
-"""
-The state of all nodes: what they have, what is booked on it, and the buckets on which searches find what is free.
-
+"""The state of all nodes: what they have, what is booked on it, and the buckets on which searches find what is free.
 Each fact and each booking updates only what it changes. Which request gets a place is decided elsewhere, and where by
 `search`.
 """
@@ -48,17 +46,14 @@ class ClusterState:
         self.peers = peers if peers is not None else Peers()
         self._is_trial = peers is not None
         self.specs = DeviceSpecs(rules)
-        self.shown: dict[NodeName, None] = {}
-        """The nodes with an inventory."""
+        self.shown: dict[NodeName, None] = {}  # the nodes with an inventory
         self._hosts: dict[NodeName, HostFacts] = {}
         self._unusable: dict[NodeName, WaitReason] = {}
-        self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}
-        """Single GPUs that an operator cordoned."""
+        self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}  # single GPUs that an operator cordoned
         self._bookings: dict[AllocationId, Booking] = {}
         self._awaited: dict[GpuUuid, dict[DeviceKey, DeviceGrant]] = {}
         """Bookings on GPUs that no inventory shows (yet)."""
-        self._lost: dict[GpuUuid, Gpu] = {}
-        """Such GPUs as they were shown last."""
+        self._lost: dict[GpuUuid, Gpu] = {}  # such GPUs as they were shown last
         self._models = GpuModels()
         self.tenancy = Tenancy(rules, self.nodes, self._bookings, self.index)
 
@@ -341,11 +336,8 @@ class ClusterState:
         return trial
 
     def alone(self, snapshot: NodeSnapshot) -> "ClusterState":
-        """
-        A trial cluster of one node as shown here, with all its bookings.
-
-        Costs what the node's bookings cost; changes to it do not affect this cluster. Pods removed there still count
-        for other pods' terms (`peers`).
+        """A trial cluster of one node as shown here, with all its bookings. Costs what the node's bookings cost;
+        changes to it do not affect this cluster. Pods removed there still count for other pods' terms (`peers`).
         """
         name, trial = snapshot.node, self.without_nodes()
         trial.set_host(name, self._hosts.get(name))
@@ -359,10 +351,8 @@ class ClusterState:
         return trial
 
     def has_room_beside(self, booking: Booking) -> bool:
-        """
-        Whether booked shares fit in their homes, and their pod on its node, beside all other bookings there.
-
-        False for what is no share.
+        """Whether booked shares fit in their homes, and their pod on its node, beside all other bookings there. False
+        for what is no share.
         """
         node = self.nodes.get(booking.node)
         if node is None or node.overbooked:

@@ -1,10 +1,8 @@
-"""
-Explains why no existing node could serve a request even when empty, to separate that case from "not now".
-
-Judges by classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A
-request that is not reported may still never fit (the largest amounts need not be on one node). The result is not a
-refusal, because a later node may serve the request; it is one sentence with the nearest available alternative.
-Conditions that pass by themselves, such as a cordon or an unready node, do not count.
+"""Explains why no existing node could serve a request even when empty, to separate that case from "not now". Judges by
+classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A request that is
+not reported may still never fit (the largest amounts need not be on one node). The result is not a refusal, because a
+later node may serve the request; it is one sentence with the nearest available alternative. Conditions that pass by
+themselves, such as a cordon or an unready node, do not count.
 """
 
 from collections.abc import Mapping
@@ -36,10 +34,8 @@ from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.node_selection import PASSING, meaning_of, selects
 
-SHAPES_MAX = 512
-"""With more shapes of nodes nothing is concluded: checking each would be a scan of the cluster."""
-NODES_LOOKED_AT = 16
-"""Most nodes looked at for label keys similar to a missing one."""
+SHAPES_MAX = 512  # with more shapes of nodes nothing is concluded: checking each would be a scan of the cluster
+NODES_LOOKED_AT = 16  # most nodes looked at for label keys similar to a missing one
 
 
 def why_impossible(context: SearchContext) -> Impossible | None:

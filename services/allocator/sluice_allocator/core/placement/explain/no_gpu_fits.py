@@ -1,6 +1,4 @@
-"""
-Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
-
+"""Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
 Ignores bookings: `reasons` covers whether a device is free.
 """
 

@@ -1,8 +1,6 @@
-"""
-Explains why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU.
-
-It reads the classes and buckets that searches read, so neither its cost nor the size of its answer grows with the
-cluster. For a bucket whose nodes lack room it reports what the first nodes on it lack.
+"""Explains why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU. It reads the classes
+and buckets that searches read, so neither its cost nor the size of its answer grows with the cluster. For a bucket
+whose nodes lack room it reports what the first nodes on it lack.
 """
 
 from collections import Counter
@@ -28,8 +26,7 @@ from sluice_allocator.core.placement.search.context import PASSES, NoPlace, Plac
 from sluice_allocator.core.placement.search.find import best_place, find_free, find_one
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
-REASONS_MAX = 20
-"""Most reasons listed; the others are only counted."""
+REASONS_MAX = 20  # most reasons listed; the others are only counted
 BUCKETS_MAX = 64
 _NODES_LOOKED_AT = 4
 _IN_SENTENCE = 5

@@ -1,7 +1,5 @@
-"""
-Suggests the nearest available profile, label or resource to one that no node has.
-
-For messages only; no decision depends on it.
+"""Suggests the nearest available profile, label or resource to one that no node has. For messages only; no decision
+depends on it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,8 +11,7 @@ from sluice.contracts.request_syntax.source_text import did_you_mean
 from sluice.mig.catalog import catalog, find_model
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 
-NAMED_MAX = 3
-"""Most models, labels or taints named in a sentence."""
+NAMED_MAX = 3  # most models, labels or taints named in a sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""
-The cost of making room on a GPU: for each profile the place whose tenants cost least to evict, and those tenants.
-
+"""The cost of making room on a GPU: for each profile the place whose tenants cost least to evict, and those tenants.
 Depends only on which tenants may go, at which priority, and what each would lose: computed once for GPUs with equal
 tenants. `CostIndex` orders the GPUs of one kind by it; GPUs with the same costs for all profiles share a bucket.
 """
@@ -21,17 +19,13 @@ from sluice_allocator.core.sorted_keys import SortedKeys
 
 EvictionCost = tuple[int, int, int]
 """The cost when some pods go: the highest priority among them, their number, their memory in MiB. Smaller is better."""
-NO_COST: EvictionCost = (-(1 << 62), 0, 0)
-"""No eviction. Below every cost."""
-VictimRank = tuple[int, int]
-"""A tenant that may go: its priority, and the memory that its whole pod loses, in MiB."""
+NO_COST: EvictionCost = (-(1 << 62), 0, 0)  # No eviction. Below every cost.
+VictimRank = tuple[int, int]  # a tenant that may go: its priority, and the memory that its whole pod loses, in MiB
 
 
 class Occupant(msgspec.Struct, frozen=True):
-    """
-    One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays.
-
-    A home of shares is one span with several tenants.
+    """One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays. A home of shares is
+    one span with several tenants.
     """
 
     span: Span
@@ -74,8 +68,7 @@ class ClearingCosts:
     mig: bool
     ways: dict[str, ClearedSpan | None] = field(init=False)
     """For each profile (WHOLE_GPU on a GPU without MIG) the way with the least cost; None where nothing helps."""
-    costs: tuple[EvictionCost | None, ...] = field(init=False)
-    """The cost of room, in the order of the profiles."""
+    costs: tuple[EvictionCost | None, ...] = field(init=False)  # the cost of room, in the order of the profiles
     _states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -181,10 +174,8 @@ class ClearingCosts:
         return self.table.state(instances, blocked=blocked)
 
 
-GpuKey = tuple[int, int, GpuUuid]
-"""A GPU in node order: number of its node, its index there."""
-Costs = tuple[EvictionCost | None, ...]
-"""The cost of room, in the order of the columns; None where it cannot be made."""
+GpuKey = tuple[int, int, GpuUuid]  # a GPU in node order: number of its node, its index there
+Costs = tuple[EvictionCost | None, ...]  # the cost of room, in the order of the columns; None where it cannot be made
 
 
 @dataclass(slots=True, eq=False)

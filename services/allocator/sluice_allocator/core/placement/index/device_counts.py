@@ -1,7 +1,5 @@
-"""
-Counts how many devices of one shape each node could hold, so that several devices are found without a scan.
-
-A shape is counted from its first multi-device request on. Each change on a node then recounts that node only.
+"""Counts how many devices of one shape each node could hold, so that several devices are found without a scan. A shape
+is counted from its first multi-device request on. Each change on a node then recounts that node only.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +8,7 @@ from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.bucket import SortedBuckets
 from sluice_allocator.core.placement.nodes.node import Node
 
-SHAPES_MAX = 32
-"""Most shapes counted per class of nodes; the least recently used one makes room."""
+SHAPES_MAX = 32  # most shapes counted per class of nodes; the least recently used one makes room
 Count = Callable[[Node], int]
 
 
@@ -20,8 +17,7 @@ class DeviceCounts:
 
     def __init__(self, count: Count, nodes: Sequence[Node]) -> None:
         self._count = count
-        self._of: dict[int, int] = {}
-        """Each node's count, by its number."""
+        self._of: dict[int, int] = {}  # each node's count, by its number
         self.sorted_buckets = SortedBuckets(nodes)
 
     def put(self, node: Node) -> None:

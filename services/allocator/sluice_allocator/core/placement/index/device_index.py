@@ -1,7 +1,5 @@
-"""
-The index of free devices: every usable device in the bucket where searches look for its kind.
-
-A booking updates the buckets of one node only.
+"""The index of free devices: every usable device in the bucket where searches look for its kind. A booking updates the
+buckets of one node only.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +20,9 @@ from sluice_allocator.core.placement.nodes.node_shape import NodeShape, shape_of
 from sluice_allocator.core.placement.spec.config import DEFAULT_POOL, PlacementConfig
 from sluice_allocator.core.placement.spec.node_selection import PASSING, keys_of, meaning_of
 
-OutClass = tuple[int, WaitReason, str]
-"""Unusable GPUs: the number of their class of nodes, the reason, and their kind."""
-SELECTED_KEYS_MAX = 32
-"""Most labels that tell classes of nodes apart; selections by others check node by node."""
-FEW_VALUES_MAX = 16
-"""A topology label tells classes apart while it has so few values: zones, not hosts."""
+OutClass = tuple[int, WaitReason, str]  # unusable GPUs: the number of their class of nodes, the reason, and their kind
+SELECTED_KEYS_MAX = 32  # most labels that tell classes of nodes apart; selections by others check node by node
+FEW_VALUES_MAX = 16  # a topology label tells classes apart while it has so few values: zones, not hosts
 VALUES_PER_KEY_MAX = 64
 """A label with more values than this belongs to single nodes (a host name), and tells no classes apart."""
 
@@ -42,21 +37,17 @@ class DeviceIndex:
         self.layout_orders = LayoutOrders()
         self.counted = DeviceCountCache(self.nodes)
         self.victims = VictimIndex(self.nodes)
-        self.weighed = False
-        """Whether usage is kept: some policy orders nodes by it."""
-        self.measured = False
-        """Whether CPU per GPU is kept: some pod requests CPU."""
+        self.weighed = False  # whether usage is kept: some policy orders nodes by it
+        self.measured = False  # whether CPU per GPU is kept: some pod requests CPU
         self._rules = rules
         self._why_unusable = why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
-        self._numbered = 0
-        """How many classes were created; no number is used twice."""
+        self._numbered = 0  # how many classes were created; no number is used twice
         self._selected_by: dict[str, dict[str | None, None]] = {}
         """The labels that tell classes apart, with all values seen."""
         self._single: dict[str, dict[str, dict[Node, None]]] = {}
         """Nodes by value of labels that tell no classes apart, as far as requests selected by them."""
-        self._of_hosts: dict[str, None] = {}
-        """Topology labels that are checked on each node."""
+        self._of_hosts: dict[str, None] = {}  # topology labels that are checked on each node
         self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
         self._out_of: dict[GpuUuid, OutClass] = {}
 
@@ -287,11 +278,9 @@ class DeviceIndex:
     # -- classes of nodes -----------------------------------------------------------------------------------------
 
     def group_by_labels(self, needs: HostNeeds) -> bool:
-        """
-        Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as well.
-
-        A label that no request selected by before regroups all nodes: once per label, for at most SELECTED_KEYS_MAX
-        of them.
+        """Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as
+        well. A label that no request selected by before regroups all nodes: once per label, for at most
+        SELECTED_KEYS_MAX of them.
         """
         if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
@@ -359,10 +348,8 @@ class DeviceIndex:
                 single.setdefault(node.labels[key], {})[node] = None
 
     def _see_values(self, node: Node) -> None:
-        """
-        Drop a label from those that tell classes apart once it has too many values.
-
-        Otherwise every node would become a class of its own, and each decision would look at all of them.
+        """Drop a label from those that tell classes apart once it has too many values. Otherwise every node would
+        become a class of its own, and each decision would look at all of them.
         """
         for key, values in list(self._selected_by.items()):
             values[node.labels.get(key)] = None

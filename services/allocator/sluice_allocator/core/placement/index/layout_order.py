@@ -1,8 +1,6 @@
-"""
-The order in which the layout states of one kind of GPU are tried for a profile, computed once.
-
-Every state ever seen is on the list, and a decision walks it until it meets a state that some GPU is in. The list is
-as long as a model has states (some hundreds), however many GPUs there are.
+"""The order in which the layout states of one kind of GPU are tried for a profile, computed once. Every state ever seen
+is on the list, and a decision walks it until it meets a state that some GPU is in. The list is as long as a model has
+states (some hundreds), however many GPUs there are.
 """
 
 import bisect
@@ -19,8 +17,7 @@ LayoutChoice = tuple[tuple[int, ...], State, PlacementChoice]
 
 @dataclass(slots=True)
 class _Order:
-    known: int = 0
-    """How many of the seen states were considered."""
+    known: int = 0  # how many of the seen states were considered
     preferences: list[LayoutChoice] = field(default_factory=list)
 
 
@@ -55,10 +52,8 @@ class LayoutOrders:
 def layout_choice_for(
     gpu: Gpu, state: State, profile: Profile, policy: Policy, *, alone: bool = False
 ) -> LayoutChoice | None:
-    """
-    The rank of a GPU of this kind in `state` for one more instance; None when it has no place for it.
-
-    `alone`: this very GPU is meant, so its position on its node counts too.
+    """The rank of a GPU of this kind in `state` for one more instance; None when it has no place for it. `alone`: this
+    very GPU is meant, so its position on its node counts too.
     """
     choices = gpu.table.choices(state, profile.name)
     if not choices:

@@ -1,11 +1,9 @@
-"""
-Indexes nodes that have a device of one kind, to find the best one with room for a pod.
-
-All devices on a bucket are alike in everything that decides whether a claim fits, so a decision looks at buckets and
-never at the cluster. On a bucket the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per
-block on CPU and memory skip nodes without room: they are never too low, and are made exact after a block was searched
-in vain. A bound is raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that
-takes no more pods counts as one without CPU.
+"""Indexes nodes that have a device of one kind, to find the best one with room for a pod. All devices on a bucket are
+alike in everything that decides whether a claim fits, so a decision looks at buckets and never at the cluster. On a
+bucket the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per block on CPU and memory
+skip nodes without room: they are never too low, and are made exact after a block was searched in vain. A bound is
+raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that takes no more pods
+counts as one without CPU.
 """
 
 import bisect
@@ -169,8 +167,7 @@ class Bucket:
         """Begin empty. `nodes` are all nodes of the cluster by number; the list is shared and grows."""
         self._nodes = nodes
         self._rows: dict[int, _NodeRow] = {}
-        self.devices = 0
-        """The number of devices on it, where each is added by itself."""
+        self.devices = 0  # the number of devices on it, where each is added by itself
 
     def __bool__(self) -> bool:
         """Whether any node is on it."""
@@ -257,8 +254,7 @@ class SortedBuckets:
         """Start without buckets. `nodes` as for a bucket."""
         self._nodes = nodes
         self.by_number: dict[int, Bucket] = {}
-        self.order: list[int] = []
-        """The numbers of its buckets, sorted."""
+        self.order: list[int] = []  # the numbers of its buckets, sorted
 
     def __bool__(self) -> bool:
         """Whether it has any bucket."""

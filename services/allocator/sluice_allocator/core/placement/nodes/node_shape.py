@@ -1,8 +1,6 @@
-"""
-Count what nodes have when empty, by shape: GPUs of each kind, and the most of every other resource.
-
-Updated as nodes come and go, so that the allocator separates "no node could ever" from "not now" without visiting the
-nodes. A node's total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing.
+"""Count what nodes have when empty, by shape: GPUs of each kind, and the most of every other resource. Updated as nodes
+come and go, so that the allocator separates "no node could ever" from "not now" without visiting the nodes. A node's
+total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing.
 """
 
 from collections.abc import Sequence
@@ -45,8 +43,7 @@ class NodeShape:
     gpus: tuple[tuple[Gpu, int], ...]
     """One GPU of each kind and NUMA node, and how many of those each node has, usable or not."""
     nodes: int = 0
-    unreported: int = 0
-    """Nodes that do not report their allocatable."""
+    unreported: int = 0  # nodes that do not report their allocatable
     cpu_milli: Maximum = field(default_factory=Maximum)
     memory_mib: Maximum = field(default_factory=Maximum)
     resources: dict[str, Maximum] = field(default_factory=dict)

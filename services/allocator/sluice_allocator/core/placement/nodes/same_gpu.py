@@ -1,6 +1,4 @@
-"""
-Claims whose devices must all be on one GPU: which of a request's claims they are, and which GPUs hold all of them.
-
+"""Claims whose devices must all be on one GPU: which of a request's claims they are, and which GPUs hold all of them.
 Exact for instances: a layout state tells whether they fit, so the answer is remembered by state and costs nothing for
 most GPUs.
 """
@@ -20,10 +18,8 @@ _REMEMBERED_MAX = 1 << 16
 
 
 def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
-    """
-    By number of a claim that is bound to others: the numbers of all claims of its group.
-
-    Groups with a container in common are one. A single device is on one GPU anyway.
+    """By number of a claim that is bound to others: the numbers of all claims of its group. Groups with a container in
+    common are one. A single device is on one GPU anyway.
     """
     groups: list[set[str]] = []
     for names in request.same_gpu:
@@ -48,10 +44,8 @@ def is_exclusive(claim: Claim) -> bool:
 
 
 def instances_fit(gpu: Gpu, state: State, specs: Sequence[tuple[DeviceSpec, int]]) -> bool:
-    """
-    Whether so many devices of these claims of a group fit on a GPU in this state, beside each other.
-
-    Only the claims that are never shares count. False where one of them would be all of a GPU without MIG.
+    """Whether so many devices of these claims of a group fit on a GPU in this state, beside each other. Only the claims
+    that are never shares count. False where one of them would be all of a GPU without MIG.
     """
     names: Counter[str] = Counter()
     for spec, count in specs:

@@ -1,9 +1,7 @@
-"""
-Finds a place by evicting pods of lower priority, at the least cost.
-
-The best place is the one whose most important victim is least important, then the one with fewest victims, then the
-one with the least cost; ties go to the node known first. The victims are minimal: the place needs each of them.
-`Victims` holds the candidates, and `allows` decides which of them may go together.
+"""Finds a place by evicting pods of lower priority, at the least cost. The best place is the one whose most important
+victim is least important, then the one with fewest victims, then the one with the least cost; ties go to the node known
+first. The victims are minimal: the place needs each of them. `Victims` holds the candidates, and `allows` decides which
+of them may go together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,22 +27,15 @@ from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_on
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
 GPUS_TRIED_MAX = 256
+"""Most GPUs tried for one device. The cheapest nearly always fits; only its node's CPU and memory, the guarantees of
+its victims' namespaces and the request's own lists can exclude it.
 """
-Most GPUs tried for one device. The cheapest nearly always fits; only its node's CPU and memory, the guarantees of its
-victims' namespaces and the request's own lists can exclude it.
-"""
-GPUS_PER_BUCKET_MAX = 64
-"""Most of those among GPUs with equal cost."""
-NODES_TRIED_MAX = 64
-"""Most nodes looked at for several devices or for a named node."""
-NODES_FILLED_MAX = 4
-"""Most of those nodes tried out, each a full fill of the node."""
-OWN_TRIED_MAX = 64
-"""Most tenants looked at of a namespace at its limits."""
-HOMES_COMPARED_MAX = 3
-"""Most homes compared in which a share can replace another: those that would have least to spare."""
-COSTS_PER_LEVEL = 1 << 12
-"""The cost of several devices on a node is a priority times this, plus the number of victims."""
+GPUS_PER_BUCKET_MAX = 64  # most of those among GPUs with equal cost
+NODES_TRIED_MAX = 64  # most nodes looked at for several devices or for a named node
+NODES_FILLED_MAX = 4  # most of those nodes tried out, each a full fill of the node
+OWN_TRIED_MAX = 64  # most tenants looked at of a namespace at its limits
+HOMES_COMPARED_MAX = 3  # most homes compared in which a share can replace another: those that would have least to spare
+COSTS_PER_LEVEL = 1 << 12  # the cost of several devices on a node is a priority times this, plus the number of victims
 
 Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]
 """Whether a request may have these devices while these victims go: quotas and guarantees."""
@@ -86,10 +77,8 @@ def find_preemption(
 def find_own_preemption(
     cluster: ClusterState, request: PlaceRequest, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> PreemptionPlan | None:
-    """
-    The same with victims of the request's own namespace only, for a namespace at its limits.
-
-    Looks at the nodes of a bounded number of its tenants.
+    """The same with victims of the request's own namespace only, for a namespace at its limits. Looks at the nodes of a
+    bounded number of its tenants.
     """
     own = islice(cluster.index.victims.of(request.namespace), OWN_TRIED_MAX)
     going = [victim for victim in own if victim.priority < priority]
@@ -109,8 +98,7 @@ class _VictimSearch:
     context: SearchContext
     priority: int
     allows: Allows
-    own: bool = False
-    """Whether only victims of the request's own namespace count."""
+    own: bool = False  # whether only victims of the request's own namespace count
     best: PreemptionPlan | None = None
     _best_key: tuple[int, ...] = ()
     _left: int = field(default=GPUS_TRIED_MAX)
@@ -285,11 +273,9 @@ class _VictimSearch:
                 self.try_nodes(iter(counted.sorted_buckets.by_number[level].some(NODES_TRIED_MAX)), guess)
 
     def _counting(self, spec: DeviceSpec, wanted: int) -> Callable[[Node], int]:
-        """
-        The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL.
-
-        The priority up to which all tenants go is exact for instances and whole GPUs; the number of victims is
-        estimated from the cheapest GPUs. For shares only the first victim counts.
+        """The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL. The priority up to which
+        all tenants go is exact for instances and whole GPUs; the number of victims is estimated from the cheapest GPUs.
+        For shares only the first victim counts.
         """
         cluster = self.context.cluster
         victims = cluster.index.victims

@@ -1,8 +1,6 @@
-"""
-The fewest tenants of one node to evict so that all devices of a request fit there.
-
-Tried on a copy of the node (`emptied`): the more tenants have gone, the more fits, so the number is found by halving;
-then every tenant with room stays.
+"""The fewest tenants of one node to evict so that all devices of a request fit there. Tried on a copy of the node
+(`emptied`): the more tenants have gone, the more fits, so the number is found by halving; then every tenant with room
+stays.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +18,10 @@ from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.placement.search.node_fit import fit_on_node
 
-FILLS_MAX = 96
-"""Most fills of a node before it is given up; a node full of instances takes fewer than 20."""
+FILLS_MAX = 96  # most fills of a node before it is given up; a node full of instances takes fewer than 20
 
 TRIED_ELSEWHERE_MAX = 4
-"""
-Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
+"""Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
 """
 
 Devices = tuple[DeviceGrant, ...]
@@ -151,15 +147,12 @@ def _overlap(one: DeviceGrant, other: DeviceGrant) -> bool:
 
 
 _NEVER: EvictionCost = (0, 1 << 30, 0)
-_LAST = (1 << 31, 0, 0)
-"""The rank of tenants on no usable GPU."""
+_LAST = (1 << 31, 0, 0)  # the rank of tenants on no usable GPU
 
 
 def least_of(order: Sequence[Victim], fits: Callable[[Sequence[Victim]], bool]) -> list[Victim] | None:
-    """
-    The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first.
-
-    None where it does not fit even without all of them. No victim in the answer could stay.
+    """The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first. None
+    where it does not fit even without all of them. No victim in the answer could stay.
     """
     goes: list[Victim] = []
     if fits(goes):

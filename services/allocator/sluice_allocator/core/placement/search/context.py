@@ -26,8 +26,7 @@ class Place(msgspec.Struct, frozen=True):
 
     node: NodeName
     devices: tuple[DeviceGrant, ...]
-    instead_of: str = ""
-    """The requested profiles, where larger ones serve."""
+    instead_of: str = ""  # the requested profiles, where larger ones serve
 
 
 class NoPlace(msgspec.Struct, frozen=True):
@@ -35,8 +34,7 @@ class NoPlace(msgspec.Struct, frozen=True):
 
     message: str
     reasons: tuple[ReasonCount, ...]
-    more: int = 0
-    """Number of reasons left out, those counted least."""
+    more: int = 0  # number of reasons left out, those counted least
 
 
 class SearchContext(msgspec.Struct, eq=False):
@@ -46,18 +44,14 @@ class SearchContext(msgspec.Struct, eq=False):
     request: PlaceRequest
     avoid: Avoid
     need: HostRoom
-    specs: list[DeviceSpec] = msgspec.field(default_factory=list)
-    """One for each claim."""
+    specs: list[DeviceSpec] = msgspec.field(default_factory=list)  # one for each claim
     one_by_one: bool = False
     """Whether labels are checked on each node: the pod selects by labels that tell no classes apart."""
-    pod_filters: tuple[PodFilter, ...] = ()
-    """Filters from other pods' terms."""
+    pod_filters: tuple[PodFilter, ...] = ()  # filters from other pods' terms
     together: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
     """By number of a claim whose devices must be on one GPU with others': the numbers of all those claims."""
-    picky: bool = False
-    """Whether pods or ports are checked on each node."""
-    steps: int = 0
-    """Devices placed on trial so far, over all nodes."""
+    picky: bool = False  # whether pods or ports are checked on each node
+    steps: int = 0  # devices placed on trial so far, over all nodes
 
     def groups(self) -> list[NodeClass]:
         """The classes of nodes that may serve it."""

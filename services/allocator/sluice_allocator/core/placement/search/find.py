@@ -1,8 +1,6 @@
-"""
-Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none.
-
-One device is found by walking buckets; several devices of one node among the nodes counted to have enough of them.
-Neither scans the cluster.
+"""Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none. One device is
+found by walking buckets; several devices of one node among the nodes counted to have enough of them. Neither scans the
+cluster.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +30,7 @@ from sluice_allocator.core.placement.search.split import free_percent
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only, step_combinations
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
-NODES_TRIED_MAX = 32
-"""Most nodes tried of those counted to have enough; nearly always the first fits."""
+NODES_TRIED_MAX = 32  # most nodes tried of those counted to have enough; nearly always the first fits
 
 
 def find_free(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = frozenset()) -> Place | None:
@@ -96,10 +93,8 @@ def _find_larger(context: SearchContext, find: Callable[[SearchContext], Place |
 def _steps_alone(
     context: SearchContext, find: Callable[[SearchContext], Place | None], number: int, most: int
 ) -> Sequence[int]:
-    """
-    The steps in which one claim alone could be served: one that fails alone fails with the others too.
-
-    For a pod with several claims this leaves far fewer combinations to try.
+    """The steps in which one claim alone could be served: one that fails alone fails with the others too. For a pod
+    with several claims this leaves far fewer combinations to try.
     """
     steps = range(most + 1)
     if len(context.specs) == 1:

@@ -1,7 +1,5 @@
-"""
-Places all devices of a request on one given node: largest first, best place first, with backtracking.
-
-Trials change neither bookings nor homes.
+"""Places all devices of a request on one given node: largest first, best place first, with backtracking. Trials change
+neither bookings nor homes.
 """
 
 from collections.abc import Iterator
@@ -24,14 +22,11 @@ from sluice_allocator.core.placement.spec.policies import policy_for
 
 NUMA_CHOICES_MAX = 64
 STEPS_MAX = 600
+"""Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold
+448 instances. A node that needs more is tried once more, with the sizes spread over the GPUs.
 """
-Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold 448
-instances. A node that needs more is tried once more, with the sizes spread over the GPUs.
-"""
-STEPS_IN_ALL_MAX = 5000
-"""On all nodes, for one look: some 80 ms."""
-_TRIED = AllocationId("")
-"""Owner of shares placed on trial; no allocation has this name."""
+STEPS_IN_ALL_MAX = 5000  # on all nodes, for one look: some 80 ms
+_TRIED = AllocationId("")  # owner of shares placed on trial; no allocation has this name
 
 
 def fit_on_node(context: SearchContext, node: Node) -> tuple[DeviceGrant, ...] | None:
@@ -55,10 +50,8 @@ def fit_on_node(context: SearchContext, node: Node) -> tuple[DeviceGrant, ...] |
 
 
 def _too_few_slices(context: SearchContext, node: Node) -> bool:
-    """
-    Whether instances of several sizes need more memory slices than are free, so that no way of placing them would do.
-
-    In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying.
+    """Whether instances of several sizes need more memory slices than are free, so that no way of placing them would
+    do. In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying.
     """
     if len(context.specs) == 1:
         return False  # counted before

@@ -1,7 +1,5 @@
-"""
-Finds one share for one claim: in a home of its trust domain with room, else in a new one.
-
-Homes are in buckets by what they have left, so the best one is found without a look at the others.
+"""Finds one share for one claim: in a home of its trust domain with room, else in a new one. Homes are in buckets by
+what they have left, so the best one is found without a look at the others.
 """
 
 from collections.abc import Callable
@@ -19,8 +17,7 @@ from sluice_allocator.core.placement.search.instance import DeviceFit, better, f
 from sluice_allocator.core.placement.search.score import node_key, percent_of, tail
 from sluice_allocator.core.placement.spec.policies import DeviceUse
 
-HOMES_TRIED_MAX = 64
-"""Most homes tried on one bucket: a high enough level may still lack time or memory."""
+HOMES_TRIED_MAX = 64  # most homes tried on one bucket: a high enough level may still lack time or memory
 
 
 def find_share(context: SearchContext, spec: DeviceSpec, mode: str) -> DeviceFit | None:

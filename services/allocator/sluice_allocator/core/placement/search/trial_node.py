@@ -47,11 +47,9 @@ class TrialNode:
     context: SearchContext
     node: Node
     policy: Policy
-    on_numa: dict[int, frozenset[Gpu]]
-    """Per claim that must stay on one NUMA node, the GPUs of that node."""
+    on_numa: dict[int, frozenset[Gpu]]  # per claim that must stay on one NUMA node, the GPUs of that node
     states: dict[Gpu, State] = field(default_factory=dict)
-    taken: dict[Gpu, None] = field(default_factory=dict)
-    """GPUs without MIG that are given whole, or became a home."""
+    taken: dict[Gpu, None] = field(default_factory=dict)  # GPUs without MIG that are given whole, or became a home
     homes: dict[tuple[Gpu, Span], SharedDevice] = field(default_factory=dict)
     """Homes made on trial, and copies of homes with trial tenants."""
     placed: list[tuple[DeviceUnit, DeviceOption]] = field(default_factory=list)

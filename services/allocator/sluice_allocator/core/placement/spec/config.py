@@ -1,7 +1,5 @@
-"""
-The operator's configuration of placement, as plain values: pools, weights, and allowed profiles.
-
-The defaults are those of a cluster without configuration.
+"""The operator's configuration of placement, as plain values: pools, weights, and allowed profiles. The defaults are
+those of a cluster without configuration.
 """
 
 import re
@@ -20,20 +18,16 @@ from sluice_allocator.core.placement.spec.hami_profiles import (
     names_same,
 )
 
-DEFAULT_POOL = "default"
-"""The pool of nodes without the pool label."""
+DEFAULT_POOL = "default"  # the pool of nodes without the pool label
 
-Amount = tuple[int, int]
-"""Used, and total; a total of 0 means the node has none of it."""
+Amount = tuple[int, int]  # Used, and total; a total of 0 means the node has none of it
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """
-    The weight of each resource in a node's usage: whole numbers, at least 0, relative to each other.
-
-    usage = sum(weight * used / total) / sum(weight) over what the node has, in permille, rounded down. By default all
-    that every node has counts alike; `resources` are extended resources, by name.
+    """The weight of each resource in a node's usage: whole numbers, at least 0, relative to each other. usage =
+    sum(weight * used / total) / sum(weight) over what the node has, in permille, rounded down. By default all that
+    every node has counts alike; `resources` are extended resources, by name.
     """
 
     gpu_memory: int = 1
@@ -98,17 +92,12 @@ class AllowedProfiles:
 class PlacementConfig:
     """All rules of placement."""
 
-    pool_label: str = "sluice.dev/pool"
-    """The node label whose value is the node's pool."""
-    default: PoolConfig = field(default_factory=PoolConfig)
-    """For every pool that `pools` does not name."""
+    pool_label: str = "sluice.dev/pool"  # the node label whose value is the node's pool
+    default: PoolConfig = field(default_factory=PoolConfig)  # for every pool that `pools` does not name
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
-    pods_per_node_max: int | None = None
-    """Most pods with slices on one node; None for no limit but the room there is."""
-    auto_waste_percent: int = 10
-    """`auto` takes an instance only when at most this part of it exceeds the request."""
-    shares_quantum_percent: int = 1
-    """The smallest part of a GPU into which an amount over several GPUs is split."""
+    pods_per_node_max: int | None = None  # most pods with slices on one node; None for no limit but the room there is
+    auto_waste_percent: int = 10  # `auto` takes an instance only when at most this part of it exceeds the request
+    shares_quantum_percent: int = 1  # the smallest part of a GPU into which an amount over several GPUs is split
     assumed_uid: int | None = 0
     """
     The user of containers that name none; None refuses shares for them. The default is what most images run as, root.

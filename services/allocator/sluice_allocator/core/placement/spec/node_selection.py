@@ -1,6 +1,4 @@
-"""
-Classifies taints: some reserve the node for certain pods, others mean that it cannot take any pods just now.
-
+"""Classifies taints: some reserve the node for certain pods, others mean that it cannot take any pods just now.
 Kubernetes and autoscalers set and remove taints of the second kind by themselves, so a pod waits and needs no
 toleration. Sources: https://kubernetes.io/docs/reference/labels-annotations-taints/ for `node.kubernetes.io/*` and
 `node.cloudprovider.kubernetes.io/*`, the FAQ of kubernetes/autoscaler for its startup and status taints and

@@ -8,15 +8,12 @@ from msgspec.structs import replace
 from sluice.contracts.ids import GpuUuid, SourceName
 from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds
 
-Avoid = frozenset[GpuUuid]
-"""GPUs on which this request failed recently."""
+Avoid = frozenset[GpuUuid]  # GPUs on which this request failed recently
 
 
 class PlaceRequest(msgspec.Struct, frozen=True):
-    """
-    Claims of one pod, and what its node needs besides GPUs.
-
-    The namespace and the claims' uids make the trust domain of shares. An empty policy is the pool's own.
+    """Claims of one pod, and what its node needs besides GPUs. The namespace and the claims' uids make the trust domain
+    of shares. An empty policy is the pool's own.
     """
 
     claims: tuple[Claim, ...]
@@ -24,18 +21,13 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     host: HostNeeds = NO_NEEDS
     node_policy: str = ""
     gpu_policy: str = ""
-    substitute: bool = False
-    """Whether a larger compatible profile may serve if the asked one has no place."""
+    substitute: bool = False  # whether a larger compatible profile may serve if the asked one has no place
     steps: tuple[int, ...] = ()
+    """Per claim, which larger profile is searched (1: the next larger) instead of the asked one; empty: the asked ones.
     """
-    Per claim, which larger profile is searched (1: the next larger) instead of the asked one; empty: the asked ones.
-    """
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """The pod's labels, which terms of other pods match."""
-    source: SourceName = SourceName("")
-    """The pod's cluster: terms only match pods of one cluster."""
-    by_claim: bool = False
-    """Whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)  # the pod's labels, which terms of other pods match
+    source: SourceName = SourceName("")  # the pod's cluster: terms only match pods of one cluster
+    by_claim: bool = False  # whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do
     same_gpu: tuple[tuple[str, ...], ...] = ()
     """Containers whose devices must all be on one GPU, in groups. One that has no claim here does not count."""
 

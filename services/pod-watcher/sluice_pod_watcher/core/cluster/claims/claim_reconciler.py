@@ -1,9 +1,7 @@
-"""
-Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before the
-pod's gate opens.
-
-Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's own writes go one at a
-time, with the version that was seen as their guard, so a step that landed without an answer is seen or refused.
+"""Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before
+the pod's gate opens. Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's
+own writes go one at a time, with the version that was seen as their guard, so a step that landed without an answer is
+seen or refused.
 """
 
 from collections.abc import Iterator
@@ -33,8 +31,7 @@ from sluice_pod_watcher.core.workqueue import DelayedQueue
 CHANGED_MEANWHILE = frozenset({0, 404, 409})
 """Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
 INVALID = 422
-RESERVED_MAX = 256
-"""Pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)."""
+RESERVED_MAX = 256  # pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)
 UNPROTECTED_MAX = 1000
 """Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
 DOING = {"create": "created", "protect": "given its finalizer", "allocate": "allocated", "deallocate": "deallocated"}
@@ -116,10 +113,8 @@ class ClaimReconciler:
             record.claim_problem, record.claim_late_since = "", None
 
     def _let_go(self, record: PodRecord, claim: ClaimView, now: float) -> None:
-        """
-        End the reservation of a claim that was deleted before its pod's gate opened.
-
-        kube-scheduler places no pod with such a claim, and the claim controller waits for the end of its reservations.
+        """End the reservation of a claim that was deleted before its pod's gate opened. kube-scheduler places no pod
+        with such a claim, and the claim controller waits for the end of its reservations.
         """
         if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
@@ -273,11 +268,8 @@ class ClaimReconciler:
             self.out.append(WatchClaims())
 
     def sweep(self, now: float) -> None:
-        """
-        Deallocate claims of ours that no pod uses any more.
-
-        The claim controller does so when the last reservation ends, but only with its finalizer, and never for a claim
-        that was not reserved. A claim of one pod goes with it.
+        """Deallocate claims of ours that no pod uses any more. The claim controller does so when the last reservation
+        ends, but only with its finalizer, and never for a claim that was not reserved. A claim of one pod goes with it.
         """
         for key, since in list(self.store.unused.items()):
             claim = self.store.get(*key)

@@ -1,7 +1,5 @@
-"""
-The ResourceClaims of the cluster, and which of our pods use them.
-
-Claims of other drivers are kept as well: a claim may be listed before the pod that names it.
+"""The ResourceClaims of the cluster, and which of our pods use them. Claims of other drivers are kept as well: a claim
+may be listed before the pod that names it.
 """
 
 from collections.abc import Iterable
@@ -18,8 +16,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 class ClaimStore:
     """The last known version of each claim. Each handler returns the pods with news."""
 
-    is_served: bool | None = None
-    """Whether the API server has resource.k8s.io/v1; None before it was asked."""
+    is_served: bool | None = None  # whether the API server has resource.k8s.io/v1; None before it was asked
     was_listed: bool = False
     classes: ClassStore = field(default_factory=ClassStore)
     _claims: dict[ClaimKey, ClaimView] = field(default_factory=dict)

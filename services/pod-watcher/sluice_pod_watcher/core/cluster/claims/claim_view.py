@@ -1,7 +1,5 @@
-"""
-A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1).
-
-Nothing raises: the API server has validated the object.
+"""A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1). Nothing raises:
+the API server has validated the object.
 """
 
 from collections.abc import Mapping
@@ -14,10 +12,8 @@ from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
 from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
-ClaimKey = tuple[str, str]
-"""Namespace and name."""
-Device = tuple[str, str, str]
-"""Driver, pool and device of one result."""
+ClaimKey = tuple[str, str]  # namespace and name
+Device = tuple[str, str, str]  # Driver, pool and device of one result
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +23,16 @@ class ClaimView:
     uid: str
     namespace: str
     name: str
-    version: int
-    """The resourceVersion: newer is larger."""
+    version: int  # the resourceVersion: newer is larger
     resource_version: str
     dying: bool
     finalizers: tuple[str, ...]
-    owner: RequestId
-    """The UID of the pod that it was made for; empty for a claim of its own."""
+    owner: RequestId  # the UID of the pod that it was made for; empty for a claim of its own
     owner_name: str
     spec: Mapping[str, Any]
     is_allocated: bool
-    devices: Mapping[str, Device]
-    """By request, where it is allocated."""
-    reserved: tuple[Mapping[str, Any], ...]
-    """`status.reservedFor`."""
+    devices: Mapping[str, Device]  # by request, where it is allocated
+    reserved: tuple[Mapping[str, Any], ...]  # `status.reservedFor`
 
     @property
     def key(self) -> ClaimKey:

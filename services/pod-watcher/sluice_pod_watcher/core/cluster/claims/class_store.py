@@ -1,7 +1,5 @@
-"""
-The DeviceClasses of the cluster, and which of them are ours.
-
-Ours are `sluice.dev`, and those with our label: NVIDIA's names belong to NVIDIA's driver where that is installed.
+"""The DeviceClasses of the cluster, and which of them are ours. Ours are `sluice.dev`, and those with our label:
+NVIDIA's names belong to NVIDIA's driver where that is installed.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
-"""
-Decide how new pods get their devices: by ResourceClaims once every GPU node's kubelet can hand them over.
-
-Admission has no bus, and reads the result from a ConfigMap. A pod keeps the way with which it was created.
+"""Decide how new pods get their devices: by ResourceClaims once every GPU node's kubelet can hand them over. Admission
+has no bus, and reads the result from a ConfigMap. A pod keeps the way with which it was created.
 """
 
 from dataclasses import dataclass, field
@@ -11,10 +9,8 @@ from sluice.contracts.messages import NodeInventory
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import WriteHandOver
 
-SETTLES_S = 5.0
-"""A change counts after this: an agent that restarts has registered with its kubelet again by then."""
-RETRY_S = 60.0
-"""Without the ConfigMap (manifests of before) each try is a warning."""
+SETTLES_S = 5.0  # a change counts after this: an agent that restarts has registered with its kubelet again by then
+RETRY_S = 60.0  # without the ConfigMap (manifests of before) each try is a warning
 
 
 @dataclass(slots=True)
@@ -23,13 +19,10 @@ class HandOverMode:
 
     config: ClusterConfig
     is_served: bool | None = None
-    _objects: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes of this cluster: a bus may serve several."""
-    _can: dict[NodeName, bool] = field(default_factory=dict)
-    """Of each node with GPUs."""
+    _objects: dict[NodeName, None] = field(default_factory=dict)  # nodes of this cluster: a bus may serve several
+    _can: dict[NodeName, bool] = field(default_factory=dict)  # of each node with GPUs
     _written: str = ""
-    _wanted: tuple[str, float] = ("", 0.0)
-    """The mode now, and since when."""
+    _wanted: tuple[str, float] = ("", 0.0)  # the mode now, and since when
     _under_way: bool = False
     _not_before: float = 0.0
 

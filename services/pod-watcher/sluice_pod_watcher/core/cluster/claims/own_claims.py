@@ -26,8 +26,7 @@ class OwnClaims:
     request: ClaimRequests | None = None
     refs: tuple[ResourceClaimRef, ...] = ()
     refusal: Refusal | None = None
-    missing: str = ""
-    """What has to exist before that is known, as a sentence."""
+    missing: str = ""  # what has to exist before that is known, as a sentence
 
     @property
     def is_ours(self) -> bool:

@@ -1,8 +1,6 @@
-"""
-Mirror the fleet for `kubectl get gpus`: one object per GPU, written from the inventory.
-
-For people: never read back. Changes are written first, at a bounded rate; the observation time alone at a rate of its
-own, so that an idle fleet costs little.
+"""Mirror the fleet for `kubectl get gpus`: one object per GPU, written from the inventory. For people: never read back.
+Changes are written first, at a bounded rate; the observation time alone at a rate of its own, so that an idle fleet
+costs little.
 """
 
 from collections import OrderedDict
@@ -16,8 +14,7 @@ from sluice_pod_watcher.core.cluster.events import MirrorGpu, UnmirrorGpu
 from sluice_pod_watcher.core.cluster.gpu_objects.status import OBSERVED, Status, status_of
 from sluice_pod_watcher.core.workqueue import TokenBucket
 
-LOOKED_AT_MAX = 500
-"""Objects checked per turn for a stale observation time."""
+LOOKED_AT_MAX = 500  # objects checked per turn for a stale observation time
 
 
 def name_of(node: NodeName, index: int) -> str:

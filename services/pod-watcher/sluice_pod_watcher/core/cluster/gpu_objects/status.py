@@ -1,7 +1,5 @@
-"""
-Build the status of a GPU object, as `kubectl get gpus` and `kubectl describe gpu` show it.
-
-The keys are those of the CustomResourceDefinition (deploy/kubernetes/base/crd-gpus.yaml), which also sets the limits.
+"""Build the status of a GPU object, as `kubectl get gpus` and `kubectl describe gpu` show it. The keys are those of the
+CustomResourceDefinition (deploy/kubernetes/base/crd-gpus.yaml), which also sets the limits.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,7 @@
-"""
-Choose which pods without slices to publish per node, for the affinity and port rules of requests.
-
-Published are: pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in
-use. Labels are published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet
-does) are one entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not
-used yet.
+"""Choose which pods without slices to publish per node, for the affinity and port rules of requests. Published are:
+pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in use. Labels are
+published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet does) are one
+entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not used yet.
 """
 
 from collections import Counter
@@ -20,8 +17,7 @@ OTHERS_MAX, PORTS_MAX = 100, 200
 """At most so many kinds of pods, and ports, are published per node; a kubelet runs 110 pods by default."""
 PodSignature = tuple[str, tuple[tuple[str, str], ...], tuple[PodTerm, ...], bool]
 """Namespace, labels, anti-affinity terms, whether it is being deleted."""
-PodSelector = tuple[tuple[str, ...], Selector]
-"""Namespaces, and the label selector."""
+PodSelector = tuple[tuple[str, ...], Selector]  # Namespaces, and the label selector
 
 
 def signature_of(meta: Mapping[str, Any], needs: HostNeeds) -> PodSignature:
@@ -41,8 +37,7 @@ class AffinityIndex:
     _spoken: dict[PodSelector, dict[RequestId, None]] = field(default_factory=dict)
     """Selectors, with the requests that use them."""
     _of_request: dict[RequestId, tuple[PodSelector, ...]] = field(default_factory=dict)
-    _keys: Counter[str] = field(default_factory=Counter)
-    """Labels that terms use, with the number of terms."""
+    _keys: Counter[str] = field(default_factory=Counter)  # labels that terms use, with the number of terms
     _matters: dict[PodSignature, bool] = field(default_factory=dict)
 
     def count(self, node: NodeName, kind: PodSignature, ports: Iterable[HostPort], more: int) -> None:

@@ -1,8 +1,6 @@
-"""
-Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours.
-
-Sums are kept, so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`,
-and only after pods and nodes were both listed; earlier it would promise too much.
+"""Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours. Sums are kept,
+so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`, and only after
+pods and nodes were both listed; earlier it would promise too much.
 """
 
 from collections import OrderedDict
@@ -50,8 +48,7 @@ _MIB = 1024**2
 _NOTHING = Fraction(0)
 _AMOUNTS = ("containers", "initContainers", "resources", "overhead")
 _READ = (*_AMOUNTS, "affinity", "hostNetwork")
-KEPT_MAX = 4096
-"""How many amounts and specs keep their parsed form: a cluster repeats the same few."""
+KEPT_MAX = 4096  # how many amounts and specs keep their parsed form: a cluster repeats the same few
 
 
 HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
@@ -60,8 +57,7 @@ HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen |
 @dataclass(slots=True)
 class _NodeFacts:
     version: int
-    told: tuple[object, ...]
-    """The raw fields that were read: heartbeats, 500 a second, do not change them."""
+    told: tuple[object, ...]  # the raw fields that were read: heartbeats, 500 a second, do not change them
     room: HostRoom
     pods: int
     labels: dict[str, str]
@@ -103,14 +99,12 @@ class NodeCapacity:
     """Every node, the usage by other pods, and which nodes have to be published."""
 
     config: ClusterConfig
-    affinity_index: AffinityIndex = field(default_factory=AffinityIndex)
-    """The terms of pods."""
+    affinity_index: AffinityIndex = field(default_factory=AffinityIndex)  # the terms of pods
     _nodes: dict[NodeName, _NodeFacts] = field(default_factory=dict)
     _taking: dict[str, _PodUsage] = field(default_factory=dict)
     _taken: dict[NodeName, _NodeUsage] = field(default_factory=dict)
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
-    _needs: dict[str, HostNeeds] = field(default_factory=dict)
-    """Parsed needs, by what the pods' specs contain."""
+    _needs: dict[str, HostNeeds] = field(default_factory=dict)  # parsed needs, by what the pods' specs contain
     _gone: dict[NodeName, None] = field(default_factory=dict)
     _unproven: dict[NodeName, None] = field(default_factory=dict)
     """Our nodes that were not seen, before nodes were listed."""
@@ -120,8 +114,7 @@ class NodeCapacity:
     """Nodes to publish before waiting requests, whose terms match pods there."""
     _cut: dict[NodeName, None] = field(default_factory=dict)
     """Nodes with more kinds of pods, or ports, than are published."""
-    newly_cut: list[NodeName] = field(default_factory=list)
-    """Nodes that just became so, for the log."""
+    newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
     _listed: dict[ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
     _seen: dict[ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
@@ -314,11 +307,8 @@ class NodeCapacity:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
-        """
-        The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read.
-
-        Only absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other
-        resources.
+        """The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read. Only
+        absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other resources.
         """
         asks = {key: spec.get(key) for key in _READ}
         labels = meta.get("labels") if asks["affinity"] else None

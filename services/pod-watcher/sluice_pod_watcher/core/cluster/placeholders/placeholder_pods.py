@@ -1,9 +1,7 @@
-"""
-The object of a placeholder pod: unschedulable as long as a node of its pool is missing.
-
-It fits on a new node of the pool and on none that has a pod with a slice. It takes most of a node, so that no two share
-one, but not all: autoscalers estimate what a new node's DaemonSets leave. Its priority is below that of other pods, and
-the lowest for which cluster-autoscaler adds nodes (its flag `expendable-pods-priority-cutoff`).
+"""The object of a placeholder pod: unschedulable as long as a node of its pool is missing. It fits on a new node of the
+pool and on none that has a pod with a slice. It takes most of a node, so that no two share one, but not all:
+autoscalers estimate what a new node's DaemonSets leave. Its priority is below that of other pods, and the lowest for
+which cluster-autoscaler adds nodes (its flag `expendable-pods-priority-cutoff`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,8 +13,7 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 
 PREFIX = "sluice-capacity-"
 PRIORITY_CLASS = "sluice-capacity"
-SHARE_PERCENT = 60
-"""Of a node's room for pods with slices."""
+SHARE_PERCENT = 60  # of a node's room for pods with slices
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 

@@ -1,9 +1,7 @@
-"""
-Reconciles placeholder pods with the nodes that the allocator finds missing.
-
-An autoscaler adds a node for each. The scheduler puts the placeholder there, so that no second node is added for it
-while the node's agent starts. When pods have their slices there, the allocator misses fewer nodes, and the placeholder
-goes. One that sits for long on a node whose agent answers stands for nothing: that node does not serve what waits.
+"""Reconciles placeholder pods with the nodes that the allocator finds missing. An autoscaler adds a node for each. The
+scheduler puts the placeholder there, so that no second node is added for it while the node's agent starts. When pods
+have their slices there, the allocator misses fewer nodes, and the placeholder goes. One that sits for long on a node
+whose agent answers stands for nothing: that node does not serve what waits.
 """
 
 from collections import OrderedDict
@@ -19,8 +17,7 @@ from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlac
 from sluice_pod_watcher.core.cluster.placeholders.placeholder_pods import placeholder_pod
 from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
 
-USELESS_MAX = 50
-"""Most nodes that placeholders are kept off: of more, the earliest are tried again."""
+USELESS_MAX = 50  # most nodes that placeholders are kept off: of more, the earliest are tried again
 
 
 @dataclass(slots=True)
@@ -28,8 +25,7 @@ class _Placeholder:
     uid: str
     pool: str
     node: NodeName
-    since: float
-    """When it was first seen on its node."""
+    since: float  # when it was first seen on its node
     leaves: bool = False
 
 
@@ -46,8 +42,7 @@ class Placeholders:
     _was_listed: bool = False
     _under_way: dict[str, str] = field(default_factory=dict)
     """Placeholders that are being created, with their pools, or deleted, with an empty one."""
-    _answers: dict[NodeName, float] = field(default_factory=dict)
-    """Nodes whose agents answer, and since when."""
+    _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
     _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _not_before: float = float("-inf")
 

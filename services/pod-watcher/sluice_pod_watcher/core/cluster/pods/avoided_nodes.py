@@ -1,8 +1,6 @@
-"""
-Remember per controller the nodes on which the scheduler could not place its pods, so that the next ones avoid them.
-
-The scheduler's own message has the reason and is not parsed. A restart loses the memory; then the next pod may try
-such a node once more.
+"""Remember per controller the nodes on which the scheduler could not place its pods, so that the next ones avoid them.
+The scheduler's own message has the reason and is not parsed. A restart loses the memory; then the next pod may try such
+a node once more.
 """
 
 from collections import OrderedDict
@@ -10,8 +8,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName
 
-AVOIDED_S = 600.0
-"""A node is tried again after this: most obstacles are gone or fixed by then."""
+AVOIDED_S = 600.0  # a node is tried again after this: most obstacles are gone or fixed by then
 OWNERS_MAX, NODES_MAX = 1000, 20
 
 

@@ -1,7 +1,5 @@
-"""
-The problem that keeps a pod from running, as its owner reads it. The caller decides when to show it.
-
-A sentence says what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet.
+"""The problem that keeps a pod from running, as its owner reads it. The caller decides when to show it. A sentence says
+what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet.
 """
 
 from dataclasses import dataclass
@@ -13,19 +11,15 @@ from sluice.contracts.reasons import Refusal, WaitReason, shorten
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
 
-NOTE_CHARACTERS_MAX = 900
-"""An Event's note holds 1,024 (tried)."""
+NOTE_CHARACTERS_MAX = 900  # an Event's note holds 1,024 (tried)
 WAITS, UNANSWERED, BEING_MADE = "WaitsForSlice", "NotYetLookedAt", "SliceBeingMade"
 Patience = Literal["none", "a moment", "an answer"]
 
 
 @dataclass(frozen=True, slots=True)
 class PodProblem:
-    """
-    One problem of one pod.
-
-    `reason` is the condition's, `event` the Event's. `patience`: how long to wait before showing it, since it may end
-    by itself.
+    """One problem of one pod. `reason` is the condition's, `event` the Event's. `patience`: how long to wait before
+    showing it, since it may end by itself.
     """
 
     reason: str
@@ -41,11 +35,8 @@ class PodProblem:
 
 
 def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodProblem | None:
-    """
-    The problem of a pod; None when there is none.
-
-    `stuck`: why a bound pod does not start. `ails`: what is wrong with its slice. `made_on`: the node on which its
-    slice is being created.
+    """The problem of a pod; None when there is none. `stuck`: why a bound pod does not start. `ails`: what is wrong
+    with its slice. `made_on`: the node on which its slice is being created.
     """
     view, answer = record.view, record.answer
     if view is None:

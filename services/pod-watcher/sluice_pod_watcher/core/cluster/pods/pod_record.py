@@ -1,7 +1,5 @@
-"""
-The facts about one pod of ours, and the message that the bus shall hold.
-
-`pod_store` changes the facts; `pod_reconciler` and `status_writer` write to the pod.
+"""The facts about one pod of ours, and the message that the bus shall hold. `pod_store` changes the facts;
+`pod_reconciler` and `status_writer` write to the pod.
 """
 
 from dataclasses import dataclass, field
@@ -30,15 +28,12 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 
-AnsweredAt = tuple[Incarnation, int]
-"""The position of an answer: its incarnation of BOOK, and its sequence."""
+AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
 ConfirmBy = Literal["", "read", "write"]
-"""
-Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
+"""Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
 had no answer and may land after any read.
 """
-LOST = "SliceLost"
-"""The reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)."""
+LOST = "SliceLost"  # the reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)
 
 
 @dataclass(slots=True)
@@ -48,51 +43,36 @@ class PodRecord:
     uid: RequestId
     namespace: str
     name: str
-    since: float
-    """When it was first seen, or made its request: other gates may have held it before."""
-    quiet_since: float
-    """The time of its request, or of its last answer."""
+    since: float  # when it was first seen, or made its request: other gates may have held it before
+    quiet_since: float  # the time of its request, or of its last answer
     view: PodView | None = None
     asked: ResolvedRequest | None = None
-    terms: RequestTerms | None = None
-    """The content of its request; None while there is none."""
+    terms: RequestTerms | None = None  # the content of its request; None while there is none
     revision: int = 1
-    claims_revision: int = 1
-    """Since this revision its request names the ResourceClaims that it names now."""
+    claims_revision: int = 1  # since this revision its request names the ResourceClaims that it names now
     ended: WithdrawCause | None = None
-    on_bus: bool = False
-    """It was on the bus before this process published it."""
-    closed: bool = False
-    """Its final message is on the bus, but its object still exists."""
+    on_bus: bool = False  # it was on the bus before this process published it
+    closed: bool = False  # its final message is on the bus, but its object still exists
     held: Held | None = None
-    declined: AllocationId | None = None
-    """The last slice that it declined."""
+    declined: AllocationId | None = None  # the last slice that it declined
     answer: BindingMessage | None = None
     answered_at: AnsweredAt = (Incarnation(""), 0)
     """The position of the last answer that was read, even if a later reading did not show it."""
-    pending: Pending | WaitOver | None = None
-    """Why it waits, or that its wait is over, as a place is booked for it."""
-    eviction: str = ""
-    """Why the allocator wants the pod evicted."""
-    evicted: bool = False
-    """Its eviction is reported, or that of all its pods was accepted."""
+    pending: Pending | WaitOver | None = None  # why it waits, or that its wait is over, as a place is booked for it
+    eviction: str = ""  # why the allocator wants the pod evicted
+    evicted: bool = False  # its eviction is reported, or that of all its pods was accepted
     going: dict[RequestId, None] = field(default_factory=dict)
     """Of its pod and those beside it, the ones whose eviction was accepted."""
-    opened_at: float | None = None
-    """Since when its gate is open, for pods that have not started."""
-    writing: PendingWrite = field(default_factory=PendingWrite)
-    """Writes of annotations, pin and gate: one at a time."""
+    opened_at: float | None = None  # since when its gate is open, for pods that have not started
+    writing: PendingWrite = field(default_factory=PendingWrite)  # writes of annotations, pin and gate: one at a time
     reading: PendingWrite = field(default_factory=PendingWrite)
     evicting: PendingWrite = field(default_factory=PendingWrite)
     evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)
     """Of each other pod with its ResourceClaim."""
     reading_claims: PendingWrite = field(default_factory=PendingWrite)
-    places: VolumeTopologies | None = None
-    """The topologies of its volumes; None before they were read."""
-    places_for: AllocationId | None = None
-    """The slice for which they were last read; None before it has one."""
-    unread: Raw | None = None
-    """Its object, while parsing its request waits for that."""
+    places: VolumeTopologies | None = None  # the topologies of its volumes; None before they were read
+    places_for: AllocationId | None = None  # the slice for which they were last read; None before it has one
+    unread: Raw | None = None  # its object, while parsing its request waits for that
     unclaimed: Raw | None = None
     """Its object, while its request waits for its ResourceClaims, or follows those that it names itself."""
     by_own_claims: bool = False
@@ -106,29 +86,19 @@ class PodRecord:
     """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
     claim_missing: str = ""
     """What has to exist before its own ResourceClaims can be read, as a sentence; empty if nothing."""
-    claim_warnings: tuple[str, ...] = ()
-    """About its own ResourceClaims, for its owner."""
-    writing_claim: PendingWrite = field(default_factory=PendingWrite)
-    """Writes of its ResourceClaims: one at a time."""
-    claim_problem: str = ""
-    """Why its ResourceClaim cannot be made or allocated, as a sentence; empty if it can."""
-    claim_late_since: float | None = None
-    """Since when its ResourceClaim does not become what it shall be."""
-    writing_condition: PendingWrite = field(default_factory=PendingWrite)
-    """Writes of the condition."""
+    claim_warnings: tuple[str, ...] = ()  # about its own ResourceClaims, for its owner
+    writing_claim: PendingWrite = field(default_factory=PendingWrite)  # writes of its ResourceClaims: one at a time
+    claim_problem: str = ""  # why its ResourceClaim cannot be made or allocated, as a sentence; empty if it can
+    claim_late_since: float | None = None  # since when its ResourceClaim does not become what it shall be
+    writing_condition: PendingWrite = field(default_factory=PendingWrite)  # writes of the condition
     confirm_by: ConfirmBy = ""
     """Whether the last answer to the patch that binds it leaves the outcome open, and what settles it."""
-    sent: Patch = ()
-    """That patch, while it may be sent again."""
-    needs_read: bool = False
-    """Our view of it may be wrong: read it by name."""
-    read_too_early: bool = False
-    """It became so during a read, whose result may be older."""
+    sent: Patch = ()  # that patch, while it may be sent again
+    needs_read: bool = False  # our view of it may be wrong: read it by name
+    read_too_early: bool = False  # it became so during a read, whose result may be older
     events: dict[str, int] = field(default_factory=dict)
-    event_told: tuple[str, str, float] | None = None
-    """Its last Event: reason, note, and time."""
-    complaint: str = ""
-    """Why it cannot be bound to its slice, as a predicate; empty if it can."""
+    event_told: tuple[str, str, float] | None = None  # its last Event: reason, note, and time
+    complaint: str = ""  # why it cannot be bound to its slice, as a predicate; empty if it can
 
     @property
     def active(self) -> bool:
@@ -158,20 +128,16 @@ class PodRecord:
 
     @property
     def binding_unknown(self) -> bool:
-        """
-        Whether its pod may be bound to its grant, but is not seen to be.
-
-        Until that is known, its request is not changed: one without its slice would be granted another.
+        """Whether its pod may be bound to its grant, but is not seen to be. Until that is known, its request is not
+        changed: one without its slice would be granted another.
         """
         is_gated = self.view is not None and self.view.is_gated
         return self.active and is_gated and (self.writing.under_way or bool(self.confirm_by))
 
     @property
     def is_lost(self) -> bool:
-        """
-        Whether the slice that its pod is pinned to was lost for good: it gets no other.
-
-        The bus may have lost that with its disk; the pod's condition still shows it.
+        """Whether the slice that its pod is pinned to was lost for good: it gets no other. The bus may have lost that
+        with its disk; the pod's condition still shows it.
         """
         if not self.active or self.held is None:
             return False
@@ -180,11 +146,9 @@ class PodRecord:
 
     @property
     def is_passed_over(self) -> bool:
-        """
-        Whether it is labelled to be ignored, and yet waits behind our gate.
-
-        No webhook has reviewed such a pod, so its gate, label and request were written by hand. A pod that got the
-        label after its request is followed to its end: its slice would leak otherwise.
+        """Whether it is labelled to be ignored, and yet waits behind our gate. No webhook has reviewed such a pod, so
+        its gate, label and request were written by hand. A pod that got the label after its request is followed to its
+        end: its slice would leak otherwise.
         """
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None

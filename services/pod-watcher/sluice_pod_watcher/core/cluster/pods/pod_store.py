@@ -1,10 +1,8 @@
-"""
-The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message.
-
-A pod makes its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and
-pods that it holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be
-edited until it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or
-when its object is gone: not because it is terminating, and not because of its name (PROTOCOL §7).
+"""The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message. A pod makes
+its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and pods that it
+holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be edited until
+it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or when its
+object is gone: not because it is terminating, and not because of its name (PROTOCOL §7).
 """
 
 from collections import Counter, OrderedDict
@@ -62,14 +60,10 @@ class PodStore:
         self._asking: dict[RequestId, None] = {}
         self._unknown: dict[RequestId, None] = {}
         """Pods that may have a slice, but whose request is neither on them nor on the bus."""
-        self.others_were_listed = False
-        """Whether our pods outside the selection are known."""
-        self.wait_for_nodes = True
-        """Whether pods that terms of requests match have yet to be published."""
-        self.claims = ClaimStore()
-        """The ResourceClaims that our pods name."""
-        self.claim_requests = ClaimRequestIndex()
-        """The request that stands for each ResourceClaim."""
+        self.others_were_listed = False  # whether our pods outside the selection are known
+        self.wait_for_nodes = True  # whether pods that terms of requests match have yet to be published
+        self.claims = ClaimStore()  # the ResourceClaims that our pods name
+        self.claim_requests = ClaimRequestIndex()  # the request that stands for each ResourceClaim
 
     # -- for the publisher ----------------------------------------------------------------------------------------
 
@@ -99,10 +93,8 @@ class PodStore:
         )
 
     def may_publish(self, uid: RequestId) -> bool:
-        """
-        Whether its pod's slice is known: otherwise a wiped bus would grant it a second one.
-
-        A waiting request with affinity terms follows the pods that they match: else it would be placed beside them.
+        """Whether its pod's slice is known: otherwise a wiped bus would grant it a second one. A waiting request with
+        affinity terms follows the pods that they match: else it would be placed beside them.
         """
         record = self.records.get(uid)
         if record is None or record.binding_unknown:
@@ -185,11 +177,8 @@ class PodStore:
         return record if ended else None
 
     def is_over(self, uid: RequestId) -> None:
-        """
-        The allocator closed the request of a deleted pod that is unknown here.
-
-        Our own final message was lost, perhaps, by a server that had not synced it. An API server that shows the pod
-        again is lagging.
+        """The allocator closed the request of a deleted pod that is unknown here. Our own final message was lost,
+        perhaps, by a server that had not synced it. An API server that shows the pod again is lagging.
         """
         self._bury(uid)
 
@@ -231,9 +220,8 @@ class PodStore:
                 record.view = replace(record.view, version=0)
 
     def marked(self, view: PodView, now: float) -> PodRecord | None:
-        """
-        A pod outside our selection that is one of ours: its label was removed, and the bus may have lost its request.
-        Only its new version is recorded. Returns the record if it has to be read by name.
+        """A pod outside our selection that is one of ours: its label was removed, and the bus may have lost its
+        request. Only its new version is recorded. Returns the record if it has to be read by name.
         """
         uid = view.uid
         if uid in self._gone:
@@ -276,9 +264,8 @@ class PodStore:
         return [uid for key in freed for uid in self.claims.users(key)]
 
     def claim_changed(self, record: PodRecord, now: float) -> Change:
-        """
-        Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a slice
-        names the present one.
+        """Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a
+        slice names the present one.
         """
         view, raw = record.view, record.unclaimed
         if record.over and self._ended(record, record.over):
@@ -430,10 +417,8 @@ class PodStore:
         return self._limits if record.held is None else _OF_WHO_HAS_IT
 
     def _own_claims(self, record: PodRecord, view: PodView, raw: Raw, spec: Raw) -> OwnClaims:
-        """
-        What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none.
-
-        A pod that asks in other words may name claims of other drivers, but none of ours.
+        """What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none. A pod that
+        asks in other words may name claims of other drivers, but none of ours.
         """
         is_settled = record.terms is not None and (isinstance(record.answer, Bound) or not view.is_gated)
         by_both = bool(view.pod_claim) and view.has_own_claims and view.is_gated and record.terms is None

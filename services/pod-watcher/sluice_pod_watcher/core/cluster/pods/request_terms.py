@@ -1,7 +1,5 @@
-"""
-The content of a request: read from the pod's annotation and its spec, or from the bus.
-
-`pod_store` decides when a pod makes its request.
+"""The content of a request: read from the pod's annotation and its spec, or from the bus. `pod_store` decides when a
+pod makes its request.
 """
 
 from collections.abc import Mapping
@@ -86,14 +84,10 @@ def terms_of_pod(
     resource_claims: tuple[ResourceClaimRef, ...] = (),
     by_claims: ClaimRequests | None = None,
 ) -> RequestTerms:
-    """
-    The terms of a pod: its request, what its spec needs of a node, and its priority.
-
-    The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation takes precedence.
-    `by_claims`: `asked` is what its own ResourceClaims say.
-
-    A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would leave its slice without
-    a request.
+    """The terms of a pod: its request, what its spec needs of a node, and its priority. The API server has resolved the
+    pod's PriorityClass into its spec; the pod's own annotation takes precedence. `by_claims`: `asked` is what its own
+    ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would
+    leave its slice without a request.
     """
     pod = asked.pod
     needs = read_host_needs(spec, view.namespace, view.labels)
@@ -136,10 +130,8 @@ def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) 
 
 
 def _unmoved(leeway: Leeway) -> Leeway:
-    """
-    The leeway of a pod that no controller recreates: it is never moved, since it would not come back.
-
-    It may still be evicted for more important pods: there its owner has agreed that it may end.
+    """The leeway of a pod that no controller recreates: it is never moved, since it would not come back. It may still
+    be evicted for more important pods: there its owner has agreed that it may end.
     """
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
     return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)

@@ -1,9 +1,7 @@
-"""
-Find the nodes from which a pod's volumes are accessible, by its claims, volumes and storage classes. Never raises.
-
-A bound claim demands the node affinity of its volume. A claim that binds with its first pod demands the topologies that
-its class allows, if any; the provisioner then follows the pod.
-Sources: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity,
+"""Find the nodes from which a pod's volumes are accessible, by its claims, volumes and storage classes. Never raises. A
+bound claim demands the node affinity of its volume. A claim that binds with its first pod demands the topologies that
+its class allows, if any; the provisioner then follows the pod. Sources:
+https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity,
 https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies.
 """
 
@@ -17,10 +15,8 @@ from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
 
-VolumeTopologies = tuple[tuple[Selector, ...], ...]
-"""As `HostNeeds.volumes`."""
-CLAIMS_MAX = 32
-"""At most so many claims are read per pod; a node attaches fewer volumes."""
+VolumeTopologies = tuple[tuple[Selector, ...], ...]  # as `HostNeeds.volumes`
+CLAIMS_MAX = 32  # at most so many claims are read per pod; a node attaches fewer volumes
 
 
 @dataclass(frozen=True, slots=True)
