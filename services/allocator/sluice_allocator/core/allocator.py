@@ -37,7 +37,6 @@ class Allocator:
     """
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
-        """Start without facts."""
         self.ctx = SchedulerContext(run, rules, Outbox(run, WRITES))
         self.ctx.outbox.paused = True
 
@@ -74,7 +73,6 @@ class Allocator:
         return [*own, *ctx.outbox.drain()]
 
     def _asks(self) -> list[Instruction]:
-        """What the shell is to do besides writing."""
         ctx = self.ctx
         asks: list[Instruction] = [EnsureAgent(node) for node in ctx.consumers_wanted]
         asks += [ReadAgain(stream) for stream in ctx.conditions.to_read]
@@ -83,7 +81,6 @@ class Allocator:
         return asks
 
     def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | Continue) -> None:
-        """Handle an event of the shell itself."""
         match event:
             case LeaseChanged():
                 self._lease(held=event.held)

@@ -66,7 +66,6 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
 
 
 def _node_spoke(ctx: SchedulerContext, node: NodeName) -> None:
-    """A node appeared, or is gone: its agent published, or was reported removed."""
     watch_consumer(ctx, node)
     if node in ctx.facts.removed:
         ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)

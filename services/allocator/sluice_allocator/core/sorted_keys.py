@@ -16,7 +16,6 @@ class SortedKeys(Generic[T]):
     __slots__ = ("_chunks", "_lasts")
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._chunks: list[list[T]] = []
         self._lasts: list[T] = []  # the last turn of each chunk
 

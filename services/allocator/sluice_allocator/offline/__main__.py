@@ -74,7 +74,6 @@ def _run(fleet: FleetSpec, policies: Policies, placing: PlacementConfig, wanted:
 
 
 def _out(wanted: argparse.Namespace) -> Path:
-    """The output path: a file that may be replaced."""
     out: Path = wanted.out.resolve()
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):
         raise _WrongInputError(f"--out {wanted.out}: must be a file in an existing folder")

@@ -48,7 +48,6 @@ class PerfectCluster:
     """The last values, the events queued for the allocator, and the agents' part."""
 
     def __init__(self, allocator: Allocator, hear: Hear) -> None:
-        """Start without nodes."""
         self._allocator = allocator
         self._hear = hear
         self._values: dict[str, Entry] = {}
@@ -129,7 +128,6 @@ class PerfectCluster:
         return self._ran_out > max(READ_AGAIN_AFTER, 2 * len(self._values))
 
     def _read_all(self) -> None:
-        """Reread both streams from the existing last values."""
         self._ran_out = 0
         self._events += [ReadingStarted(stream, INCARNATION) for stream in (Stream.BOOK, Stream.STATE)]
         self._events += [Observed(stream_of(subjects.parse(s).kind), entry) for s, entry in self._values.items()]
@@ -138,7 +136,6 @@ class PerfectCluster:
     # -- the agents -----------------------------------------------------------------------------------------------
 
     def _agent_hears(self, order: AnyMessage) -> None:
-        """Create and destroy slices as the ledger orders, at once."""
         match order:
             case Grant():
                 self._there[order.booking.allocation] = None

@@ -43,8 +43,6 @@ EVICTED = "Evicted"  # why a pod left before its departure line
 
 @dataclass(slots=True)
 class _Pod:
-    """A pod from its arrival to its departure."""
-
     name: str
     request: RequestId
     granted: dict[AllocationId, Booking] = field(default_factory=dict)
@@ -68,7 +66,6 @@ class Simulation:
         queue: bool,
         rules: SchedulerConfig | None = None,
     ) -> None:
-        """Bring up the fleet, empty."""
         self._answers = answers
         self._policies = policies
         self._queue = queue

@@ -98,7 +98,6 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
 
 
 async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) -> None:
-    """Notify the core when it becomes active or standby; release the lease when this process ends."""
     told = False
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -46,8 +46,6 @@ _STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) i
 
 @dataclass(slots=True)
 class _RequestPhases:
-    """A request between two messages of one way."""
-
     step: int
     step_at: float
     began_at: float | None  # none when its first message was not seen
@@ -57,7 +55,6 @@ class DecisionCounter:
     """The core, measured."""
 
     def __init__(self, core: Allocator) -> None:
-        """Nothing is timed yet."""
         self._core = core
         self._reading: set[Stream] = set()
         self._lives: dict[Stream, Incarnation] = {}
@@ -102,7 +99,6 @@ class DecisionCounter:
             del self._followed[key]
 
     def _leave_the_way(self, entry: Entry) -> None:
-        """Stop timing a refused or withdrawn request."""
         if isinstance(entry.message, Refused | RequestWithdrawn):
             self._followed.pop((_request_of(entry), _THERE[0][1]), None)
 

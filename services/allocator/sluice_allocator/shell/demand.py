@@ -48,7 +48,6 @@ def _profile_of(claim: Claim, known: set[str]) -> str:
 
 
 def _admits(claim: Claim, model: GpuModel) -> bool:
-    """Whether a model could serve a claim, by its name and profiles."""
     if claim.profile is not None and model.profile(claim.profile) is None:
         return False
     only, names = claim.only, model.product_names

@@ -82,7 +82,6 @@ class AllocatorMetrics:
     """What one allocator knows, as samples."""
 
     def __init__(self, core: Allocator) -> None:
-        """Nothing is counted before a scrape."""
         self._core = core
 
     def now(self) -> Iterator[Sample]:

@@ -72,8 +72,6 @@ Instruction = BusInstruction | WriteLogLine | LimitsPublished
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
-    """Leave a rival's message, the entry `sequence`, until then."""
-
     sequence: int
     until: float
     length_s: float
@@ -224,7 +222,6 @@ class LimitsSource:
             self._look(address, now)
 
     def _look(self, address: Address, now: float) -> None:
-        """Compare one last value with the file, and publish what differs."""
         assert self._wanted is not None
         wanted, entry = self._wanted.get(address), self._outbox.current(address)
         said = entry.message if entry is not None else None
@@ -268,7 +265,6 @@ class LimitsSource:
 
 
 def _ending(address: Address, source: SourceName) -> QuotaUnset | Uncordoned:
-    """The message that a file no longer names a namespace or a node."""
     if address.kind == "quota":
         return QuotaUnset(namespace=address.key[0], source=source)
     return Uncordoned(node=NodeName(address.key[0]), source=source)

@@ -64,7 +64,6 @@ class RequestPublisher:
     """The outbox, and the conditions before a message goes into it."""
 
     def __init__(self, run: RunId, source: SourceName, closing_ttl_s: int, request_source: RequestSource) -> None:
-        """Start with nothing to publish."""
         self._run = run
         self._name = source
         self._closing_ttl_s = closing_ttl_s
@@ -249,7 +248,6 @@ class RequestPublisher:
             self._outbox.keep(self._source, synced)
 
     def _publish_some(self) -> None:
-        """Everything due, and as many comparisons as one turn allows."""
         due, self._request_source.due = self._request_source.due, {}
         if len(due) > PUBLISHED_PER_TURN_MAX:
             self._to_republish = due | self._to_republish
@@ -272,7 +270,6 @@ class RequestPublisher:
             self._outbox.keep(subjects.request(uid), message, request=uid, ttl_s=ttl_s)
 
     def _word(self, uid: RequestId) -> RequestMessage | None:
-        """The message of a request in this incarnation of the bus."""
         word = self._request_source.word(uid)
         return replace(word, incarnation=self._incarnation) if isinstance(word, AllocationRequested) else word
 

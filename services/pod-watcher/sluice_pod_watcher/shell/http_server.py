@@ -98,8 +98,6 @@ async def _listen(
 
 
 class _Connections:
-    """Makes the protocol of each new connection; closes those over the limit, and those that stay silent."""
-
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
         self._silent: set[asyncio.BaseProtocol] = set()
@@ -130,7 +128,5 @@ class _Connections:
 
 
 class _Closed(asyncio.Protocol):
-    """A connection over the limit."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

@@ -60,7 +60,6 @@ def published(ctx: CapacityContext, pool: str) -> PoolDemand | None:
 
 
 def _known(ctx: CapacityContext) -> dict[str, PoolDemand]:
-    """All pools; one that is written says what it has."""
     found = {each.pool: each for each in ctx.rules.node_pools}
     for name in (*ctx.facts.pools, *ctx.node_pools.counted):
         demand = published(ctx, name)

@@ -22,6 +22,5 @@ class CapacityContext(GangContext):
     """With what the counting of missing nodes remembers."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """Nothing is counted."""
         super().__init__(run, rules, outbox)
         self.node_pools = NodePools()

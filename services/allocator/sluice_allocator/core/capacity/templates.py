@@ -131,7 +131,6 @@ def _kinds(template: NodeTemplate) -> list[tuple[str, bool, int, int | None, int
 
 
 def _empty(report: GpuReport) -> GpuReport:
-    """One GPU on which nothing was made; of a fixed layout the instances stay."""
     instances = tuple(replace(each, allocation=None, uuid="", unusable="") for each in report.instances)
     return replace(
         report,
@@ -151,7 +150,6 @@ def _lasts(taint: Taint) -> bool:
 
 
 def _name(selector: dict[str, str], facts: HostFacts) -> str:
-    """Part of the names of objects and of a subject; the same for the same labels."""
     readable = re.sub("[^a-z0-9]+", "-", next(iter(selector.values())).lower())[:NAME_CHARACTERS_MAX].strip("-")
     told_apart = zlib.crc32(repr((facts.source, sorted(selector.items()))).encode())
     return f"{readable or 'pool'}-{told_apart:08x}"

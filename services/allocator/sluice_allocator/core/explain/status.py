@@ -161,7 +161,6 @@ def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:
 
 
 def _given(ctx: SchedulerContext, devices: Sequence[DeviceGrant]) -> tuple[DeviceAmount, ...]:
-    """The devices on GPUs that are shown."""
     gpus = ctx.cluster.gpus
     return tuple(device_amount(device, gpus[device.gpu].model) for device in devices if device.gpu in gpus)
 
@@ -195,7 +194,6 @@ class QueuePosition:
 
 
 def _turn(ctx: SchedulerContext, asked: AllocationRequested, request: RequestId) -> QueuePosition:
-    """The position of a waiting request, or of the leader that waits for its group."""
     priority = ctx.priority_of(asked.namespace, asked.priority)
     return QueuePosition(priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
 

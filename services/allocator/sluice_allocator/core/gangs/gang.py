@@ -137,7 +137,6 @@ class Gangs:
     """All groups."""
 
     def __init__(self) -> None:
-        """There is none."""
         self.of: dict[GroupKey, Gang] = {}
         self.member_of: dict[RequestId, GroupKey] = {}
         self.dirty: OrderedDict[GroupKey, None] = OrderedDict()
@@ -224,7 +223,6 @@ class GangContext(PreemptionContext):
     """With gangs, and the trial that is under way."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """There is no gang."""
         super().__init__(run, rules, outbox)
         self.gangs = Gangs()
 

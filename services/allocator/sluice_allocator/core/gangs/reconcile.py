@@ -310,7 +310,6 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
 
 
 def _clock_of(gang: Gang, party: GangInstance) -> PatienceTimer | None:
-    """The clock of a party when the group was last looked at, whatever its number was; of several the youngest."""
     known = (gang.clocks[request] for request in party.members if request in gang.clocks)
     return max(known, key=lambda clock: clock.since, default=None)
 

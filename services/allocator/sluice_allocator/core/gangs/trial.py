@@ -121,7 +121,6 @@ def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested
 
 
 def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
-    """Whether places found in earlier events are no longer usable: they are searched again."""
     lost = [booking for booking in trial.found.values() if not _is_usable(ctx, booking)]
     for booking in lost:
         ctx.untry(booking)
@@ -167,7 +166,6 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
 
 
 def _rests(ctx: GangContext) -> bool:
-    """Whether so many places were found in vain that no trial is repeated now."""
     return ctx.gangs.rest_until - ctx.now > ctx.rules.group_burst_s
 
 

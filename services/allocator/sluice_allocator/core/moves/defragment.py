@@ -91,7 +91,6 @@ def defragment(ctx: MoveContext) -> None:
 
 
 def _promise_by_moving(ctx: MoveContext) -> None:
-    """Try one waiting request, in turn."""
     turn = ctx.moves.looked_at = ctx.queue.head_after(ctx.moves.looked_at)
     asked = ctx.facts.requests.get(turn[2]) if turn is not None else None
     if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None or not asked.preempts:
@@ -134,7 +133,6 @@ def _help(ctx: MoveContext, promise: Grant) -> None:
 
 
 def _is_moving(ctx: MoveContext, allocation: AllocationId) -> bool:
-    """Whether a place is already kept for the pod with an allocation."""
     return any(other in ctx.moves.standing for other in ctx.facts.promises.get(allocation, ()))
 
 
@@ -158,6 +156,5 @@ def asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest 
 
 
 def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
-    """The same for one that was not moved lately."""
     asking = asking_of_mover(ctx, allocation)
     return asking if asking is not None and has_stayed(ctx, allocation) else None

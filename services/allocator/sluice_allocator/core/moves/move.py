@@ -54,8 +54,6 @@ class Mover:
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """How far a move is: why it ends, at once or after so long."""
-
     why_over: str
     name: str = ""
     limit_s: float = 0.0
@@ -234,7 +232,6 @@ def take_over(ctx: MoveContext, request: RequestId, asked: AllocationRequested) 
 
 
 def _place_there(ctx: MoveContext, kept: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
-    """The place that a request can have on a node without the kept booking, by the common search."""
     node = kept.booking.node
     snapshot = ctx.shown.get(node)
     if snapshot is None or ctx.cluster.booking(kept.booking.allocation) is None:
@@ -267,7 +264,6 @@ def _phase_of(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> _Pha
 
 
 def _has_purpose(ctx: MoveContext, grant: Grant, asked: AllocationRequested) -> bool:
-    """Whether a pending move still helps: the pod itself, or a request that waits for its place."""
     for allocation in grant.after:
         entry = ctx.facts.ledger.get(allocation)
         served_by_larger = isinstance(entry, Grant) and entry.booking.instead_of and not grant.booking.instead_of
@@ -281,7 +277,6 @@ def _has_purpose(ctx: MoveContext, grant: Grant, asked: AllocationRequested) -> 
 
 
 def _heir(ctx: MoveContext, kept: Grant) -> Booking | None:
-    """The booking that took over a kept place."""
     for other in ctx.facts.promises.get(kept.booking.allocation, ()):
         entry = ctx.facts.ledger[other]
         if isinstance(entry, Grant) and entry.evict and entry.after == (kept.booking.allocation,):

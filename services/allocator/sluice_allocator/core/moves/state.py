@@ -102,6 +102,5 @@ class MoveContext(ReservationContext):
     """With what moves remember."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """Nothing is moved."""
         super().__init__(run, rules, outbox)
         self.moves = Moves()

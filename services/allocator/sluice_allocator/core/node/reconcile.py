@@ -115,7 +115,6 @@ def _why_not_use(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory
 
 
 def _may_adopt(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the node may be opened: on complete facts of this incarnation, from its current agent."""
     news = ctx.facts.news.get(node)
     if news is None or inventory.stale or ctx.facts.unreadable.get(node):
         return False

@@ -120,8 +120,6 @@ def _largest_first(cluster: ClusterState, allocations: tuple[AllocationId, ...])
 
 @dataclass(slots=True)
 class _Destinations:
-    """Whether pods have any destination, looked up once per shape."""
-
     cluster: ClusterState
     may_move: MayMove
     _known: dict[bytes, bool] = field(default_factory=dict)
@@ -141,8 +139,6 @@ class _Destinations:
 
 @dataclass(slots=True)
 class _MoveTrial:
-    """The nodes of a plan as they would be, with the new places taken as well."""
-
     cluster: ClusterState
     shown: Mapping[NodeName, NodeSnapshot]
     destinations: _Destinations

@@ -44,8 +44,6 @@ class ReservedPlace:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ReservationSpot:
-    """A span of one GPU and the tenants in its way: fewest to wait for first, then most free already."""
-
     weight: int
     occupied: int
     node_number: int
@@ -81,8 +79,6 @@ def find_reservation(
 
 @dataclass(slots=True)
 class _ReservationSearch:
-    """One search for a reservation."""
-
     context: SearchContext
     shown: Mapping[NodeName, NodeSnapshot]
     wait_for: WaitFor
@@ -105,7 +101,6 @@ class _ReservationSearch:
         return None
 
     def _spots(self, spec: DeviceSpec) -> Iterator[_ReservationSpot]:
-        """The best spot of each GPU that may serve, GPUs with least in the way first."""
         best = 1 << 30
         for gpu, profile, least in self._gpus(spec):
             if least > best:
@@ -271,8 +266,6 @@ class _ReservationSearch:
         return ReservedPlace(place, tuple(after))
 
     def _in_order(self, gone: tuple[AllocationId, ...]) -> list[AllocationId]:
-        """The order of putting back: live ones first, where most others are."""
-
         def key(allocation: AllocationId) -> tuple[int, int]:
             booking = self.context.cluster.booking(allocation)
             gpus = (
@@ -303,7 +296,6 @@ def _mask(grant: DeviceGrant) -> int:
 
 
 def _is_made_free(gpu: Gpu, profile: Profile, span: Placement, gone: Mapping[AllocationId, None]) -> bool:
-    """Whether an instance can be made at exactly this span once those are gone."""
     left: dict[tuple[str, int, int], None] = {
         (grant.profile, grant.start, grant.size): None
         for key, grant in gpu.spans.items()

@@ -143,7 +143,6 @@ def look_at_victim(ctx: PreemptionContext, allocation: AllocationId) -> None:
 
 
 def _may_never_be_had(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
-    """Whether this process's decision is not in the ledger yet, or others still have the reserved place."""
     if entry is None:
         return allocation in ctx.assumed
     return isinstance(entry, Grant) and is_promise(ctx, entry)
@@ -176,7 +175,6 @@ def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEn
 
 
 def _is_evicted(ctx: PreemptionContext, allocation: AllocationId) -> bool:
-    """Whether a valid grant evicts its pod."""
     promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
     return any(isinstance(promise, Grant) and promise.evict for promise in promises)
 

@@ -120,7 +120,6 @@ class PreemptionContext(QuotaContext):
     """With evictions, and with what fills no guarantee."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """No eviction is under way."""
         super().__init__(run, rules, outbox)
         self.sparing = EvictionBackoff(rules)
 

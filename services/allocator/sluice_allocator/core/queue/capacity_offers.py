@@ -51,7 +51,6 @@ class CapacityOffers:
     """The unfinished passes."""
 
     def __init__(self) -> None:
-        """Nothing was freed."""
         self._passes: OrderedDict[NodeName | None, OfferPass] = OrderedDict()
         self.heard = 0  # how often something was freed; places released by a failed trial do not count
 

@@ -255,7 +255,6 @@ class PendingQueue:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _heads_of(self, group: PendingShape) -> QueueKeys:
-        """Where the head of a group has its turn."""
         return self._heads if group.aside is None else self._aside.setdefault(group.aside, QueueKeys())
 
     def _remove_head(self, group: PendingShape, turn: QueueKey) -> None:

@@ -120,12 +120,10 @@ def note_read(ctx: QuotaContext) -> None:
 
 
 def _is_over(ctx: QuotaContext, quota: QuotaSet) -> bool:
-    """Whether a namespace is over its limits, for whatever reason."""
     return bool(beyond(quota.total, usage(ctx, quota.namespace)))
 
 
 def _is_too_much_for_one(ctx: QuotaContext, quota: QuotaSet, booking: Booking) -> str:
-    """The dimension in which a booking exceeds the limit of one pod; empty where none."""
     return beyond(quota.request, ctx.cluster.usage_of(booking.devices))
 
 
@@ -171,7 +169,6 @@ def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Us
 
 
 def _in_order(ctx: QuotaContext, grants: list[Grant], but: dict[AllocationId, None]) -> list[Grant]:
-    """Grants in the order of the ledger."""
     standing = [grant for grant in grants if grant.booking.allocation not in but]
     return sorted(standing, key=lambda grant: _written_at(ctx, grant.booking))
 

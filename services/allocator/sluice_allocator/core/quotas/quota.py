@@ -216,7 +216,6 @@ def _exceeded(quota: QuotaSet, others: Usage, asked: Usage) -> tuple[Exceeded, .
 
 
 def _by_dimension(limits: Amounts, usage_: Usage) -> Iterator[tuple[str, int | None, int]]:
-    """Name, limit and usage of each dimension, in its units."""
     slices = limits.compute_slices
     yield DEVICES, limits.gpus, usage_.gpus
     yield MEMORY, limits.memory_mib, usage_.memory_mib
@@ -228,7 +227,6 @@ def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, in
 
 
 def _booked(ctx: QuotaContext, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
-    """The usage of those allocations that are booked, and of a namespace."""
     for allocation in allocations:
         booking = ctx.cluster.booking(allocation)
         if booking is not None and booking.namespace == namespace:

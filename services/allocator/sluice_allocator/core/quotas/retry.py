@@ -130,7 +130,6 @@ class QuotaContext(Context):
     """With what quotas remember."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """Nothing is remembered."""
         super().__init__(run, rules, outbox)
         self.over_quota = QuotaRetry()
 

@@ -36,7 +36,6 @@ def bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[Alloc
 
 
 def _keeps_time(ctx: SchedulerContext, grant: Grant) -> bool:
-    """Whether the node enforces time quotas, by its last inventory."""
     shown = ctx.shown.get(grant.booking.node)
     return shown is not None and shown.time_quota
 
@@ -66,7 +65,6 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: Grant, revi
 
 
 def _containers(ctx: SchedulerContext, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
-    """Each container's environment: devices from the agent, capabilities from the request."""
     asked = ctx.facts.requests.get(grant.booking.request)
     sets = (*reversed(asked.alternatives), asked.claims) if isinstance(asked, AllocationRequested) else ()
     chosen = {claim.container: claim.driver_capabilities for claims in sets for claim in claims}

@@ -105,7 +105,6 @@ def _is_asked_for(ctx: SchedulerContext, grant: Grant) -> bool:
 
 
 def _stands(ctx: SchedulerContext, grant: Grant) -> bool:
-    """Whether a requested grant is neither being revoked nor about to be."""
     asked = ctx.facts.requests.get(grant.booking.request)
     if not isinstance(asked, AllocationRequested) or is_being_revoked(ctx, grant):
         return False

@@ -53,7 +53,6 @@ def why_revoke(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -
 
 
 def _why_revoke_place(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant that is to be bound is invalid; None when it is valid."""
     booking = grant.booking
     binding = ctx.facts.bindings.get(booking.request)
     unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(ctx, booking, binding, asked)

@@ -43,7 +43,6 @@ def tell_own_reason(
 def _tell_of_loss(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
-    """Whether a pod's slice was lost, and its binding with the broker: nothing can be bound now."""
     if isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)) or request in ctx.committing:
         return False
     lost = _lost_slice(ctx, entries)
@@ -58,7 +57,6 @@ def _tell_of_loss(
 def _tell_of_promise(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
-    """Whether a request has a place that is still being freed."""
     binding = ctx.facts.answer_to(request)
     if not isinstance(binding, Waived | None):
         return False
@@ -69,7 +67,6 @@ def _tell_of_promise(
 
 
 def _lost_slice(ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
-    """The status of a granted slice whose devices vanished."""
     for allocation, entry in entries.items():
         slice_ = ctx.facts.slices.get(allocation)
         if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):

@@ -87,7 +87,6 @@ def _settle_asked(
     entries: dict[AllocationId, LedgerEntry],
     judged: GrantVerdicts,
 ) -> None:
-    """Write what follows for a request with these ledger `entries`."""
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
     if ctx.outbox.busy(address) or isinstance(binding, Released):
@@ -219,7 +218,6 @@ def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRe
 
 
 def _refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
-    """Why these settings never allow the request, or one of its alternatives."""
     refusal = refuse(ctx.cluster.rules, place_request_of(asked), max_gpus_per_node=ctx.rules.max_gpus_per_node)
     for asking in alternative_place_requests(asked) if asked.alternatives and refusal is None else ():
         refusal = refusal or refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
@@ -264,7 +262,6 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: Allocatio
 
 
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
-    """Remove the request's waiting reason once it no longer waits."""
     if not (ctx.facts.waiting or ctx.outbox.keeps_anything):
         return
     if request in ctx.queue or request in ctx.queue.outside or request in ctx.node_waits.node_of:

@@ -46,7 +46,6 @@ def _settle_withdrawn(
     binding: BindingFact | None,
     entries: dict[AllocationId, LedgerEntry],
 ) -> None:
-    """The source waits for the message that nothing is left."""
     if isinstance(binding, Released):
         return
     if any(await_node(ctx, request, held) is not None for held in (asked.held, named_by(binding))):

@@ -110,7 +110,6 @@ class ReservationContext(PreemptionContext):
     """With the times and the count of reservations."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """No request has waited, and nothing is reserved."""
         super().__init__(run, rules, outbox)
         self.aging = Aging()
         self.promised = ReservedGpus()

@@ -125,7 +125,6 @@ def give_up(ctx: ReservationContext, promised: Grant) -> None:
 
 
 def _promises_of(ctx: ReservationContext, request: RequestId) -> list[Grant]:
-    """The valid reservations of a request, as far as is known: none that was waived, or is being revoked."""
     binding = ctx.facts.bindings.get(request)
     waived = binding.allocations if isinstance(binding, Waived) else ()
     left = (each for each in ctx.facts.allocations_of.get(request, ()) if each not in waived)

@@ -56,7 +56,6 @@ def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] 
 
 
 def _see_who_is_due(ctx: ReservationContext) -> None:
-    """A bounded number of shapes whose time has come."""
     for _ in range(ctx.rules.settle_batch):
         shape = ctx.aging.next_to_look_at(ctx.now)
         if shape is None:
@@ -65,7 +64,6 @@ def _see_who_is_due(ctx: ReservationContext) -> None:
 
 
 def _look_at(ctx: ReservationContext, shape: bytes) -> None:
-    """A shape is due if its first has waited long enough; otherwise it is looked at when it will have."""
     group = ctx.queue.shapes.get(shape)
     if group is None:
         return
@@ -125,7 +123,6 @@ def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
 def _within_limits(
     ctx: ReservationContext, asked: AllocationRequested, place: Place, after: tuple[AllocationId, ...]
 ) -> bool:
-    """Whether its namespace's limits allow such a place."""
     return not forbids_place(ctx, None, asked.namespace, place.devices, after)
 
 

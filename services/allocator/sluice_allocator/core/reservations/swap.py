@@ -34,7 +34,6 @@ def exchange_promise(
 
 
 def _is_all_it_has(ctx: ReservationContext, promise: Grant) -> bool:
-    """Whether a reservation is valid, as far as is known, and its request has no other grant."""
     if is_exchange(promise) or is_being_revoked(ctx, promise):
         return False
     own, of_request = promise.booking.allocation, ctx.facts.allocations_of[promise.booking.request]
@@ -48,7 +47,6 @@ def _may_come_to_be(ctx: ReservationContext, allocation: AllocationId) -> bool:
 def _place_there(
     ctx: ReservationContext, promise: Grant, request: RequestId, asked: AllocationRequested
 ) -> Place | None:
-    """The place that a request can have on the reservation's node without the reservation."""
     allocation, node = promise.booking.allocation, promise.booking.node
     snapshot = ctx.shown.get(node)
     if snapshot is None or ctx.cluster.booking(allocation) is None:

@@ -127,7 +127,6 @@ class ResizeContext(PreemptionContext):
     """With resizes that are not answered."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """None was asked for."""
         super().__init__(run, rules, outbox)
         self.adjustments = Adjustments()
 

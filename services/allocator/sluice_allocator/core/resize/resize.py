@@ -146,7 +146,6 @@ def _why_wrong(change: Change) -> AdjustRefused | None:
 
 
 def _grant_of(ctx: ResizeContext, change: Change) -> Grant | AdjustRefused:
-    """The valid grant that a request is bound to."""
     world, request = ctx.facts, change.request
     asked, binding = world.requests.get(request), world.bindings.get(request)
     if asked is None and binding is None and request not in world.allocations_of:
@@ -191,7 +190,6 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
 def _with_values(
     devices: tuple[DeviceGrant, ...], container: str, values: dict[Field, int]
 ) -> tuple[DeviceGrant, ...] | AdjustRefused:
-    """The devices of a booking with other shares for one container."""
     found = []
     for device in devices:
         share = device.share

@@ -88,7 +88,6 @@ def _tell_those_behind(ctx: SchedulerContext) -> None:
 
 
 def _look_outside(ctx: SchedulerContext) -> None:
-    """Let requests into the queue where others left; publish the reason of those newly outside. Some per event."""
     for _ in range(ctx.rules.new_tries):
         request = ctx.queue.next_to_let_in()
         if request is None:
@@ -258,7 +257,6 @@ def _look_again(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
-    """Try one request on one node. True when it has a place now."""
     if ctx.gangs.leads(request):
         offer_to_group(ctx, request, node)
         return False
@@ -293,7 +291,6 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
 def _other(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, node: NodeName | None = None
 ) -> Place | None:
-    """A place for one of its alternatives: on this node, or anywhere."""
     if not asked.alternatives:
         return None
 
@@ -378,7 +375,6 @@ def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequeste
 
 
 def _or_evict(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
-    """None when evictions of its own namespace make room in its limits; else the reason."""
     return None if _evict_for(ctx, request, asked, at_limit=True) else nor_other(asked, over)
 
 
@@ -402,7 +398,6 @@ def _evict_for(
 def _within_limits(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
 ) -> Place | NoPlace:
-    """The found place; or the limits of the namespace that its actual size would exceed."""
     if not isinstance(found, Place) or asked.namespace not in ctx.facts.quotas:
         return found
     return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found

@@ -276,7 +276,6 @@ class BusCache:
             self.book_read = int(self.incarnation or 0) - 1  # its first sequence: before that there is nothing
 
     def _put(self, address: Address, message: AnyMessage | None) -> None:
-        """Store a value under its key, if it is one of its noun's messages; drop the key otherwise."""
         key = address.key[-1]
         match address.kind:
             case "request":
@@ -406,7 +405,6 @@ class BusCache:
         return isinstance(entry, Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
 
     def _promise(self, allocation: AllocationId, before: LedgerEntry | None, entry: LedgerEntry | None) -> None:
-        """Which grants wait for which allocations follows from the standing grants."""
         if isinstance(before, Grant) and before.after:
             self.unpromised[allocation] = before.after
             for other in before.after:
@@ -417,7 +415,6 @@ class BusCache:
             self.promises.setdefault(other, {})[allocation] = None
 
     def _leave(self, node: NodeName, allocation: AllocationId) -> None:
-        """Drop an allocation of a node's ledger; a node without any is dropped too."""
         there = self.allocations_on.get(node, {})
         there.pop(allocation, None)
         if not there:

@@ -45,7 +45,6 @@ class Conditions:
     """The conditions that hold; of each kind, the keys that were looked at longest ago first."""
 
     def __init__(self) -> None:
-        """None holds."""
         self._young: dict[Condition, OrderedDict[str, Watched]] = {each: OrderedDict() for each in Condition}
         self._mature: dict[Condition, dict[str, Watched]] = {each: {} for each in Condition}
         self.readings: Counter[Stream] = Counter()  # how often each stream began to be read

@@ -57,7 +57,6 @@ class Context:
     """One process's facts and pending decisions."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """No facts, an empty cluster and an empty queue."""
         self.run, self.rules, self.outbox = run, rules, outbox
         self.now = 0.0  # the time of the event being handled
         self.facts = BusCache()

@@ -101,7 +101,6 @@ def unbooked_slice(ctx: Context, request: RequestId, held: Held | None) -> Held 
 
 
 def _is_unbooked(ctx: Context, allocation: AllocationId, node: NodeName) -> bool:
-    """Whether a slice may exist without a ledger entry; then its request waits for its node."""
     if isinstance(ctx.facts.slices.get(allocation), SliceGone):
         return False
     return allocation not in ctx.facts.ledger or _may_be_entered_again(ctx, node, allocation)

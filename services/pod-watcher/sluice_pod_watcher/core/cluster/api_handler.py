@@ -38,7 +38,6 @@ class ApiHandler:
     """Handles events of the API server about our pods."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Start before any listing."""
         self._context = context
         self.was_listed = False
         self._listed: set[RequestId] | None = None

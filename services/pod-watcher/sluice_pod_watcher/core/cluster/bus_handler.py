@@ -37,7 +37,6 @@ class BusHandler:
     """Handles what is read from the bus. Nothing counts before both streams were read once."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Start before any reading."""
         self._context = context
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
         self._read_answers: dict[RequestId, tuple[BindingMessage, AnsweredAt]] = {}
@@ -208,7 +207,6 @@ class BusHandler:
             self._context.publisher.evicted(uid, EvictionDone(request=uid))
 
     def _see_whether_evicted(self, uid: RequestId, record: PodRecord) -> bool:
-        """Whether the pod is reported as evicted, by this or another process."""
         is_said = isinstance(self._context.publisher.eviction_on_bus(uid), EvictionDone)
         record.evicted = record.evicted or is_said
         return is_said

@@ -38,7 +38,6 @@ class ClaimHandler:
     """Handles events about ResourceClaims, and about the ConfigMap that admission reads."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Start before any listing."""
         self._context = context
 
     def handle(self, event: ClaimEvent, now: float) -> None:
@@ -75,7 +74,6 @@ class ClaimHandler:
             context.to_reconcile[record.uid] = None
 
     def _news(self, uids: Iterable[RequestId], now: float) -> None:
-        """The claims of these pods changed."""
         context = self._context
         for uid in uids:
             record = context.pod_store.records.get(uid)

@@ -302,7 +302,6 @@ class PodReconciler:
     # -- pods that do not start, evictions ------------------------------------------------------------------------
 
     def _stuck(self, record: PodRecord, view: PodView, now: float) -> str:
-        """Why a bound pod does not start, once its time is over."""
         if view.is_gated or view.has_started or held_by(view) is None:
             record.opened_at = None
             return ""

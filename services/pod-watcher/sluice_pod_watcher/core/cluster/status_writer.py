@@ -26,7 +26,6 @@ class StatusWriter:
     """Decides which conditions and Events to write, and how fast."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Start with nothing to write."""
         self._config = config
         self._after_s = {"none": 0.0, "a moment": config.tell_after_s, "an answer": config.unanswered_after_s}
         self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))

@@ -85,7 +85,6 @@ class ClusterWatcher:
     """One source of requests: the pods of a cluster."""
 
     def __init__(self, run: RunId, config: ClusterConfig) -> None:
-        """Start empty."""
         self.config = config
         pod_store = PodStore(config)
         publisher = RequestPublisher(run, config.source, config.closing_ttl_s, pod_store)

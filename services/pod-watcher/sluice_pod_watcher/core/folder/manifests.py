@@ -58,7 +58,6 @@ def parse_file(file: ManifestFile, config: FolderConfig) -> ParsedFile:
 
 
 def _found(pod: PodManifest) -> ManifestPod:
-    """An object of the file; `_identified` sets its `document`."""
     if pod.ask is None:
         terms = replace(NO_TERMS, warnings=pod.warnings)
         return ManifestPod("", pod.namespace, pod.name, refusal=pod.refusal, terms=terms, skipped=pod.skipped)

@@ -212,7 +212,6 @@ class FolderReconciler:
         return not place[1] or place[1].endswith(EDIT)
 
     def _counts(self, place: DocumentKey, since: Mapping[DocumentKey, float], now: float) -> bool:
-        """Whether it was missing or broken for long enough."""
         began = since.get(place, now)
         if now - began >= self.config.gone_grace_s:
             return True
@@ -350,7 +349,6 @@ class FolderReconciler:
         self._adopt(uid, message)
 
     def _adopt(self, uid: RequestId, message: RequestMessage) -> bool:
-        """Match a request that no file remembers with the document that it names."""
         if isinstance(message, RequestWithdrawn):
             if message.closing:
                 return False
@@ -378,12 +376,10 @@ class FolderReconciler:
         return True
 
     def _has_slice(self, record: IdentityRecord) -> bool:
-        """Whether a pod is bound, so that it may run there."""
         return record.held is not None or isinstance(self.answers.get(record.uid), Bound)
 
 
 def _place(message: AllocationRequested | RequestRejected) -> DocumentKey:
-    """The file and the document that a request names."""
     return message.origin, f"{message.namespace}/{message.name}" if message.name else ""
 
 
@@ -421,7 +417,6 @@ def _of_pods(host: HostNeeds) -> dict[str, object]:
 
 
 def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
-    """Whether the slice was granted for an earlier revision with other needs."""
     last = record.asks[-1]
     if bound.request_revision >= last.revision:
         return False

@@ -65,7 +65,6 @@ class FolderWatcher:
     """One source of requests: a folder of manifests."""
 
     def __init__(self, run: RunId, config: FolderConfig) -> None:
-        """Start empty."""
         self.config = config
         self._identities = Identities(run)
         self._pods = FolderReconciler(config, self._identities)

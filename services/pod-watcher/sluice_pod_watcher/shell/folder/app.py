@@ -107,7 +107,6 @@ async def _pass_on_changes(folder: ManifestFolder, runner: CoreRunner[Event]) ->
 
 
 def _hosts(fleet_file: Path | None) -> HostsKnown:
-    """The resources besides GPUs of the nodes in a fleet file. Raises ServiceError."""
     if fleet_file is None:
         return HostsKnown(())
     try:

@@ -51,7 +51,6 @@ def _signature(found: os.stat_result) -> Signature:
 
 
 def _signature_at(path: str) -> Signature | None:
-    """The signature of the file now; None where it cannot be read, for which opening the file gives the reason."""
     try:
         return _signature(os.stat(path))  # noqa: PTH116  # see where it is called
     except OSError:
@@ -153,7 +152,6 @@ class ManifestFolder:
         return FolderListed(tuple(files))
 
     def _file(self, name: str, known: dict[str, tuple[Signature, ManifestFile]]) -> ManifestFile | None:
-        """One file, or None if it was deleted meanwhile. Files that will be unchanged next time go into `known`."""
         before = self._known.get(name)
         path = f"{self.path}/{name}"  # a Path would cost as much as the stat
         if before is not None and not is_leased(name) and _signature_at(path) == before[0]:

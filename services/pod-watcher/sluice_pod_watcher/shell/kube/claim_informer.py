@@ -56,7 +56,6 @@ class ClaimInformer:
         return Reflector(self.api, self.clock, what, path, "", seen, gone, self.offer, resync_s=self.resync_s)
 
     async def _is_served(self) -> bool:
-        """Whether the API server has them; asked until it answers."""
         while True:
             try:
                 await self.api.call("GET", RESOURCE_V1)

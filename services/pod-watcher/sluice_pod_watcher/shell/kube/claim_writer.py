@@ -73,7 +73,6 @@ class ClaimWriter:
         return await self._sent(wanted, wanted.step, call)
 
     def _stamped(self, wanted: WriteClaimStatus) -> dict[str, Any]:
-        """The patch with the time of a new allocation."""
         allocation = wanted.body["status"].get("allocation")
         if allocation is None:
             return dict(wanted.body)

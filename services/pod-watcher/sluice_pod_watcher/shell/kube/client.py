@@ -50,7 +50,6 @@ class KubeError(Exception):
     """
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
-        """Store the answer."""
         super().__init__(f"{message} ({status})" if status else message)
         self.status = status
         self.message = message
@@ -167,7 +166,6 @@ class KubeApi:
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    """In seconds, as API servers write it; a date is not parsed."""
     text = response.headers.get("Retry-After", "").strip()
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdecimal() else 0.0
 

@@ -186,7 +186,6 @@ async def _load_in_time(kubeconfig: Path, into: client.Configuration) -> None:
 
 
 def _children() -> set[int]:
-    """The child processes of this one (proc(5))."""
     found: set[int] = set()
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that ended meanwhile

@@ -142,7 +142,6 @@ class PodWriter:
         return ClaimsRead(wanted.uid, tuple(found))
 
     async def _object(self, path: str) -> Raw | None:
-        """One object, or None."""
         try:
             return as_it_is(await self.api.call("GET", path))
         except KubeError as error:
@@ -214,14 +213,12 @@ class PodWriter:
 
 
 def _fitting(note: str) -> str:
-    """The note within the API server's limit: messages of other webhooks come in any script."""
     if len(note.encode()) <= NOTE_BYTES_MAX:
         return note
     return f"{note.encode()[: NOTE_BYTES_MAX - 3].decode(errors='ignore')}..."
 
 
 def _traced(wanted: WriteEvent) -> dict[str, str]:
-    """The trace of an Event: that of the request, or of its release."""
     ids = request_traces.ids_of(request_traces.current())
     return {ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
 

@@ -136,7 +136,6 @@ class Reflector:
         return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
 
     def _pause_s(self, error: Exception) -> float:
-        """The backoff after this error; logs and counts it."""
         metrics.count(KUBE_TROUBLES, self.what)
         self._tell_outage()
         log, pause_s = logs.get("kube", what=self.what), self.backoff.next_s()
@@ -160,7 +159,6 @@ class Reflector:
         return pause_s
 
     def _tell_outage(self) -> None:
-        """Log each lasting outage once: single failures are normal."""
         now = self.clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now

@@ -55,7 +55,6 @@ class TokenReviews:
     """Reviews of tokens for one audience."""
 
     def __init__(self, api: KubeApi, audience: str, clock: Clock) -> None:
-        """Asks nothing yet."""
         self._api = api
         self._audience = audience
         self._clock = clock

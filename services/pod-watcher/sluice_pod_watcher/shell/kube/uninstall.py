@@ -103,7 +103,6 @@ class Uninstall:
             raise ServiceError("\n".join([f"{problem}:", *left[:NAMED_MAX], *more]))
 
     async def _until_none(self, what: str, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
-        """What is left after `wait_s`."""
         end = self.clock.monotonic() + self.wait_s
         left = await look()
         if left:
@@ -114,7 +113,6 @@ class Uninstall:
         return left
 
     async def _list(self, path: str, **query: str) -> list[Mapping[str, Any]]:
-        """All objects, by pages."""
         found: list[Mapping[str, Any]] = []
         more = ""
         while True:

@@ -26,7 +26,6 @@ class LimitsGate:
     """Delays requests, in each incarnation of the bus, until the limits were published there."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Start closed."""
         self._bus = bus
         self._clock = clock
         self._said: Incarnation | None = None

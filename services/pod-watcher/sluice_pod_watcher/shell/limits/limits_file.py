@@ -39,7 +39,6 @@ class LimitsFile:
             await self.clock.sleep(LOOK_S)
 
     def _is_settled(self) -> bool:
-        """Whether no process is writing the file just now; true if it does not exist."""
         try:
             found = self.path.stat()
         except OSError:

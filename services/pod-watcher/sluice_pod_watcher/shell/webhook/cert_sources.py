@@ -82,7 +82,6 @@ class RotatingCertificates:
 
 
 def _decoded(text: str) -> Generations:
-    """The stored generations; none when the store is empty, as a newly installed Secret is."""
     if not text.strip():
         return Generations()
     try:

@@ -201,7 +201,6 @@ class Peers:
         *,
         is_known: bool,
     ) -> None:
-        """A node changed, so its pods are in other domains."""
         self._count_all(spot, -1)
         for domains in self.census.all_domains():
             domains.forget(spot)
@@ -276,7 +275,6 @@ class Peers:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _withdraw(self, peer: PeerPod) -> None:
-        """A request's terms changed, or it is gone."""
         if peer.terms:
             self.census.withdraw(peer.terms)
             self._forget_labels()

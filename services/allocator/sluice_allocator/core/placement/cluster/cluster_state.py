@@ -385,7 +385,6 @@ class ClusterState:
     def _recount_usage(
         self, spans: dict[DeviceKey, DeviceGrant], before: GpuModel | None, after: GpuModel | None
     ) -> None:
-        """A GPU appeared or changed: recompute the usage of its bookings."""
         if before is after:
             return
         for (allocation, _), grant in spans.items():

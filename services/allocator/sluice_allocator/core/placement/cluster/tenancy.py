@@ -25,7 +25,6 @@ class Tenancy:
         bookings: Mapping[AllocationId, Booking],
         index: DeviceIndex,
     ) -> None:
-        """Begin with no home. The arguments stay the cluster's, which fills them."""
         self._rules = rules
         self._nodes = nodes
         self._bookings = bookings

@@ -44,8 +44,6 @@ class TooFew:
 
 @dataclass(slots=True)
 class _Demand:
-    """The demand on one set of GPUs: devices, and the least GPUs for them."""
-
     memory: Fraction = Fraction(0)
     compute: Fraction = Fraction(0)  # of whole GPUs, their memory slices and their compute slices
     devices: int = 0
@@ -85,7 +83,6 @@ def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, i
 
 
 def _there(cluster: ClusterState) -> dict[Kind, int]:
-    """The number of GPUs of each kind, usable or not."""
     counted: dict[Kind, int] = {}
     for group in cluster.index.classes.values():
         for shape in group.shapes.values():

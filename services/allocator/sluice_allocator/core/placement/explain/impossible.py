@@ -80,7 +80,6 @@ def where_nothing_is(context: SearchContext) -> str:
 
 
 def _shapes(context: SearchContext) -> Shapes | Impossible:
-    """The shapes of the nodes on which the pod could run; or why it could run on none."""
     host, index = context.request.host, context.cluster.index
     if host.node_name:
         node = context.cluster.nodes.get(NodeName(host.node_name))

@@ -64,7 +64,6 @@ def _left_on(gpu: Gpu, node: Node, new: list[DeviceGrant]) -> LeftOver:
 
 
 def _state_after(gpu: Gpu, new: list[DeviceGrant]) -> State:
-    """The state after the new devices; a home is made once, with its first share."""
     state = gpu.state
     made = {span_of(device) for device in gpu.spans.values() if device.share is not None}
     for device in new:

@@ -95,7 +95,6 @@ def _explain(context: SearchContext, apart: tuple[str, ...] = ()) -> NoPlace:
 
 
 def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> tuple[ReasonCount, ...]:
-    """The reason that no node here can satisfy first, then the others."""
     its = tuple(each for each in reasons if each.reason is first) or (_reason(first, nodes, "nodes", ""),)
     return (*its, *(each for each in reasons if each.reason is not first))
 
@@ -120,7 +119,6 @@ def _short_of_one(context: SearchContext) -> bool:
 
 
 def _tally(context: SearchContext, spec: DeviceSpec, tally: Tally) -> None:
-    """Count why GPUs cannot serve one claim."""
     for group in context.cluster.index.classes.values():
         why = context.why_not(group)
         if why is not None:
@@ -157,7 +155,6 @@ def _tally_kind(  # noqa: PLR0917  # one step of a count
 def _why_full(
     context: SearchContext, spec: DeviceSpec, group: NodeClass, kind: str, sample: Gpu
 ) -> Iterator[tuple[WaitReason, int]]:
-    """What each bucket of a kind lacks for one more such device."""
     names = _profiles(spec, group, sample)
     idle_only = context.policy(group).idle_only
     for state, bucket in group.states.get(kind, {}).items():
@@ -179,7 +176,6 @@ def _why_full(
 
 
 def _profiles(spec: DeviceSpec, group: NodeClass, sample: Gpu) -> list[str]:
-    """The profiles that would serve."""
     names: dict[str, None] = {}
     if spec.claim.shares_percent is not None:
         return [name for name in [sample.full_profile] if name is not None]
@@ -271,7 +267,6 @@ def _reason(reason: WaitReason, count: int, of: str, on: str) -> ReasonCount:
 
 
 def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...], int]:
-    """The listed reasons, and how many are left out."""
     return reasons[:REASONS_MAX], max(0, len(reasons) - REASONS_MAX)
 
 

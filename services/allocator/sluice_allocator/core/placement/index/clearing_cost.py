@@ -115,7 +115,6 @@ class ClearingCosts:
         return best[2] if best is not None else None
 
     def _in_the_way(self, placement: Placement) -> list[int] | None:
-        """The tenants where an instance would go; None if one of them stays."""
         mask = placement.mask
         blocked, foreign = self.occupancy.blocked, self.occupancy.foreign
         if any(mask & each.mask for each in blocked) or any(mask & each.mask for each in foreign):
@@ -153,7 +152,6 @@ class ClearingCosts:
         return [*goes, *more], rank
 
     def _rank(self, profile: Profile, placement: Placement, goes: Sequence[int]) -> tuple[int, ...] | None:
-        """How good the place is when these have gone; None if it is still not free."""
         choices = self.table.choices(self._state(goes), profile.name)
         return next((choice.rank for choice in choices if choice.start == placement.start), None)
 

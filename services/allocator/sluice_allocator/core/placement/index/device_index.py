@@ -131,7 +131,6 @@ class DeviceIndex:
         self._count(node, at_home.gpu)
 
     def _move_home(self, node: Node, group: NodeClass, at_home: SharedDeviceOnGpu, bucket: Bucket) -> None:
-        """Move a home to another bucket of the same sorted buckets."""
         bucket_number = bucket_number_of(at_home.home)
         if bucket_number == at_home.bucket_number:
             return
@@ -339,7 +338,6 @@ class DeviceIndex:
             self._regroup()
 
     def _keep_single(self, key: str) -> None:
-        """Index nodes by a label of single nodes."""
         if len(self._single) >= SELECTED_KEYS_MAX:
             del self._single[next(iter(self._single))]
         single = self._single[key] = {}
@@ -359,7 +357,6 @@ class DeviceIndex:
                 self._regroup()
 
     def _regroup(self) -> None:
-        """Regroup nodes by the current labels; classes without nodes are dropped."""
         for node in self.nodes:
             if node.name in self._class_of:
                 self.withdraw(node)
@@ -395,7 +392,6 @@ class DeviceIndex:
 
 
 def _count_in(node: Node, group: NodeClass) -> None:
-    """Count a node into this class, with all that it would have when empty."""
     node.shape_key, gpus = shape_of_gpus(node.all_gpus)
     node.shape = group.shapes.get(node.shape_key)
     if node.shape is None:
@@ -405,7 +401,6 @@ def _count_in(node: Node, group: NodeClass) -> None:
 
 
 def _count_out(node: Node, group: NodeClass) -> None:
-    """Count a node out of its class."""
     if node.shape is not None:
         node.shape.count(node.offers, -1)
         if not node.shape.nodes:
@@ -418,7 +413,6 @@ def _homes_key(at_home: SharedDeviceOnGpu) -> SharedDevicesKey:
 
 
 def _forget_bucket(group: NodeClass, key: SharedDevicesKey, bucket_number: int) -> None:
-    """Drop a trust domain without homes."""
     sorted_buckets = group.homes[key]
     sorted_buckets.drop(bucket_number)
     if not sorted_buckets:
@@ -429,7 +423,6 @@ def _forget_bucket(group: NodeClass, key: SharedDevicesKey, bucket_number: int) 
 
 
 def _words(pool: str, labels: Mapping[str, str], taints: list[str]) -> str:
-    """A class of nodes in words for users."""
     parts = [f"pool {pool}"] if pool != DEFAULT_POOL else []
     parts += [f"{key}={value}" for key, value in sorted(labels.items())]
     parts += [f"tainted {taint}" for taint in taints]

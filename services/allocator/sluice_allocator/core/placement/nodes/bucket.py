@@ -140,7 +140,6 @@ class _NodeRow:
             yield self._nodes[first + lowest.bit_length()]
 
     def _tighten(self, at: int, block: _Block) -> None:
-        """Make a block's bounds exact."""
         members = list(self._members(at, block))
         block.cpu_milli = max(node.cpu_milli if node.pods > 0 else -UNBOUNDED for node in members)
         block.memory_mib = max(node.memory_mib for node in members)

@@ -59,7 +59,6 @@ def instances_fit(gpu: Gpu, state: State, specs: Sequence[tuple[DeviceSpec, int]
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def _fit(table: TransitionTable, state: State, profiles: tuple[str, ...]) -> bool:
-    """Whether instances of all these profiles fit in this state; every way is tried, each state once."""
     if not profiles:
         return True
     if any(table.count(state, name) < count for name, count in Counter(profiles).items()):

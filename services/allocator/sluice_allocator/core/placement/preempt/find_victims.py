@@ -115,7 +115,6 @@ class _VictimSearch:
         return True
 
     def _is_no_better(self, cost: EvictionCost) -> bool:
-        """Whether a cost is not below the best so far."""
         return self.best is not None and cost >= self._best_key[:3]
 
     # -- one device -----------------------------------------------------------------------------------------------
@@ -209,7 +208,6 @@ class _VictimSearch:
         return PreemptionPlan(Place(node.name, (device,)), _in_order(goes))
 
     def _with_room(self, node: Node, goes: Sequence[Victim], *, strict: bool) -> list[Victim] | None:
-        """The victims including those for the pod's CPU, memory and other needs; None where it never fits."""
         if node.would_have_room(self.context.need, [each.room for each in goes]):
             return list(goes)
         others = self.context.cluster.index.victims.on(node, self.priority)
@@ -321,8 +319,6 @@ class _VictimSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """One kind of device that room could be made for. `turn`: the position of its mode in the claim's list."""
-
     group: NodeClass
     kind: str
     profile: str

@@ -72,7 +72,6 @@ class NodeVictims:
         return self._minimal(devices, order[:high])
 
     def _without(self, gone: Sequence[Victim]) -> Devices | None:
-        """Devices for all claims when these have gone."""
         self._fills -= 1
         node = emptied(self.node, {each.allocation for each in gone})
         return fit_on_node(self.context, node) if node.has_room(self.context.need) else None
@@ -101,7 +100,6 @@ class NodeVictims:
     def _keep(
         self, devices: Devices, gone: Sequence[Victim], doubtful: list[Victim]
     ) -> tuple[Devices, dict[Victim, None]]:
-        """Of those in doubt, the ones that may stay after all: all of them, or found by halves."""
         stayed: dict[Victim, None] = {}
         parts = [doubtful] if doubtful else []
         while parts and self._fills > 0:

@@ -108,7 +108,6 @@ def _steps_alone(
 
 
 def _asked_instead(context: SearchContext, steps: tuple[int, ...], place: Place) -> str:
-    """The requested profiles that were replaced."""
     names: dict[str, None] = {}
     for claim, spec, step in zip(context.request.claims, context.specs, steps, strict=True):
         if step == 0:
@@ -162,7 +161,6 @@ def _find_on(context: SearchContext, node: Node) -> Place | None:
 
 
 def _surely_not(context: SearchContext, node: Node) -> bool:
-    """Whether a quick look shows that a node has not enough, as is so for most nodes when a request waits."""
     for claim, spec in zip(context.request.claims, context.specs, strict=True):
         plain = is_exclusive_only(claim)
         if plain and sum(_count_on(context.cluster, node, gpu, spec) for gpu in node.gpus) < claim.gpus:
@@ -214,7 +212,6 @@ def _find_anywhere(context: SearchContext) -> Place | None:
 
 
 def _find_in(context: SearchContext, group: NodeClass) -> tuple[tuple[int, ...], Place] | None:
-    """The best node of a class, among those counted to have enough of the largest claim."""
     claim, spec = largest_claim(context, group)
     wanted = claim.shares_percent if claim.shares_percent is not None else claim.gpus
     counted = _counted(context, group, spec)
@@ -318,7 +315,6 @@ def _count_on(cluster: ClusterState, node: Node, gpu: Gpu, spec: DeviceSpec) -> 
 
 
 def _hosts_one(cluster: ClusterState, gpu: Gpu, spec: DeviceSpec, mode: str) -> bool:
-    """Whether one share fits on a GPU: in a home of the trust domain, or in a new one."""
     share = spec.share_on(gpu, mode)
     if isinstance(share, str):
         return False

@@ -105,8 +105,6 @@ def _memory_of_home(gpu: Gpu, profile: Profile, share: Share | None) -> int:
 
 
 def _gpu_in(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Callable[[Node], Gpu | None]:
-    """Finds the first GPU of a node that is in the bucket and may serve the claim."""
-
     def accept(node: Node) -> Gpu | None:
         if context.admits(node):
             for gpu in node.gpus:

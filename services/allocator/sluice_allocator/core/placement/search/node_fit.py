@@ -82,7 +82,6 @@ def _numa_choices(context: SearchContext, node: Node) -> Iterator[dict[int, froz
 
 
 def _devices(trial: TrialNode) -> tuple[DeviceGrant, ...]:
-    """The placed devices, in the order of the claims."""
     devices: list[tuple[int, DeviceGrant]] = []
     for unit, option in trial.placed:
         container = trial.context.request.claims[unit.claim].container
@@ -125,7 +124,6 @@ def _group_by_group(context: SearchContext, units: list[tuple[int, int, DeviceUn
 
 
 def _fits(spec: DeviceSpec, gpu: Gpu) -> int:
-    """How many devices of a claim an empty GPU of this kind holds, for the order in which devices are placed."""
     shape = spec.shape_on(gpu) if spec.claim.modes[0] == "exclusive" else None
     return shape.max_instances if isinstance(shape, Profile) else 1
 

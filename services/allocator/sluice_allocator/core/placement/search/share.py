@@ -78,7 +78,6 @@ def _in_home(
 def _home_in(
     context: SearchContext, spec: DeviceSpec, bucket: Bucket, share: Share
 ) -> Callable[[Node], SharedDeviceOnGpu | GivenUp | None]:
-    """Finds a home on a node that is in the bucket and has room for the share."""
     left = HOMES_TRIED_MAX
 
     def accept(node: Node) -> SharedDeviceOnGpu | GivenUp | None:
@@ -99,7 +98,6 @@ def _home_in(
 def _in_new_home(
     context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share
 ) -> DeviceFit | None:
-    """A new home for the share: a whole GPU, or an instance of the profile that makes the better home."""
     if not sample.mig:
         size = context.cluster.tenancy.size(sample, None)
         fits = fits_alone(size, share)
@@ -133,7 +131,6 @@ def find_part(context: SearchContext, spec: DeviceSpec, percent: int) -> DeviceF
 
 
 def _on_idle(context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share) -> DeviceFit | None:
-    """An idle GPU, to become a home that is all of it."""
     if not sample.mig:
         return find_whole(context, spec, group, sample.kind, share)
     largest = sample.model.profile(sample.full_profile or "")

@@ -115,7 +115,6 @@ def parts_of(trial: TrialNode, unit: DeviceUnit) -> list[DeviceOption]:
 
 
 def _free_now(trial: TrialNode, gpu: Gpu, spec: DeviceSpec) -> int:
-    """As `free_percent`, after the devices placed so far."""
     there = _home_of(trial, gpu, spec)
     if there is not None:
         return _left_in(gpu, there[1])

@@ -156,7 +156,6 @@ def _exclusive(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, turn: int) -> Itera
 def _instances(
     trial: TrialNode, unit: DeviceUnit, gpu: Gpu, profile: Profile, before: tuple[int, ...]
 ) -> Iterator[DeviceOption]:
-    """The best start first; the others only if the rest does not fit then."""
     state = trial.state(gpu)
     if trial.policy.idle_only and gpu.state != gpu.table.empty:
         return  # idle before this pod: its own devices do not exclude each other
@@ -176,7 +175,6 @@ def _instances(
 
 
 def _shared(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, mode: str, turn: int) -> Iterator[DeviceOption]:
-    """A share in an existing home (or a trial one), or in a new one. Each device on another GPU."""
     if any(other.claim == unit.claim and option.gpu is gpu for other, option in trial.placed):
         return
     share = unit.spec.share_on(gpu, mode)

@@ -96,7 +96,6 @@ def _floor(model: GpuModel, claim: Claim, exact: Profile | None) -> MinimumProfi
 
 @lru_cache(maxsize=1024)
 def _largest_of_that_name(name: str) -> MinimumProfile | None:
-    """The largest meaning of a name over all known models; None when none has it."""
     floor: MinimumProfile | None = None
     for model in catalog():
         profile = model.profile(name)

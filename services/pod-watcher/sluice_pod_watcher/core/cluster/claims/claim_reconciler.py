@@ -99,7 +99,6 @@ class ClaimReconciler:
         return now >= until
 
     def _judge(self, record: PodRecord, claim: ClaimView, now: float) -> None:
-        """A claim of the pod's name exists: is it the pod's own?"""
         if claim.owner != record.uid:
             whose = f"the pod {claim.owner_name}" if claim.owner else "no pod"
             record.claim_problem = OWNED_BY_OTHER.format(claim.name, whose)
@@ -206,7 +205,6 @@ class ClaimReconciler:
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str
     ) -> ProtectClaim | WriteClaimStatus:
-        """The next write to a claim that is not yet as wanted."""
         where = record.uid, claim.namespace, claim.name
         if claim.is_allocated and dict(claim.devices) != wanted:
             # Of an earlier slice: the pod's gate is closed, so no kubelet has prepared it.
@@ -252,7 +250,6 @@ class ClaimReconciler:
             record.claim_problem = why
 
     def _is_late(self, record: PodRecord, why: str, now: float) -> None:
-        """A state that usually ends by itself is a problem when it lasts."""
         since = record.claim_late_since = now if record.claim_late_since is None else record.claim_late_since
         if now >= since + self.config.claim_told_after_s:
             record.claim_problem = why

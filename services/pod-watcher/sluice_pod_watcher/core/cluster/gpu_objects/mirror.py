@@ -106,7 +106,6 @@ class GpuMirror:
         return MirrorGpu(name, wanted) if wanted is not None else UnmirrorGpu(name)
 
     def _aged(self, now: float) -> Iterator[str]:
-        """Objects with a stale observation time, as many as may be written now."""
         for _ in range(min(LOOKED_AT_MAX, len(self._written))):
             name, (said, at) = next(iter(self._written.items()))
             if now - at < self.config.gpus_refresh_s:

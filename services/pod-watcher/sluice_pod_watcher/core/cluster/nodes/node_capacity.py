@@ -163,7 +163,6 @@ class NodeCapacity:
                     self._take(uid, None)
 
     def _node_seen(self, raw: Raw) -> None:
-        """A node is new or changed."""
         name = node_name_of(raw)
         version = version_of(mapping_in(raw, "metadata").get("resourceVersion"))
         seen = self._seen["nodes"]
@@ -185,7 +184,6 @@ class NodeCapacity:
         self._gone.pop(name, None)  # it was away for less than a turn
 
     def _other_seen(self, raw: Raw) -> None:
-        """A pod that is not ours is new or changed."""
         meta, spec = mapping_in(raw, "metadata"), mapping_in(raw, "spec")
         uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
         seen = self._seen["others"]
@@ -330,7 +328,6 @@ class NodeCapacity:
             self._dirty[name] = self._gone[name] = None
 
     def _unproven_are_gone(self) -> None:
-        """Once nodes were listed, a node that was not seen does not exist."""
         if not self._listed["nodes"]:
             return
         gone = dict.fromkeys(name for name in self._unproven if name not in self._nodes)
@@ -357,7 +354,6 @@ class NodeCapacity:
 
 
 def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
-    """The free resources; usage above allocatable leaves none."""
     left = {name: max(0, size - taken.resources.get(name, 0)) for name, size in node.room.resources.items()}
     return HostFacts(
         cpu_cores=max(0, node.room.cpu_milli - taken.cpu_milli) / 1000,

@@ -93,7 +93,6 @@ def _annotate(annotations: Mapping[str, str]) -> Patch:
 
 
 def _path(key: str) -> str:
-    """The path of an annotation."""
     return f"/metadata/annotations/{_token(key)}"
 
 

@@ -49,7 +49,6 @@ class PodStore:
     """Every pod of ours. Implements the publisher's `RequestSource`."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Start empty."""
         self.config = config
         self.avoided_nodes = AvoidedNodes()
         self.due: dict[RequestId, None] = {}
@@ -283,7 +282,6 @@ class PodStore:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[ResourceClaimRef, ...] | None:
-        """Its ResourceClaims as the bus names them; None while they are not known."""
         if not view.pod_claim or record.asked is None:
             return ()
         claim = self.claims.get(view.namespace, view.pod_claim)
@@ -314,7 +312,6 @@ class PodStore:
         return record
 
     def _take_view(self, record: PodRecord, view: PodView) -> PodView | None:
-        """Record a new version of a pod. Returns the one before."""
         before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
@@ -331,7 +328,6 @@ class PodStore:
             record.answer, record.quiet_since = None, now
 
     def _ended(self, record: PodRecord, cause: WithdrawCause) -> bool:
-        """Close its request for good. Returns whether that has to be published."""
         if record.ended is not None:
             return False
         record.over = cause if self._is_used_by_others(record) else ""
@@ -343,7 +339,6 @@ class PodStore:
         return record.terms is not None
 
     def _is_used_by_others(self, record: PodRecord) -> bool:
-        """Whether other pods use a ResourceClaim for which its request stands, as far as that is known."""
         for ref in record.terms.resource_claims if record.terms is not None and not record.is_refused else ():
             claim = self.claims.get(record.namespace, ref.name)
             if claim is not None and claim.uid == ref.uid and claim.is_used_beside(record.uid):
@@ -353,7 +348,6 @@ class PodStore:
         return False
 
     def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
-        """Parse the request of a pod."""
         view = record.view
         assert view is not None
         found = raw.get("spec")
@@ -387,7 +381,6 @@ class PodStore:
         return None
 
     def _ask(self, record: PodRecord, view: PodView, raw: Raw, own: OwnClaims, now: float) -> Change:
-        """Derive its request, unless something comes first."""
         spec = raw.get("spec")
         asked = resolved(own.request) if own.request is not None else record.asked
         if asked is None or (record.terms is None and view.others_gates):
