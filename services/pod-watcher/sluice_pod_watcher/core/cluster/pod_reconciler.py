@@ -9,20 +9,10 @@ from dataclasses import dataclass, field
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, KEEPS_NODE
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released, ResourceClaimRef
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    AnnotatePod,
-    BindPod,
-    EvictionRefused,
-    EvictPod,
-    Own,
-    Patch,
-    PatchRefused,
-    ReadClaims,
-    ReadPod,
-)
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods import pod_patches
@@ -69,7 +59,7 @@ class PodReconciler:
     claim_store: ClaimStore = field(default_factory=ClaimStore)
     claims: ClaimReconciler = field(init=False)
     """Of the ResourceClaims by which kubelets hand devices over; its instructions are in `out` as well."""
-    out: list[Own] = field(default_factory=list)
+    out: list[events.Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
     evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)
     """Pods beside others that are being evicted, and the request that stands for their ResourceClaim."""
@@ -78,7 +68,7 @@ class PodReconciler:
         """Claims share the queue and the instructions."""
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
-    def take_out(self) -> list[Own]:
+    def take_out(self) -> list[events.Own]:
         """The instructions since the last call."""
         taken = list(self.out)
         self.out.clear()
@@ -168,7 +158,7 @@ class PodReconciler:
             if unseen:
                 self.status_writer.event(record, "Warning", "SliceWarning", LEFT_UNSEEN)
             patch = pod_patches.leave(view)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
         return True
 
     def _join(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> None:
@@ -185,7 +175,7 @@ class PodReconciler:
         elif self._may(record, record.writing, now):
             shared = f"starts on {node}, with the devices of the ResourceClaim {ref.name}, which other pods use too"
             self.status_writer.event(record, "Normal", "SliceShared", shared)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever. It
@@ -198,14 +188,14 @@ class PodReconciler:
             given_back = f"declined its slice on {bound.node}, which {why}. It waits for another slice"
             self._complain(record, given_back)
             patch = pod_patches.decline(view, bound.allocation)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
         return bool(why)
 
-    def _send(self, record: PodRecord, patch: Patch, now: float) -> None:
+    def _send(self, record: PodRecord, patch: events.Patch, now: float) -> None:
         """Bind it. This settles a patch without an answer, even if it is the same one: only one of them can land."""
         if self._may(record, record.writing, now):
             record.sent = patch
-            self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.BindPod(record.uid, record.namespace, record.name, patch))
 
     def _annotate(
         self, record: PodRecord, view: PodView, bound: Bound, annotations: dict[str, str], now: float
@@ -218,7 +208,7 @@ class PodReconciler:
             self._complain(record, f"is on {where}, but its slice is on {bound.node}: it is not bound to it")
         elif self._may(record, record.writing, now):
             patch = pod_patches.annotate(view, annotations)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def patched(self, record: PodRecord, *, was_bound: bool) -> None:
         """A write of ours landed."""
@@ -234,7 +224,7 @@ class PodReconciler:
             made = f"its slice on {bound.node} was created again: {_devices(bound)}"
             self.status_writer.event(record, "Normal", "SliceMadeAnew", made)
 
-    def patch_refused(self, record: PodRecord, event: PatchRefused, now: float) -> None:
+    def patch_refused(self, record: PodRecord, event: events.PatchRefused, now: float) -> None:
         """A write of ours failed, or has no answer."""
         has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
         if has_no_answer or event.status in WORTH_READING:
@@ -261,14 +251,14 @@ class PodReconciler:
 
     def _read_claims(self, record: PodRecord, view: PodView, now: float) -> None:
         if record.unread is not None and self._may(record, record.reading_claims, now):
-            self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
+            self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
 
     def _reads_claims_again(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """Whether to read its claims once more: one may have been bound elsewhere since its place was chosen."""
         if not view.claims or record.places_for == bound.allocation:
             return False
         if self._may(record, record.reading_claims, now):
-            self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
+            self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
         return True
 
     def claims_read(self, record: PodRecord, unknown: Iterable[str]) -> None:
@@ -287,7 +277,7 @@ class PodReconciler:
     def _read(self, record: PodRecord, now: float) -> None:
         if record.name and self._may(record, record.reading, now):
             record.read_too_early = False
-            self.out.append(ReadPod(record.uid, record.namespace, record.name))
+            self.out.append(events.ReadPod(record.uid, record.namespace, record.name))
 
     def was_read(self, record: PodRecord) -> None:
         """It was read by name, and exists."""
@@ -337,7 +327,7 @@ class PodReconciler:
         """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
         if self._stays(record) and self._may(record, record.evicting, now):
             self.status_writer.event(record, "Warning", "Evicting", f"evicting the pod: {cause}")
-            self.out.append(EvictPod(record.uid, record.namespace, record.name, cause))
+            self.out.append(events.EvictPod(record.uid, record.namespace, record.name, cause))
         for uid, name in () if alone else self.claims.beside(record):
             writing = record.evicting_beside.setdefault(uid, PendingWrite())
             if uid not in record.going and self._may(record, writing, now):
@@ -345,7 +335,7 @@ class PodReconciler:
                 if not writing.failures:
                     why = f"evicting the pod with {record.name}, whose ResourceClaim it uses too: {cause}"
                     self.status_writer.evicting_beside(record.namespace, uid, name, why)
-                self.out.append(EvictPod(uid, record.namespace, name, cause))
+                self.out.append(events.EvictPod(uid, record.namespace, name, cause))
         self._see_whether_gone(record)
 
     def _stays(self, record: PodRecord) -> bool:
@@ -368,7 +358,7 @@ class PodReconciler:
             record.evicting = PendingWrite()
         self._see_whether_gone(record)
 
-    def eviction_refused(self, record: PodRecord, event: EvictionRefused, now: float) -> None:
+    def eviction_refused(self, record: PodRecord, event: events.EvictionRefused, now: float) -> None:
         """The eviction was rejected."""
         is_its_own = event.uid == record.uid
         if event.status in NOT_THAT_POD and is_its_own:

@@ -9,16 +9,7 @@ from dataclasses import dataclass, field
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.retry import Backoff
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimGone,
-    ClaimSeen,
-    ClaimsServed,
-    ClassGone,
-    ClassSeen,
-    Event,
-    ListedKind,
-    Raw,
-)
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.shell.kube.claim_writer import RESOURCE_V1
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
@@ -43,14 +34,18 @@ class ClaimInformer:
         await self.wanted.wait()
         while not await self._is_served():
             await self.clock.sleep(ASK_AGAIN_S)
-        claims = self._reflector("claims", "resourceclaims", ClaimSeen, ClaimGone)
-        classes = self._reflector("classes", "deviceclasses", ClassSeen, ClassGone)
+        claims = self._reflector("claims", "resourceclaims", events.ClaimSeen, events.ClaimGone)
+        classes = self._reflector("classes", "deviceclasses", events.ClassSeen, events.ClassGone)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(claims.run(), name="watch resourceclaims")
             tasks.create_task(classes.run(), name="watch deviceclasses")
 
     def _reflector(
-        self, what: ListedKind, resource: str, seen: Callable[[Raw], Event], gone: Callable[[Raw], Event]
+        self,
+        what: events.ListedKind,
+        resource: str,
+        seen: Callable[[events.Raw], events.Event],
+        gone: Callable[[events.Raw], events.Event],
     ) -> Reflector:
         path = f"{RESOURCE_V1}/{resource}"
         return Reflector(self.api, self.clock, what, path, "", seen, gone, self.offer, resync_s=self.resync_s)
@@ -61,7 +56,7 @@ class ClaimInformer:
                 await self.api.call("GET", RESOURCE_V1)
             except KubeError as error:
                 if error.status == ABSENT:
-                    await self.offer(ClaimsServed(served=False))
+                    await self.offer(events.ClaimsServed(served=False))
                     return False
                 pause_s = max(self.backoff.next_s(), error.retry_after_s)
                 logs.get("kube", what="claims").info(
@@ -69,5 +64,5 @@ class ClaimInformer:
                 )
                 await self.clock.sleep(pause_s)
             else:
-                await self.offer(ClaimsServed(served=True))
+                await self.offer(events.ClaimsServed(served=True))
                 return True

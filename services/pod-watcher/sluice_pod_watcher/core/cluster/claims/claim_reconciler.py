@@ -10,19 +10,11 @@ from dataclasses import dataclass, field
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Bound, ResourceClaimRef
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.claims import claim_objects
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimRefused,
-    ClaimWritten,
-    CreateClaim,
-    Own,
-    ProtectClaim,
-    WatchClaims,
-    WriteClaimStatus,
-)
 from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -56,7 +48,7 @@ class ClaimReconciler:
     config: ClusterConfig
     store: ClaimStore
     delayed_queue: DelayedQueue
-    out: list[Own] = field(default_factory=list)
+    out: list[events.Own] = field(default_factory=list)
     _watch_wanted: bool = False
     _unprotected: dict[str, None] = field(default_factory=dict)
     """Claims that do not take the finalizer: `sweep` deallocates them."""
@@ -86,7 +78,7 @@ class ClaimReconciler:
             self._is_late(record, NOT_LISTED, now)
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
-            self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
+            self.out.append(events.CreateClaim(record.uid, view.namespace, view.pod_claim, body))
 
     def cannot_be_seen(self, record: PodRecord, view: PodView, now: float) -> bool:
         """Whether a pod waits for its own ResourceClaims, which cannot be listed: they may be another driver's."""
@@ -117,7 +109,7 @@ class ClaimReconciler:
         """
         if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
-            self.out.append(WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
+            self.out.append(events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
 
     # -- between Bound and the open gate --------------------------------------------------------------------------
 
@@ -186,7 +178,7 @@ class ClaimReconciler:
             record.claim_problem = f"its ResourceClaim {ref.name} is used by {RESERVED_MAX} pods, the most of one claim"
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
-            self.out.append(WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
+            self.out.append(events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
         return ""
 
     def beside(self, record: PodRecord) -> Iterator[tuple[RequestId, str]]:
@@ -204,28 +196,28 @@ class ClaimReconciler:
 
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str
-    ) -> ProtectClaim | WriteClaimStatus:
+    ) -> events.ProtectClaim | events.WriteClaimStatus:
         where = record.uid, claim.namespace, claim.name
         if claim.is_allocated and dict(claim.devices) != wanted:
             # Of an earlier slice: the pod's gate is closed, so no kubelet has prepared it.
-            return WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
+            return events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
         if not claim.is_protected and claim.uid not in self._unprotected:
-            return ProtectClaim(*where, claim_objects.protection(claim))
+            return events.ProtectClaim(*where, claim_objects.protection(claim))
         if not claim.is_allocated:
             body = claim_objects.allocated(claim, wanted, node, view, self.store.classes.ours)
-            return WriteClaimStatus(*where, "allocate", body)
-        return WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
+            return events.WriteClaimStatus(*where, "allocate", body)
+        return events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
 
     # -- results --------------------------------------------------------------------------------------------------
 
-    def written(self, record: PodRecord | None, event: ClaimWritten) -> None:
+    def written(self, record: PodRecord | None, event: events.ClaimWritten) -> None:
         """A write landed."""
         if record is None:
             self._sweeping.pop((event.namespace, event.name), None)
             return
         record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
 
-    def refused(self, record: PodRecord | None, event: ClaimRefused, now: float) -> None:
+    def refused(self, record: PodRecord | None, event: events.ClaimRefused, now: float) -> None:
         """A write failed, or has no answer."""
         initial_s = max(self.config.retry_initial_s, event.retry_after_s)
         if record is None:
@@ -262,7 +254,7 @@ class ClaimReconciler:
         """Where tickets hand over, claims are watched from the first pod that has one; elsewhere from the start."""
         if self.config.hand_over == "tickets" and not self._watch_wanted:
             self._watch_wanted = True
-            self.out.append(WatchClaims())
+            self.out.append(events.WatchClaims())
 
     def sweep(self, now: float) -> None:
         """Deallocate claims of ours that no pod uses any more. The claim controller does so when the last reservation
@@ -275,4 +267,4 @@ class ClaimReconciler:
             writing = self._sweeping.setdefault(key, PendingWrite())
             if writing.may_start(RequestId(""), self.delayed_queue, now):
                 body = claim_objects.deallocated(claim)
-                self.out.append(WriteClaimStatus(RequestId(""), *key, "deallocate", body))
+                self.out.append(events.WriteClaimStatus(RequestId(""), *key, "deallocate", body))

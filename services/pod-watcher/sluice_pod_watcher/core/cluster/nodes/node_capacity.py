@@ -21,17 +21,8 @@ from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, 
 from sluice.contracts.pod_specs import read_host_needs
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import is_gpu_resource
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    ListedKind,
-    ListingEnded,
-    ListingStarted,
-    NodeGone,
-    NodeSeen,
-    OtherPodGone,
-    OtherPodSeen,
-    Raw,
-)
 from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     OTHERS_MAX,
     PORTS_MAX,
@@ -51,7 +42,14 @@ _READ = (*_AMOUNTS, "affinity", "hostNetwork")
 KEPT_MAX = 4096  # how many amounts and specs keep their parsed form: a cluster repeats the same few
 
 
-HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
+HostEvent = (
+    events.ListingStarted
+    | events.ListingEnded
+    | events.NodeSeen
+    | events.NodeGone
+    | events.OtherPodSeen
+    | events.OtherPodGone
+)
 
 
 @dataclass(slots=True)
@@ -116,35 +114,35 @@ class NodeCapacity:
     """Nodes with more kinds of pods, or ports, than are published."""
     newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
-    _listed: dict[ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
-    _seen: dict[ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
+    _listed: dict[events.ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
+    _seen: dict[events.ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
 
     # -- observing --------------------------------------------------------------------------------------------------
 
     def handle(self, event: HostEvent) -> None:
         """Handle one event."""
         match event:
-            case ListingStarted():
+            case events.ListingStarted():
                 self._listing_started(event)
-            case ListingEnded():
+            case events.ListingEnded():
                 self._listing_ended(event.what, version_of(event.version))
-            case NodeSeen():
+            case events.NodeSeen():
                 self._node_seen(event.node)
-            case NodeGone():
+            case events.NodeGone():
                 self._drop_node(node_name_of(event.node))
-            case OtherPodSeen():
+            case events.OtherPodSeen():
                 self._other_seen(event.pod)
-            case OtherPodGone():
+            case events.OtherPodGone():
                 self._take(str(mapping_in(event.pod, "metadata").get("uid", "")), None)
 
-    def _listing_started(self, event: ListingStarted) -> None:
+    def _listing_started(self, event: events.ListingStarted) -> None:
         """Objects seen from here on are complete."""
         self._seen[event.what] = set()
         if event.went_back:
             for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
                 known.version = 0  # of a history that no longer exists: older than anything
 
-    def _listing_ended(self, what: ListedKind, version: int) -> None:
+    def _listing_ended(self, what: events.ListedKind, version: int) -> None:
         """An object that was not seen is gone, unless it is newer than the listing."""
         seen, self._seen[what] = self._seen[what], None
         if seen is None:
@@ -162,7 +160,7 @@ class NodeCapacity:
                 if uid not in seen and not taking.version > version > 0:
                     self._take(uid, None)
 
-    def _node_seen(self, raw: Raw) -> None:
+    def _node_seen(self, raw: events.Raw) -> None:
         name = node_name_of(raw)
         version = version_of(mapping_in(raw, "metadata").get("resourceVersion"))
         seen = self._seen["nodes"]
@@ -183,7 +181,7 @@ class NodeCapacity:
         self._nodes[name] = node
         self._gone.pop(name, None)  # it was away for less than a turn
 
-    def _other_seen(self, raw: Raw) -> None:
+    def _other_seen(self, raw: events.Raw) -> None:
         meta, spec = mapping_in(raw, "metadata"), mapping_in(raw, "spec")
         uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
         seen = self._seen["others"]
@@ -367,7 +365,7 @@ def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
     )
 
 
-def _told(raw: Raw) -> tuple[object, ...]:
+def _told(raw: events.Raw) -> tuple[object, ...]:
     spec = mapping_in(raw, "spec")
     return (
         mapping_in(mapping_in(raw, "metadata"), "labels"),
