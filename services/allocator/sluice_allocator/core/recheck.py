@@ -7,21 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    Grant,
-    Held,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceGone,
-)
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.entries import revoke
@@ -95,17 +84,17 @@ def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
     """
     watch_entry(ctx, request)
     bound = ctx.facts.bindings.get(request)
-    if isinstance(bound, Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
+    if isinstance(bound, msg.Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
         watch_grant(ctx, bound.allocation)
 
 
 def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """A grant has no request, or a rejected one, or has one again. One that cannot be read counts as one."""
     entry, conditions = ctx.facts.ledger.get(allocation), ctx.conditions
-    if isinstance(entry, Grant) and _is_unrequested(ctx, entry.booking):
+    if isinstance(entry, msg.Grant) and _is_unrequested(ctx, entry.booking):
         mark = conditions.syncs[entry.booking.source]
         conditions.observe(Condition.GRANT_WITHOUT_REQUEST, allocation, mark=mark)
-    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, Grant):
+    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, msg.Grant):
         address = subjects.ledger(entry.booking.node, allocation)
         if ctx.outbox.busy(address):
             ctx.take_back(address.guard)  # a Revoke that waits for its turn is not sent
@@ -122,7 +111,7 @@ def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.conditions.observe(Condition.ANSWER_WITHOUT_REQUEST, request, mark=ctx.conditions.syncs[source])
 
 
-def _is_unrequested(ctx: SchedulerContext, booking: Booking) -> bool:
+def _is_unrequested(ctx: SchedulerContext, booking: msg.Booking) -> bool:
     request = booking.request
     return not ctx.facts.speaks_of(request) or is_rejected(ctx.facts.requests.get(request), booking)
 
@@ -132,7 +121,11 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
     if request not in ctx.facts.bindings:
         return None
     asked = ctx.facts.requests.get(request)
-    if isinstance(asked, RequestWithdrawn) and not asked.closing and isinstance(ctx.facts.bindings[request], Released):
+    if (
+        isinstance(asked, msg.RequestWithdrawn)
+        and not asked.closing
+        and isinstance(ctx.facts.bindings[request], msg.Released)
+    ):
         return asked.source
     answer = answer_without_slice(ctx, request)
     return answer.source if answer is not None and not ctx.facts.speaks_of(request) else None
@@ -141,7 +134,7 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
 def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:
     """Agents report before sources have listed: certain only when its source synced after it was found."""
     entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, Grant) or not _is_unrequested(ctx, entry.booking):
+    if not isinstance(entry, msg.Grant) or not _is_unrequested(ctx, entry.booking):
         return None
     return ctx.conditions.syncs[entry.booking.source] > watched.mark
 
@@ -153,7 +146,7 @@ def _is_orphaned_answer(ctx: SchedulerContext, request: RequestId, watched: Watc
 
 def _revoke_orphan(ctx: SchedulerContext, allocation: AllocationId) -> None:
     entry = ctx.facts.ledger[allocation]
-    assert isinstance(entry, Grant)
+    assert isinstance(entry, msg.Grant)
     if not ctx.outbox.busy(subjects.ledger(entry.booking.node, allocation)):
         revoke(ctx, entry, "orphan: its source no longer requests it")
 
@@ -163,13 +156,13 @@ def _end_answer(ctx: SchedulerContext, request: RequestId) -> None:
     if request in ctx.committing or ctx.outbox.busy(subjects.binding(request)):
         return
     answer = ctx.facts.bindings.get(request)
-    if isinstance(answer, Bound) and may_come_yet(ctx, answer.allocation):
+    if isinstance(answer, msg.Bound) and may_come_yet(ctx, answer.allocation):
         return
     entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
-    if any(not isinstance(entry, Closed) for entry in entries):
+    if any(not isinstance(entry, msg.Closed) for entry in entries):
         return
     if await_node(ctx, request, named_by(answer)) is None:
-        release(ctx, request, answer.cause if isinstance(answer, Released) else "its request is gone")
+        release(ctx, request, answer.cause if isinstance(answer, msg.Released) else "its request is gone")
         ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
 
 
@@ -186,7 +179,7 @@ def watch_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 def _has_status_only(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     status = ctx.facts.slices.get(allocation)
-    return not (status is None or isinstance(status, SliceGone) or allocation in ctx.facts.ledger)
+    return not (status is None or isinstance(status, msg.SliceGone) or allocation in ctx.facts.ledger)
 
 
 def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watched) -> bool | None:
@@ -199,8 +192,8 @@ def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watch
         return False
     if allocation in ctx.facts.on_their_way or inventory.snapshot.generation < news.generation:
         return False
-    is_wanted = not isinstance(ctx.facts.requests.get(status.request), RequestWithdrawn)
-    if is_wanted and doubtful_ticket(ctx, Held(node=node, allocation=allocation)):
+    is_wanted = not isinstance(ctx.facts.requests.get(status.request), msg.RequestWithdrawn)
+    if is_wanted and doubtful_ticket(ctx, msg.Held(node=node, allocation=allocation)):
         return False  # a process may be using it (ADR 0033)
     return allocation not in ctx.facts.reported_of.get(status.request, {})
 
@@ -214,8 +207,8 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     if ctx.outbox.busy(address):
         return
     asked = ctx.facts.requests.get(status.request)
-    living = asked if isinstance(asked, AllocationRequested) else None
-    booking = Booking(
+    living = asked if isinstance(asked, msg.AllocationRequested) else None
+    booking = msg.Booking(
         allocation=allocation,
         request=status.request,
         request_revision=asked.revision if asked is not None else 1,
@@ -227,7 +220,7 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
         devices=(),
         resource_claims=living.resource_claims if living is not None else (),
     )
-    order = Revoke(
+    order = msg.Revoke(
         revision=status.revision + 1,
         incarnation=ctx.facts.incarnation,
         booking=booking,
@@ -254,7 +247,7 @@ def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
 
 def _has_no_entry(ctx: SchedulerContext, request: RequestId) -> bool:
     bound, world = ctx.facts.bindings.get(request), ctx.facts
-    return isinstance(bound, Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost
+    return isinstance(bound, msg.Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost
 
 
 def _stays_unbacked(ctx: SchedulerContext, request: RequestId, _watched: Watched) -> bool | None:

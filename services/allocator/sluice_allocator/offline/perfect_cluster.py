@@ -6,6 +6,7 @@ step is settled.
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     Entry,
@@ -20,18 +21,6 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, OperationId
-from sluice.contracts.messages import (
-    AnyMessage,
-    Closed,
-    Grant,
-    HostFacts,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, Continue, EnsureAgent, Event, LeaseChanged
 
@@ -41,7 +30,7 @@ OTHERS = OperationId("")
 READ_AGAIN_AFTER = 20_000
 """After this many expired values the allocator rereads the streams, to drop what it remembers of them."""
 
-Hear = Callable[[AnyMessage], None]  # receives every message that the allocator writes
+Hear = Callable[[msg.AnyMessage], None]  # receives every message that the allocator writes
 
 
 class PerfectCluster:
@@ -55,17 +44,19 @@ class PerfectCluster:
         self._sequences = dict.fromkeys(Stream, 0)
         self._ran_out = 0
         self._there: dict[AllocationId, None] = {}  # slices that are booked and not gone
-        self._promised: dict[AllocationId, list[Grant]] = {}  # grants that wait for others, listed under one of those
-        self._free: deque[Grant] = deque()
+        self._promised: dict[
+            AllocationId, list[msg.Grant]
+        ] = {}  # grants that wait for others, listed under one of those
+        self._free: deque[msg.Grant] = deque()
         """Grants whose predecessors are gone; made once all consequences of that are published."""
         self.now = 0.0
 
-    def start(self, nodes: Iterable[tuple[NodeSnapshot, HostFacts]]) -> None:
+    def start(self, nodes: Iterable[tuple[msg.NodeSnapshot, msg.HostFacts]]) -> None:
         """Bring up the nodes, empty; the allocator becomes active and reads everything."""
         for snapshot, facts in nodes:
             for address, message in (
                 (subjects.node(snapshot.node), _news(snapshot)),
-                (subjects.inventory(snapshot.node), NodeInventory(snapshot=snapshot, stale=False)),
+                (subjects.inventory(snapshot.node), msg.NodeInventory(snapshot=snapshot, stale=False)),
                 (subjects.host(snapshot.node), facts),
             ):
                 self._put(address.subject, message)
@@ -73,7 +64,7 @@ class PerfectCluster:
         self._read_all()
         self.settle()
 
-    def say(self, address: Address, message: AnyMessage, *, last_word: bool = False) -> None:
+    def say(self, address: Address, message: msg.AnyMessage, *, last_word: bool = False) -> None:
         """Publish a value of a source or an agent; a `last_word` expires once it is read."""
         entry = self._put(address.subject, message)
         self._events.append(Observed(stream_of(address.kind), entry))
@@ -104,7 +95,7 @@ class PerfectCluster:
 
     # -- the bus --------------------------------------------------------------------------------------------------
 
-    def _put(self, subject: str, message: AnyMessage, operation: OperationId = OTHERS) -> Entry:
+    def _put(self, subject: str, message: msg.AnyMessage, operation: OperationId = OTHERS) -> Entry:
         stream = stream_of(subjects.parse(subject).kind)
         self._sequences[stream] += 1
         entry = Entry(subject, self._sequences[stream], operation, message)
@@ -135,21 +126,21 @@ class PerfectCluster:
 
     # -- the agents -----------------------------------------------------------------------------------------------
 
-    def _agent_hears(self, order: AnyMessage) -> None:
+    def _agent_hears(self, order: msg.AnyMessage) -> None:
         match order:
-            case Grant():
+            case msg.Grant():
                 self._there[order.booking.allocation] = None
                 self._make(order)
-            case Revoke():
+            case msg.Revoke():
                 booking = order.booking
-                gone = SliceGone(
+                gone = msg.SliceGone(
                     allocation=booking.allocation, request=booking.request, revision=order.revision, cause=order.cause
                 )
                 self.say(subjects.slice_(booking.node, booking.allocation), gone)
                 self._there.pop(booking.allocation, None)
                 self._free += self._promised.pop(booking.allocation, ())
-            case Closed():
-                last = SliceGone(
+            case msg.Closed():
+                last = msg.SliceGone(
                     allocation=order.allocation,
                     request=order.request,
                     revision=order.revision,
@@ -160,7 +151,7 @@ class PerfectCluster:
             case _:
                 pass
 
-    def _make(self, grant: Grant) -> None:
+    def _make(self, grant: msg.Grant) -> None:
         """Publish that a slice is ready; or queue it under the first slice that has to go before."""
         booking = grant.booking
         if booking.allocation not in self._there:
@@ -169,7 +160,7 @@ class PerfectCluster:
         if awaited is not None:
             self._promised.setdefault(awaited, []).append(grant)
             return
-        ready = SliceReady(
+        ready = msg.SliceReady(
             allocation=booking.allocation,
             request=booking.request,
             revision=grant.revision,
@@ -180,8 +171,8 @@ class PerfectCluster:
         self.say(subjects.slice_(booking.node, booking.allocation), ready)
 
 
-def _news(snapshot: NodeSnapshot) -> NodeChanged:
-    return NodeChanged(
+def _news(snapshot: msg.NodeSnapshot) -> msg.NodeChanged:
+    return msg.NodeChanged(
         node=snapshot.node,
         endpoint="",
         boot_id=snapshot.boot_id,

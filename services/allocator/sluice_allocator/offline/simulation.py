@@ -7,23 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot, host_facts
 from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import AllocationId, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    EvictionOrdered,
-    Grant,
-    Pending,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-)
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_allocator.core.allocator import Allocator
@@ -45,9 +33,9 @@ EVICTED = "Evicted"  # why a pod left before its departure line
 class _Pod:
     name: str
     request: RequestId
-    granted: dict[AllocationId, Booking] = field(default_factory=dict)
+    granted: dict[AllocationId, msg.Booking] = field(default_factory=dict)
     """Its grants: a place, perhaps after a reserved one."""
-    booking: Booking | None = None  # its bound place
+    booking: msg.Booking | None = None  # its bound place
     bound: bool = False
     waiting: bool = False
     quiet: bool = False  # its end gets no answer: it was refused
@@ -107,7 +95,7 @@ class Simulation:
         request = RequestId(f"r{self._arrivals}")  # ids in a workload may hold characters that a subject cannot
         asked = request_of(arrival, request, self._policies, self._limits)
         match asked:
-            case AllocationRequested():
+            case msg.AllocationRequested():
                 self._pods[arrival.pod] = self._by_request[request] = _Pod(arrival.pod, request)
                 self._cluster.say(subjects.request(request), asked)
             case Refusal():
@@ -124,30 +112,30 @@ class Simulation:
             self._withdraw(pod)
 
     def _withdraw(self, pod: _Pod, *, closing: bool = False) -> None:
-        withdrawn = RequestWithdrawn(revision=2, source=WORKLOAD, cause="pod gone", closing=closing)
+        withdrawn = msg.RequestWithdrawn(revision=2, source=WORKLOAD, cause="pod gone", closing=closing)
         self._cluster.say(subjects.request(pod.request), withdrawn, last_word=closing)
 
     # -- what the core says ---------------------------------------------------------------------------------------
 
-    def _hear(self, message: AnyMessage) -> None:
+    def _hear(self, message: msg.AnyMessage) -> None:
         match message:
-            case Grant():
+            case msg.Grant():
                 self._by_request[message.booking.request].granted[message.booking.allocation] = message.booking
-            case Revoke():
+            case msg.Revoke():
                 pod = self._by_request.get(message.booking.request)
                 if pod is not None:
                     pod.granted.pop(message.booking.allocation, None)
-            case Bound():
+            case msg.Bound():
                 self._bound(self._by_request[message.request], message.allocation)
-            case Pending():
+            case msg.Pending():
                 pod = self._by_request.get(message.request)
                 if pod is not None and not pod.waiting and not pod.quiet:
                     self._waits(pod, message)
-            case Refused():
+            case msg.Refused():
                 self._refuse(self._by_request[message.request], (message.refusal,))
-            case Released():
+            case msg.Released():
                 self._released(self._by_request[message.request])
-            case EvictionOrdered():
+            case msg.EvictionOrdered():
                 self._evict(self._by_request.get(message.request), message.cause)
             case _:
                 pass
@@ -158,7 +146,7 @@ class Simulation:
         pod.bound, pod.waiting = True, False
         self._answers.bound(self._at, pod.name, pod.booking)
 
-    def _waits(self, pod: _Pod, why: Pending) -> None:
+    def _waits(self, pod: _Pod, why: msg.Pending) -> None:
         if self._queue:
             pod.waiting = True
             self._answers.pending(self._at, pod.name, why.reasons)

@@ -6,21 +6,9 @@ timed, nor is anything on a standby, so the counts of several allocators add up.
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write
 from sluice.contracts.ids import Incarnation
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    EvictionOrdered,
-    Grant,
-    Pending,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 from sluice.runtime.prometheus import metrics
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction
@@ -29,16 +17,16 @@ from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS
 FOLLOWED_MAX = 100_000  # most requests timed at once; the oldest are dropped beyond that
 _PLAIN = "none"
 _THERE: tuple[tuple[type, str], ...] = (
-    (AllocationRequested, "serve"),
-    (Grant, "place"),
-    (SliceReady, "make"),
-    (Bound, "bind"),
+    (msg.AllocationRequested, "serve"),
+    (msg.Grant, "place"),
+    (msg.SliceReady, "make"),
+    (msg.Bound, "bind"),
 )
 _BACK: tuple[tuple[type, str], ...] = (
-    (RequestWithdrawn, "give_back"),
-    (Revoke, "revoke"),
-    (SliceGone, "unmake"),
-    (Released, "release"),
+    (msg.RequestWithdrawn, "give_back"),
+    (msg.Revoke, "revoke"),
+    (msg.SliceGone, "unmake"),
+    (msg.Released, "release"),
 )
 """The phases of a request's start and end: per message, the phase that it ends; the first names the whole."""
 _STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) in enumerate(way)}
@@ -99,7 +87,7 @@ class DecisionCounter:
             del self._followed[key]
 
     def _leave_the_way(self, entry: Entry) -> None:
-        if isinstance(entry.message, Refused | RequestWithdrawn):
+        if isinstance(entry.message, msg.Refused | msg.RequestWithdrawn):
             self._followed.pop((_request_of(entry), _THERE[0][1]), None)
 
     def _follow(self, entry: Entry, now: float) -> None:
@@ -128,17 +116,17 @@ class DecisionCounter:
 def decision(message: object) -> tuple[str, str] | None:
     """The decision and reason in an allocator's message; None for a message that decides nothing about a request."""
     match message:
-        case Grant(adopted=True):
+        case msg.Grant(adopted=True):
             return None
-        case Grant(after=after):
+        case msg.Grant(after=after):
             return ("promised" if after else "granted"), _PLAIN
-        case Pending(reasons=reasons):
+        case msg.Pending(reasons=reasons):
             return "waits", str(reasons[0].reason) if reasons else _PLAIN
-        case Refused(refusal=refusal):
+        case msg.Refused(refusal=refusal):
             return "refused", str(refusal.reason)
-        case Revoke():
+        case msg.Revoke():
             return "revoked", _PLAIN
-        case EvictionOrdered():
+        case msg.EvictionOrdered():
             return "evicted", _PLAIN
         case _:
             return None
@@ -146,9 +134,9 @@ def decision(message: object) -> tuple[str, str] | None:
 
 def _request_of(entry: Entry) -> str:
     match entry.message:
-        case Grant(booking=booking) | Revoke(booking=booking):
+        case msg.Grant(booking=booking) | msg.Revoke(booking=booking):
             return str(booking.request)
-        case Bound() | Released() | SliceReady() | SliceGone():
+        case msg.Bound() | msg.Released() | msg.SliceReady() | msg.SliceGone():
             return str(entry.message.request)
         case _:
             return entry.subject.rpartition(".")[2]

@@ -11,24 +11,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    HostFacts,
-    NodeRemoved,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-    SourceSynced,
-)
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
@@ -53,7 +40,7 @@ class RequestSource(Protocol):
     def may_publish(self, uid: RequestId) -> bool:
         """Whether its present message may be published already."""
 
-    def word(self, uid: RequestId) -> RequestMessage | None:
+    def word(self, uid: RequestId) -> msg.RequestMessage | None:
         """Its present message; None when there is nothing to publish."""
 
     def drop(self, uid: RequestId) -> None:
@@ -98,7 +85,7 @@ class RequestPublisher:
                 self._enter_incarnation(self._read_incarnation)
                 self._sync_due = self._epoch > 0
                 self._recount()
-            case Observed() if isinstance(event.entry.message, RequestWithdrawn) and event.entry.message.closing:
+            case Observed() if isinstance(event.entry.message, msg.RequestWithdrawn) and event.entry.message.closing:
                 self._closing[RequestId(subjects.parse(event.entry.subject).key[0])] = None
             case _:
                 pass
@@ -118,12 +105,14 @@ class RequestPublisher:
         self._outbox.tick(now)
         self._drop_closed()
 
-    def request_on_bus(self, uid: RequestId) -> RequestMessage | None:
+    def request_on_bus(self, uid: RequestId) -> msg.RequestMessage | None:
         """The last message about a request of our source that is known to be on the bus."""
         entry = self._outbox.current(subjects.request(uid))
         message = entry.message if entry is not None else None
         match message:
-            case AllocationRequested() | RequestRejected() | RequestWithdrawn() if message.source == self._name:
+            case msg.AllocationRequested() | msg.RequestRejected() | msg.RequestWithdrawn() if (
+                message.source == self._name
+            ):
                 return message
             case _:
                 return None
@@ -133,15 +122,15 @@ class RequestPublisher:
         """Whether the reading under way is of another incarnation than the last one."""
         return self._incarnation not in {"", self._read_incarnation}
 
-    def is_of_this_life(self, order: EvictionOrdered) -> bool:
+    def is_of_this_life(self, order: msg.EvictionOrdered) -> bool:
         """Whether an order belongs to the incarnation of STATE that is read; ignore one that landed late."""
         return order.incarnation in {"", self._read_incarnation}
 
-    def is_bound_in_this_life(self, bound: Bound) -> bool:
+    def is_bound_in_this_life(self, bound: msg.Bound) -> bool:
         """Whether a Bound belongs to the incarnation of BOOK that is read; ignore one that landed late."""
         return bound.incarnation in {"", self.book_incarnation}
 
-    def eviction_on_bus(self, uid: RequestId) -> AnyMessage | None:
+    def eviction_on_bus(self, uid: RequestId) -> msg.AnyMessage | None:
         """The last message about the eviction of a request's pod."""
         entry = self._outbox.current(subjects.evicted(uid))
         return entry.message if entry is not None else None
@@ -155,7 +144,7 @@ class RequestPublisher:
             if report.entry.operation.startswith(f"{self._run}-") and not self._asks_over_a_withdrawal(report):
                 continue
             self._outbox.forget(report.address)
-            if isinstance(report.entry.message, SourceSynced):
+            if isinstance(report.entry.message, msg.SourceSynced):
                 told.append(
                     WriteLogLine(
                         "warning", f"another pod-watcher publishes as source {self._name!r}; each needs its own name"
@@ -168,7 +157,7 @@ class RequestPublisher:
         request that was closed and forgotten, so it was adopted.
         """
         kept = self._outbox.kept(report.address)
-        return isinstance(report.entry.message, RequestWithdrawn) and not isinstance(kept, RequestWithdrawn)
+        return isinstance(report.entry.message, msg.RequestWithdrawn) and not isinstance(kept, msg.RequestWithdrawn)
 
     def saved(self) -> None:
         """More may be published than before."""
@@ -182,7 +171,7 @@ class RequestPublisher:
         self._held_back[uid] = None
         self._outbox.forget(subjects.request(uid))
 
-    def listed(self, hosts: Mapping[NodeName, HostFacts]) -> None:
+    def listed(self, hosts: Mapping[NodeName, msg.HostFacts]) -> None:
         """All was listed and compared: publish everything again, then that it is complete."""
         self._epoch += 1
         self._sync_due = True
@@ -191,25 +180,25 @@ class RequestPublisher:
         for node, facts in hosts.items():
             self.host(node, facts)
 
-    def host(self, node: NodeName, facts: HostFacts) -> None:
+    def host(self, node: NodeName, facts: msg.HostFacts) -> None:
         """What a node has besides GPUs."""
         self._outbox.keep(subjects.host(node), facts)
 
-    def rewrite_host(self, node: NodeName, facts: HostFacts, ttl_s: int | None = None) -> None:
+    def rewrite_host(self, node: NodeName, facts: msg.HostFacts, ttl_s: int | None = None) -> None:
         """The same, even if already on the bus: it may have a time to live, or shall get one."""
         self._outbox.forget(subjects.host(node))
         self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
 
-    def publish_host_with_ttl(self, node: NodeName, facts: HostFacts) -> None:
+    def publish_host_with_ttl(self, node: NodeName, facts: msg.HostFacts) -> None:
         """The same, with a time to live, as no process will update it. An existing message expires by itself."""
         self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s)
 
-    def node_on_bus(self, node: NodeName) -> AnyMessage | None:
+    def node_on_bus(self, node: NodeName) -> msg.AnyMessage | None:
         """The last message about a node that is known to be on the bus: its agent's, or its removal."""
         entry = self._outbox.current(subjects.node(node))
         return entry.message if entry is not None else None
 
-    def removed(self, message: NodeRemoved, no_room: HostFacts) -> bool:
+    def removed(self, message: msg.NodeRemoved, no_room: msg.HostFacts) -> bool:
         """A node is removed, unless its agent reports meanwhile. False while that is being published already."""
         address = subjects.node(message.node)
         if self._outbox.busy(address):
@@ -218,9 +207,9 @@ class RequestPublisher:
         self.rewrite_host(message.node, no_room, self._closing_ttl_s)
         return True
 
-    def evicted(self, uid: RequestId, outcome: EvictionDone | EvictionBlocked) -> None:
+    def evicted(self, uid: RequestId, outcome: msg.EvictionDone | msg.EvictionBlocked) -> None:
         """The outcome of an eviction; one that is done expires after some time."""
-        ttl_s = self._closing_ttl_s if isinstance(outcome, EvictionDone) else None
+        ttl_s = self._closing_ttl_s if isinstance(outcome, msg.EvictionDone) else None
         self._outbox.keep(subjects.evicted(uid), outcome, request=uid, ttl_s=ttl_s)
 
     def drain(self) -> list[BusInstruction]:
@@ -238,7 +227,7 @@ class RequestPublisher:
             self._publish_some()
         if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():
             self._sync_due = False
-            synced = SourceSynced(
+            synced = msg.SourceSynced(
                 source=self._name,
                 run=self._run,
                 epoch=self._epoch,
@@ -263,15 +252,15 @@ class RequestPublisher:
             if not self._request_source.may_publish(uid):
                 self._held_back[uid] = None
                 continue
-            closing = isinstance(message, RequestWithdrawn) and message.closing
+            closing = isinstance(message, msg.RequestWithdrawn) and message.closing
             if closing:
                 self._closing[uid] = None
             ttl_s = self._closing_ttl_s if closing else None
             self._outbox.keep(subjects.request(uid), message, request=uid, ttl_s=ttl_s)
 
-    def _word(self, uid: RequestId) -> RequestMessage | None:
+    def _word(self, uid: RequestId) -> msg.RequestMessage | None:
         word = self._request_source.word(uid)
-        return replace(word, incarnation=self._incarnation) if isinstance(word, AllocationRequested) else word
+        return replace(word, incarnation=self._incarnation) if isinstance(word, msg.AllocationRequested) else word
 
     def _recount(self) -> None:
         self._unconfirmed = dict.fromkeys(self._request_source.all_requests())
@@ -302,9 +291,13 @@ class RequestPublisher:
             if word is None and self._state_is_read:
                 del self._closing[uid]
                 is_kept = self._outbox.kept(subjects.evicted(uid)) is not None  # and the bus was wiped since
-                if is_kept or isinstance(self.request_on_bus(uid), RequestWithdrawn):  # its writer may have died since
+                if is_kept or isinstance(
+                    self.request_on_bus(uid), msg.RequestWithdrawn
+                ):  # its writer may have died since
                     self._let_expire(subjects.evicted(uid))
-            elif isinstance(word, RequestWithdrawn) and isinstance(current, RequestWithdrawn) and current.closing:
+            elif (
+                isinstance(word, msg.RequestWithdrawn) and isinstance(current, msg.RequestWithdrawn) and current.closing
+            ):
                 del self._closing[uid]
                 self._outbox.forget(subjects.request(uid))
                 self._let_expire(subjects.evicted(uid))
@@ -314,5 +307,5 @@ class RequestPublisher:
         """A blocked eviction is over: publish it again with a time to live."""
         self._outbox.forget(address)
         entry = self._outbox.current(address)
-        if entry is not None and isinstance(entry.message, EvictionBlocked):
+        if entry is not None and isinstance(entry.message, msg.EvictionBlocked):
             self._outbox.commit(address, entry.message, request=entry.message.request, ttl_s=self._closing_ttl_s)

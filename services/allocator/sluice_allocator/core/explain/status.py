@@ -8,21 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    DeviceGrant,
-    Grant,
-    HostNeeds,
-    Refused,
-    Released,
-    RequestRejected,
-    Revoke,
-)
 from sluice.contracts.pod_specs import with_node
 from sluice.contracts.reasons import Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
@@ -52,7 +39,7 @@ class PodAsked:
     namespace: str
     annotations: dict[str, str]
     containers: tuple[ContainerRequest, ...]
-    host: HostNeeds = NO_NEEDS
+    host: msg.HostNeeds = msg.NO_NEEDS
     priority: int = 0  # of its spec: it counts where no annotation names one
     preempts: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +147,7 @@ def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:
     return WouldEvict(victim.namespace, name, victim.priority, victim.memory_mib)
 
 
-def _given(ctx: SchedulerContext, devices: Sequence[DeviceGrant]) -> tuple[DeviceAmount, ...]:
+def _given(ctx: SchedulerContext, devices: Sequence[msg.DeviceGrant]) -> tuple[DeviceAmount, ...]:
     gpus = ctx.cluster.gpus
     return tuple(device_amount(device, gpus[device.gpu].model) for device in devices if device.gpu in gpus)
 
@@ -193,7 +180,7 @@ class QueuePosition:
     ahead: int = 0
 
 
-def _turn(ctx: SchedulerContext, asked: AllocationRequested, request: RequestId) -> QueuePosition:
+def _turn(ctx: SchedulerContext, asked: msg.AllocationRequested, request: RequestId) -> QueuePosition:
     priority = ctx.priority_of(asked.namespace, asked.priority)
     return QueuePosition(priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
 
@@ -220,30 +207,30 @@ def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | 
     asked = ctx.facts.requests.get(request)
     binding = ctx.facts.bindings.get(request)
     entries = [ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ())]
-    booked = [entry for entry in entries if not isinstance(entry, Closed)]
-    wanted = isinstance(asked, AllocationRequested)
+    booked = [entry for entry in entries if not isinstance(entry, msg.Closed)]
+    wanted = isinstance(asked, msg.AllocationRequested)
     if request in ctx.committing:
         return _committing(ctx, request, ctx.committing[request])
-    if isinstance(binding, Refused) and (not wanted or binding.request_revision >= _revision(asked)):
+    if isinstance(binding, msg.Refused) and (not wanted or binding.request_revision >= _revision(asked)):
         message = f"refused: {binding.refusal.sentence()}"
         return RequestStatus(RequestState.REFUSED, message, binding.request_revision, refusal=binding.refusal)
-    if isinstance(asked, RequestRejected) and not booked:
+    if isinstance(asked, msg.RequestRejected) and not booked:
         message = f"its source cannot parse it: {asked.refusal.sentence()}"
         return RequestStatus(RequestState.REJECTED, message, asked.revision, refusal=asked.refusal)
-    if isinstance(binding, Bound) and wanted:
+    if isinstance(binding, msg.Bound) and wanted:
         return _bound(ctx, binding)
     if booked:
-        entry = next((each for each in booked if isinstance(each, Grant)), booked[0])
-        if isinstance(asked, AllocationRequested) and isinstance(entry, Grant):
+        entry = next((each for each in booked if isinstance(each, msg.Grant)), booked[0])
+        if isinstance(asked, msg.AllocationRequested) and isinstance(entry, msg.Grant):
             waits = for_whom_it_waits(ctx, entry) or why_not_begun(ctx, request)
             waits = waits or "has a place; its slice is being created"
             standing = _standing(ctx, RequestState.GRANTED, waits, entry.booking)
             return _promised(ctx, request, asked, standing) if request in ctx.queue else standing
-        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, Revoke) else "no longer requested"
+        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, msg.Revoke) else "no longer requested"
         return _standing(ctx, RequestState.ENDING, why, entry.booking)
-    if wanted and isinstance(asked, AllocationRequested):
+    if wanted and isinstance(asked, msg.AllocationRequested):
         return _without_place(ctx, request, asked)
-    if isinstance(binding, Released):
+    if isinstance(binding, msg.Released):
         return RequestStatus(RequestState.RELEASED, f"released: {binding.cause}")
     if asked is not None or binding is not None:
         return RequestStatus(
@@ -261,14 +248,14 @@ def _committing(ctx: SchedulerContext, request: RequestId, allocation: Allocatio
     message = "a place is chosen; it is being written to the ledger"
     for unsent in ctx.undecided.values():
         grant = unsent.message
-        if isinstance(grant, Grant) and grant.booking.allocation == allocation:
+        if isinstance(grant, msg.Grant) and grant.booking.allocation == allocation:
             return _standing(ctx, RequestState.COMMITTING, message, grant.booking)
     return RequestStatus(
         RequestState.COMMITTING, message, _revision(ctx.facts.requests.get(request)), allocation=allocation
     )
 
 
-def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: Booking) -> RequestStatus:
+def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: msg.Booking) -> RequestStatus:
     return RequestStatus(
         state,
         message,
@@ -280,7 +267,7 @@ def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking:
 
 
 def _promised(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, standing: RequestStatus
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, standing: RequestStatus
 ) -> RequestStatus:
     """A request with a reservation keeps its turn."""
     message = f"{standing.message}; it takes any other place that is free earlier"
@@ -288,9 +275,9 @@ def _promised(
     return replace(standing, message=message, turn=turn)
 
 
-def _bound(ctx: SchedulerContext, binding: Bound) -> RequestStatus:
+def _bound(ctx: SchedulerContext, binding: msg.Bound) -> RequestStatus:
     entry = ctx.facts.ledger.get(binding.allocation)
-    devices = entry.booking.devices if isinstance(entry, Grant | Revoke) else ()
+    devices = entry.booking.devices if isinstance(entry, msg.Grant | msg.Revoke) else ()
     more = about_adjusting(ctx, binding.allocation) + about_moving(ctx, binding.allocation)
     return RequestStatus(
         RequestState.BOUND,
@@ -302,7 +289,7 @@ def _bound(ctx: SchedulerContext, binding: Bound) -> RequestStatus:
     )
 
 
-def _without_place(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> RequestStatus:
+def _without_place(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> RequestStatus:
     together = why_group_waits(ctx, request)
     if together is not None:
         leader, for_what = together

@@ -7,22 +7,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Grant,
-    Refused,
-    Released,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceQuarantined,
-    SliceReady,
-    Waived,
-)
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.reasons import ReasonCount
 from sluice_allocator.core.config import SchedulerConfig
@@ -128,7 +115,7 @@ class Trial:
     party: GangInstance
     revisions: dict[RequestId, int]  # the requests as they are tried
     left: deque[RequestId]
-    found: dict[RequestId, Booking] = field(default_factory=dict)
+    found: dict[RequestId, msg.Booking] = field(default_factory=dict)
     heard: int = 0  # how often something had been freed when it began
     in_one_event: bool = True  # whether no other request was tried meanwhile
 
@@ -247,7 +234,7 @@ class GangContext(PreemptionContext):
         super().take_back_all()
         self.put_trial_off()
 
-    def untry(self, booking: Booking) -> None:
+    def untry(self, booking: msg.Booking) -> None:
         """A trial's place is no longer available: that member is tried again."""
         trial = self.gangs.trial
         if trial is not None and trial.found.pop(booking.request, None) is not None:
@@ -268,28 +255,32 @@ class GangContext(PreemptionContext):
         self.drop_trial()
 
 
-NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
+NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.SliceGone)
 """Statuses of a slice on which no group should start."""
 
 
 def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     """The state of one pod; None when it is over or refused, and so not counted."""
     asked, binding = ctx.facts.requests.get(request), ctx.facts.answer_to(request)
-    if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Refused | Released):
+    if (
+        not isinstance(asked, msg.AllocationRequested)
+        or asked.group is None
+        or isinstance(binding, msg.Refused | msg.Released)
+    ):
         return None
     sequences = ctx.facts.sequences
-    waived = binding.allocations if isinstance(binding, Waived) else ()
-    together = isinstance(binding, Waived) and bool(waived) and not binding.alone
+    waived = binding.allocations if isinstance(binding, msg.Waived) else ()
+    together = isinstance(binding, msg.Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
     placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED
     adopted = False
     for allocation in ctx.facts.allocations_of.get(request, ()):
         entry, slice_ = ctx.facts.ledger[allocation], ctx.facts.slices.get(allocation)
-        if not isinstance(entry, Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
+        if not isinstance(entry, msg.Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
             continue
         placed = True
         adopted |= entry.adopted
-        ready |= isinstance(slice_, SliceReady) and slice_.revision == entry.revision
+        ready |= isinstance(slice_, msg.SliceReady) and slice_.revision == entry.revision
         address = subjects.ledger(entry.booking.node, allocation)
         granted_at = min(granted_at, sequences.get(address.subject, granted_at))
     return Member(
@@ -298,7 +289,7 @@ def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
         size=asked.group.size,
         priority=ctx.priority_of(asked.namespace, asked.priority),
         sequence=ctx.facts.came_at(request),
-        started=isinstance(binding, Bound) or asked.held is not None,
+        started=isinstance(binding, msg.Bound) or asked.held is not None,
         placed=placed,
         ready=ready,
         adopted_for=asked.source if adopted else None,

@@ -14,20 +14,9 @@ next. So a restart, a skipped value, a second allocator and a wiped broker need 
     withdrawn, nothing booked any more    -> Released
 """
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    Grant,
-    LedgerEntry,
-    Refused,
-    Released,
-    Revoke,
-    WaitOver,
-    Waived,
-)
 from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
@@ -64,7 +53,7 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     judged = reconcile_entries(ctx, entries, asked)
     reconcile_eviction(ctx, request, entries)
     look_at_movable(ctx, request, asked, entries)
-    if isinstance(asked, AllocationRequested):
+    if isinstance(asked, msg.AllocationRequested):
         _settle_asked(ctx, request, asked, entries, judged)
         has_reason = tell_own_reason(ctx, request, asked, entries)
     else:
@@ -83,16 +72,16 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
 def _settle_asked(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: AllocationRequested,
-    entries: dict[AllocationId, LedgerEntry],
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> None:
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
-    if ctx.outbox.busy(address) or isinstance(binding, Released):
+    if ctx.outbox.busy(address) or isinstance(binding, msg.Released):
         ctx.queue.remove(request)
         return
-    if isinstance(binding, Bound):
+    if isinstance(binding, msg.Bound):
         ctx.queue.remove(request)
         _settle_bound(ctx, asked, binding, entries, judged)
         return
@@ -106,7 +95,7 @@ def _settle_asked(
         ctx.queue.remove(request)
         ctx.commit(address, answer, request)
         return
-    if isinstance(ctx.facts.answer_to(request), Refused):
+    if isinstance(ctx.facts.answer_to(request), msg.Refused):
         ctx.queue.remove(request)
         _judge_again(ctx, request, asked)
         return
@@ -123,9 +112,9 @@ def _settle_asked(
 
 def _settle_bound(
     ctx: SchedulerContext,
-    asked: AllocationRequested,
-    binding: Bound,
-    entries: dict[AllocationId, LedgerEntry],
+    asked: msg.AllocationRequested,
+    binding: msg.Bound,
+    entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> None:
     """Follow a pod's binding; if that is of an earlier incarnation of the broker, bind what the pod has."""
@@ -147,8 +136,8 @@ def _settle_bound(
 
 
 def _answer(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
-) -> Bound | Waived | None:
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, grants: dict[AllocationId, msg.Grant]
+) -> msg.Bound | msg.Waived | None:
     """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
@@ -164,7 +153,7 @@ def _answer(
     return None
 
 
-def _may_have_another(ctx: SchedulerContext, grant: Grant) -> bool:
+def _may_have_another(ctx: SchedulerContext, grant: msg.Grant) -> bool:
     """Whether a request with this grant keeps its turn: for a place that is free before its own is."""
     return is_promise(ctx, grant) and not grant.evict
 
@@ -172,8 +161,8 @@ def _may_have_another(ctx: SchedulerContext, grant: Grant) -> bool:
 def _keep_pinned(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: AllocationRequested,
-    entries: dict[AllocationId, LedgerEntry],
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> bool:
     """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it. If the
@@ -190,7 +179,7 @@ def _keep_pinned(
         say_that_it_waits(ctx, request, asked, node)
         return True
     entry = entries.get(held.allocation)
-    if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
+    if isinstance(entry, msg.Revoke) or (isinstance(entry, msg.Grant) and held.allocation not in judged.standing):
         return True  # it is revoked, or about to be: what follows when it is gone
     if held.allocation not in ctx.facts.ledger and is_unshown(ctx, held.node):
         say_that_it_waits(ctx, request, asked, held.node)
@@ -201,12 +190,12 @@ def _keep_pinned(
     unfit = waived_for(ctx, request, asked, judged.unfit)
     if unfit is not None:
         ctx.commit(subjects.binding(request), unfit, request)
-    elif all(isinstance(entry, Closed) for entry in entries.values()):
+    elif all(isinstance(entry, msg.Closed) for entry in entries.values()):
         _release_lost(ctx, request, asked, f"slice lost: {lost}")
     return True
 
 
-def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, cause: str) -> None:
+def _release_lost(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, cause: str) -> None:
     """Publish that a lost slice of an existing pod is gone, and never over an empty subject. Over an empty subject it
     could land after the next wipe of the broker, when the node of its slice is back. A waiver, which names its
     incarnation, comes first; a message over that is rejected in another incarnation.
@@ -217,14 +206,14 @@ def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRe
         ctx.commit(subjects.binding(request), waived(ctx, request, asked, [], cause), request)
 
 
-def _refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
+def _refusal(ctx: SchedulerContext, asked: msg.AllocationRequested) -> Refusal | None:
     refusal = refuse(ctx.cluster.rules, place_request_of(asked), max_gpus_per_node=ctx.rules.max_gpus_per_node)
     for asking in alternative_place_requests(asked) if asked.alternatives and refusal is None else ():
         refusal = refusal or refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     return refusal
 
 
-def _judge_again(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
+def _judge_again(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> None:
     """A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not
     there. It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
@@ -233,11 +222,11 @@ def _judge_again(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
         ctx.commit(subjects.binding(request), no_more, request)
 
 
-def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
+def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> None:
     refusal = _refusal(ctx, asked)
     if refusal is not None:
         ctx.queue.remove(request)
-        refused = Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
+        refused = msg.Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         ctx.commit(subjects.binding(request), refused, request)
         return
     if ctx.rules.defragment and ctx.backoff.note_new(request, ctx.now):
@@ -273,8 +262,8 @@ def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
     said = mine or ctx.facts.waiting.get(request)
     if (
         said is not None
-        and not isinstance(said, WaitOver)
+        and not isinstance(said, msg.WaitOver)
         and (mine is not None or ctx.throttle(Condition.WAIT_ENDED, request))
     ):
-        over = WaitOver(request=request)
+        over = msg.WaitOver(request=request)
         ctx.outbox.keep(address, over, request=request, ttl_s=ctx.rules.closing_ttl_s)

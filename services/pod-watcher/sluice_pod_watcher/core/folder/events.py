@@ -4,19 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    NO_LEEWAY,
-    NO_NEEDS,
-    Claim,
-    Held,
-    HostFacts,
-    HostNeeds,
-    Leeway,
-    PodGroup,
-    WithdrawCause,
-)
 from sluice.contracts.reasons import Refusal
 
 # -- kept on disk ------------------------------------------------------------------------------------------------
@@ -26,12 +16,12 @@ from sluice.contracts.reasons import Refusal
 class ManifestTerms:
     """The terms of the claims: what else the pod needs of its node, how to choose, and its priority."""
 
-    host: HostNeeds = NO_NEEDS
+    host: msg.HostNeeds = msg.NO_NEEDS
     priority: int = 0
     node_policy: str = ""
     gpu_policy: str = ""
-    leeway: Leeway = NO_LEEWAY
-    group: PodGroup | None = None
+    leeway: msg.Leeway = msg.NO_LEEWAY
+    group: msg.PodGroup | None = None
     preempts: bool = True
     warnings: tuple[str, ...] = ()  # sentences about parts that were accepted, but may not mean what the owner intended
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +35,7 @@ class RequestRevision:
     """One revision of a request: the claims, or why they cannot be parsed."""
 
     revision: int
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[msg.Claim, ...] = ()
     refusal: Refusal | None = None
     terms: ManifestTerms = NO_TERMS
 
@@ -63,8 +53,8 @@ class IdentityRecord:
     namespace: str
     name: str
     asks: tuple[RequestRevision, ...]
-    ended: WithdrawCause | None = None
-    held: Held | None = None  # Its last slice. Kept here because the bus may forget it.
+    ended: msg.WithdrawCause | None = None
+    held: msg.Held | None = None  # Its last slice. Kept here because the bus may forget it.
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -119,7 +109,7 @@ class FolderChanged:
 class HostsKnown:
     """The resources of the nodes besides GPUs."""
 
-    hosts: tuple[tuple[NodeName, HostFacts], ...]
+    hosts: tuple[tuple[NodeName, msg.HostFacts], ...]
 
 
 Event = (

@@ -5,23 +5,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, SourceName
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    AllocationRequested,
-    BindingMessage,
-    Bound,
-    Held,
-    Pending,
-    Released,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-    ResourceClaimRef,
-    WaitOver,
-    WithdrawCause,
-)
 from sluice_pod_watcher.core.cluster.events import Patch, Raw
 from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -50,15 +36,17 @@ class PodRecord:
     terms: RequestTerms | None = None  # the content of its request; None while there is none
     revision: int = 1
     claims_revision: int = 1  # since this revision its request names the ResourceClaims that it names now
-    ended: WithdrawCause | None = None
+    ended: msg.WithdrawCause | None = None
     on_bus: bool = False  # it was on the bus before this process published it
     closed: bool = False  # its final message is on the bus, but its object still exists
-    held: Held | None = None
+    held: msg.Held | None = None
     declined: AllocationId | None = None  # the last slice that it declined
-    answer: BindingMessage | None = None
+    answer: msg.BindingMessage | None = None
     answered_at: AnsweredAt = (Incarnation(""), 0)
     """The position of the last answer that was read, even if a later reading did not show it."""
-    pending: Pending | WaitOver | None = None  # why it waits, or that its wait is over, as a place is booked for it
+    pending: msg.Pending | msg.WaitOver | None = (
+        None  # why it waits, or that its wait is over, as a place is booked for it
+    )
     eviction: str = ""  # why the allocator wants the pod evicted
     evicted: bool = False  # its eviction is reported, or that of all its pods was accepted
     going: dict[RequestId, None] = field(default_factory=dict)
@@ -79,10 +67,10 @@ class PodRecord:
     """It asks by ResourceClaims of its own, if for anything; `asked` is None, as they are objects of their own."""
     is_not_ours: bool = False
     """None of its own ResourceClaims is ours, and it asks for nothing else: its gate is opened, without a slice."""
-    shared: ResourceClaimRef | None = None
+    shared: msg.ResourceClaimRef | None = None
     """Its own ResourceClaim, which the request of the pod `beside` stands for: it starts there, without a request."""
     beside: "PodRecord | None" = None
-    over: WithdrawCause | Literal[""] = ""
+    over: msg.WithdrawCause | Literal[""] = ""
     """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
     claim_missing: str = ""
     """What has to exist before its own ResourceClaims can be read, as a sentence; empty if nothing."""
@@ -123,7 +111,7 @@ class PodRecord:
     @property
     def speaks_of_others(self) -> bool:
         """Whether its affinity terms match other pods."""
-        host = self.terms.host if self.terms is not None else NO_NEEDS
+        host = self.terms.host if self.terms is not None else msg.NO_NEEDS
         return bool(host.apart or host.beside or host.spread)
 
     @property
@@ -142,7 +130,9 @@ class PodRecord:
         if not self.active or self.held is None:
             return False
         told = self.view.condition if self.view is not None else None
-        return isinstance(self.answer, Released) or (self.answer is None and told is not None and told.reason == LOST)
+        return isinstance(self.answer, msg.Released) or (
+            self.answer is None and told is not None and told.reason == LOST
+        )
 
     @property
     def is_passed_over(self) -> bool:
@@ -153,28 +143,28 @@ class PodRecord:
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
-    def has_declined(self, answer: BindingMessage | None) -> bool:
+    def has_declined(self, answer: msg.BindingMessage | None) -> bool:
         """Whether it keeps waiting, having declined the slice of this answer."""
-        return isinstance(answer, Bound) and answer.allocation == self.declined
+        return isinstance(answer, msg.Bound) and answer.allocation == self.declined
 
     def mark_for_read(self) -> None:
         """Our view of it may be wrong."""
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
-    def as_message(self, source: SourceName) -> RequestMessage | None:
+    def as_message(self, source: SourceName) -> msg.RequestMessage | None:
         """The message that the bus shall hold; None when there is none."""
         if self.closed or (self.terms is None and not (self.ended and self.on_bus)):
             return None
         if self.ended is not None:
-            closing = isinstance(self.answer, Released)
-            return RequestWithdrawn(
+            closing = isinstance(self.answer, msg.Released)
+            return msg.RequestWithdrawn(
                 revision=self.revision, source=source, cause=self.ended, held=self.held, closing=closing
             )
         terms = self.terms
         assert terms is not None
         origin = f"{self.namespace}/{self.name}"
         if terms.refusal is not None:
-            return RequestRejected(
+            return msg.RequestRejected(
                 revision=self.revision,
                 source=source,
                 origin=origin,
@@ -182,7 +172,7 @@ class PodRecord:
                 name=self.name,
                 refusal=terms.refusal,
             )
-        return AllocationRequested(
+        return msg.AllocationRequested(
             revision=self.revision,
             source=source,
             namespace=self.namespace,

@@ -10,21 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from sluice.contracts import messages as msg
 from sluice.contracts.admission.config import GPUS_MAX
 from sluice.contracts.admission.stored_request import read_stored
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.kube.names import is_claim_name
 from sluice.contracts.manifests.resource_claims import two_vocabularies
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Pending,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-    ResourceClaimRef,
-    WithdrawCause,
-)
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
@@ -85,7 +76,7 @@ class PodStore:
                 record.answer,
                 wanted=record.active,
                 understood=record.terms is None or record.terms.refusal is None,
-                waits=isinstance(record.pending, Pending),
+                waits=isinstance(record.pending, msg.Pending),
             )
             for record in self.records.values()
             if not record.closed and (record.terms is not None or record.on_bus)
@@ -100,7 +91,7 @@ class PodStore:
             return False
         return not (self.wait_for_nodes and record.active and record.held is None and record.speaks_of_others)
 
-    def word(self, uid: RequestId) -> RequestMessage | None:
+    def word(self, uid: RequestId) -> msg.RequestMessage | None:
         """The message that the bus shall hold of a request; None when there is none."""
         record = self.records.get(uid)
         return record.as_message(self.config.source) if record is not None else None
@@ -181,24 +172,26 @@ class PodStore:
         """
         self._bury(uid)
 
-    def heard(self, uid: RequestId, word: RequestMessage, now: float) -> PodRecord | None:
+    def heard(self, uid: RequestId, word: msg.RequestMessage, now: float) -> PodRecord | None:
         """The bus shows this about a request of our source. Returns the record if something follows."""
         record = self.records.get(uid)
-        if record is not None and not (isinstance(word, RequestWithdrawn) and word.closing):
+        if record is not None and not (isinstance(word, msg.RequestWithdrawn) and word.closing):
             record.closed = False  # the bus lost the final message that it had acknowledged: publish it again
-        if isinstance(word, RequestWithdrawn):
+        if isinstance(word, msg.RequestWithdrawn):
             return self._heard_end(record, uid, word, now)
         if record is None:
-            over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # its writer did not know that it is
+            over: msg.WithdrawCause | None = (
+                "pod gone" if uid in self._gone else None
+            )  # its writer did not know that it is
             record = self.records[uid] = PodRecord(uid, word.namespace, word.name, now, now, ended=over)
         record.on_bus = True
         if _counts(record, word):
             record.terms = terms_of(word)
             for ref in record.terms.resource_claims:
                 self.claims.used_by(uid, (word.namespace, ref.name))
-        if isinstance(word, AllocationRequested) and record.held is None:
+        if isinstance(word, msg.AllocationRequested) and record.held is None:
             record.held = word.held
-        if isinstance(word, AllocationRequested) and record.declined is None:
+        if isinstance(word, msg.AllocationRequested) and record.declined is None:
             self._has_declined(record, word.declined, now)
         before = record.revision
         if terms_of(word) == record.terms or record.ended is not None:
@@ -248,7 +241,7 @@ class PodStore:
     def claims_read(self, record: PodRecord, places: VolumeTopologies, now: float) -> Change:
         """The topologies of its volumes are known: its request can be published."""
         record.places, raw, record.unread = places, record.unread, None
-        record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
+        record.places_for = record.answer.allocation if isinstance(record.answer, msg.Bound) else None
         if raw is None or not record.active or record.view is None:
             return ""
         return self._read_terms(record, raw, now)
@@ -274,26 +267,26 @@ class PodStore:
         if raw is not None:
             return self._read_terms(record, raw, now)
         refs = self._claim_refs(record, view)
-        waits = view.is_gated and record.held is None and not isinstance(record.answer, Bound)
+        waits = view.is_gated and record.held is None and not isinstance(record.answer, msg.Bound)
         if not waits or not refs or record.terms is None or record.is_refused or refs == record.terms.resource_claims:
             return ""
         return self._take_terms(record, replace(record.terms, resource_claims=refs), now)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[ResourceClaimRef, ...] | None:
+    def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[msg.ResourceClaimRef, ...] | None:
         if not view.pod_claim or record.asked is None:
             return ()
         claim = self.claims.get(view.namespace, view.pod_claim)
         if claim is not None and claim.owner == view.uid and not (claim.dying and view.is_gated):
             requests = {each.container: each.container for each in record.asked.pod.claims}
-            return (ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
+            return (msg.ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
         if view.is_gated or not (self.claims.was_listed or self.claims.is_served is False):
             return None
         return record.terms.resource_claims if record.terms is not None else ()  # it runs, and its claim was deleted
 
     def _heard_end(
-        self, record: PodRecord | None, uid: RequestId, word: RequestWithdrawn, now: float
+        self, record: PodRecord | None, uid: RequestId, word: msg.RequestWithdrawn, now: float
     ) -> PodRecord | None:
         if record is None:
             if word.closing:
@@ -327,7 +320,7 @@ class PodStore:
         if record.has_declined(record.answer):
             record.answer, record.quiet_since = None, now
 
-    def _ended(self, record: PodRecord, cause: WithdrawCause) -> bool:
+    def _ended(self, record: PodRecord, cause: msg.WithdrawCause) -> bool:
         if record.ended is not None:
             return False
         record.over = cause if self._is_used_by_others(record) else ""
@@ -361,7 +354,7 @@ class PodStore:
         if own.missing or (not view.is_gated and record.held is None and record.terms is None):
             return ""  # it waits for what it names, or runs without us
         is_refused_with_its_slice = record.held is not None and record.is_refused
-        is_let_go = isinstance(record.answer, Bound) or not view.is_gated
+        is_let_go = isinstance(record.answer, msg.Bound) or not view.is_gated
         if record.terms is not None and is_let_go and not is_refused_with_its_slice and record.is_understood:
             record.unclaimed = None
             return self._follow(record, record.terms, view, spec)
@@ -413,7 +406,7 @@ class PodStore:
         """What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none. A pod that
         asks in other words may name claims of other drivers, but none of ours.
         """
-        is_settled = record.terms is not None and (isinstance(record.answer, Bound) or not view.is_gated)
+        is_settled = record.terms is not None and (isinstance(record.answer, msg.Bound) or not view.is_gated)
         by_both = bool(view.pod_claim) and view.has_own_claims and view.is_gated and record.terms is None
         is_new = record.held is not None or view.is_gated
         if is_settled or not ((record.by_own_claims and is_new) or (record.asked is not None and by_both)):
@@ -499,9 +492,9 @@ class PodStore:
             del self._by_name[record.namespace, record.name]
 
 
-def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> bool:
+def _counts(record: PodRecord, word: msg.AllocationRequested | msg.RequestRejected) -> bool:
     """Whether the request on the bus counts, rather than the pod's spec."""
-    if isinstance(word, RequestRejected) and record.held is not None:
+    if isinstance(word, msg.RequestRejected) and record.held is not None:
         return False  # a pod with a slice has a request
     if record.terms is None:
         return True  # its spec was never parsed here, or it had ended by then
@@ -510,7 +503,7 @@ def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> b
     if not record.view.is_gated:
         return True  # its spec has been pinned since, and differs now
     # An invalid edit changes nothing, whichever watcher reads it.
-    return record.asked is not None and record.is_refused and isinstance(word, AllocationRequested)
+    return record.asked is not None and record.is_refused and isinstance(word, msg.AllocationRequested)
 
 
 def _readable(view: PodView) -> tuple[object, ...]:
