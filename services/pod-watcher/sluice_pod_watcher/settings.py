@@ -220,7 +220,6 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             )
 
     def config(self) -> FolderConfig:
-        """The config of the folder core."""
         return FolderConfig(
             source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
@@ -231,7 +230,6 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         )
 
     def cluster_config(self) -> ClusterConfig:
-        """The config of the cluster core."""
         return ClusterConfig(
             source=SourceName(self.source or CLUSTER),
             max_gpus_per_node=self.max_gpus_per_node,

@@ -19,7 +19,7 @@ from sluice_allocator.core.preemption.candidates import (
 from sluice_allocator.core.preemption.drain import look_at_drained
 from sluice_allocator.core.quotas.overcommit import look_at_binding, look_at_booked, look_at_excess
 from sluice_allocator.core.quotas.quota import limits_changed, source_has_spoken
-from sluice_allocator.core.quotas.unadopted_usage import look_at_held
+from sluice_allocator.core.quotas.retry import look_at_held
 from sluice_allocator.core.recheck import (
     watch_answer,
     watch_binding,

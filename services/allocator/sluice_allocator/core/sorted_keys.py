@@ -20,11 +20,9 @@ class SortedKeys(Generic[T]):
         self._lasts: list[T] = []  # the last turn of each chunk
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._chunks)
 
     def add(self, turn: T) -> None:
-        """Add a new turn."""
         if not self._chunks:
             self._chunks.append([turn])
             self._lasts.append(turn)
@@ -40,7 +38,6 @@ class SortedKeys(Generic[T]):
         self._lasts[at] = chunk[-1]
 
     def remove(self, turn: T) -> None:
-        """Remove an existing turn."""
         at = bisect.bisect_left(self._lasts, turn)
         chunk = self._chunks[at]
         del chunk[bisect.bisect_left(chunk, turn)]

@@ -9,7 +9,7 @@ from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, Mode
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.state.device_amounts import device_amount
+from sluice_allocator.core.state.grant_facts import device_amount
 
 Word = Literal["bound", "pending", "refused", "released"]
 WHOLE_GPU = "gpu"

@@ -72,7 +72,6 @@ class PerfectCluster:
             self._run_out(address.subject)
 
     def tick(self) -> None:
-        """Process everything due by now."""
         self._events.append(Ticked())
         self.settle()
 

@@ -34,7 +34,6 @@ class WorkloadError(ValueError):
     """One mistake in a workload: where (`file:line`), the field, its value as written, and a valid form."""
 
     def __init__(self, where: str, field: str, value: object, message: str) -> None:
-        """Put all of it into one sentence."""
         self.where = where
         self.field = field
         at = f"{field} = {shorten(toml_text_of(value))}: " if field else ""

@@ -38,7 +38,6 @@ STREAMS_LOOK_S = 2.0  # how often missing streams are looked for
 
 
 async def serve(service: Service[AllocatorSettings]) -> None:
-    """Run until cancelled."""
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)

@@ -49,7 +49,6 @@ class DecisionCounter:
         self._followed: OrderedDict[tuple[str, str], _RequestPhases] = OrderedDict()
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle as the core does."""
         match event:
             case Observed() if self._core.ctx.outbox.paused:
                 self._followed.clear()  # another allocator decides; its requests are not timed

@@ -17,7 +17,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.explain.status import how_it_stands, simulate
-from sluice_allocator.core.moves.consolidation import consolidate
+from sluice_allocator.core.moves.defragment import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
@@ -39,7 +39,6 @@ class AllocatorServer(AllocatorServiceServicer):
         self._change_shares = change_shares
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         add_AllocatorServiceServicer_to_server(self, server)
 
     async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
@@ -56,7 +55,6 @@ class AllocatorServer(AllocatorServiceServicer):
         )
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
-        """The current status of one request."""
         await self._only_when_working(context)
         name = request.request
         if not name or len(name) > ID_CHARACTERS_MAX:

@@ -7,7 +7,7 @@ until the watcher binds it.
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.pod_fields import MalformedReview
 from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, read_stored
-from sluice_pod_watcher.admission.response import AdmissionResponse
+from sluice_pod_watcher.admission.mutate import AdmissionResponse
 from sluice_pod_watcher.admission.review import review_pod
 
 __all__ = [

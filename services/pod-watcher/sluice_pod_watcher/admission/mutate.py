@@ -3,8 +3,12 @@ second review of the same pod changes nothing. Operations are of RFC 6902, and e
 absent list or map is added whole.
 """
 
+import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
@@ -17,7 +21,34 @@ from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import is_gpu_resource
-from sluice_pod_watcher.admission.response import Operation
+
+Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
+WARNINGS_MAX = 10
+WARNING_CHARACTERS_MAX = 250  # clients cut warnings above 256 characters
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionResponse:
+    """A pod that is allowed, with its patch; or denied, with `code` and `message` for its owner."""
+
+    uid: str
+    allowed: bool = True
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    code: int = 200
+    message: str = ""
+
+    def as_review(self) -> dict[str, Any]:
+        response: dict[str, Any] = {"uid": self.uid, "allowed": self.allowed}
+        if not self.allowed:
+            reason = "Forbidden" if self.code == 403 else "Invalid"
+            response["status"] = {"code": self.code, "reason": reason, "message": self.message}
+        if self.patch:
+            response["patchType"] = "JSONPatch"
+            response["patch"] = base64.b64encode(msgspec.json.encode(self.patch)).decode()
+        if self.warnings:
+            response["warnings"] = [text[:WARNING_CHARACTERS_MAX] for text in self.warnings[:WARNINGS_MAX]]
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
 def mutations(

@@ -37,8 +37,13 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.sluice_keys import POD_KEYS
-from sluice_pod_watcher.admission.mutate import hide_gpus, hide_gpus_from_ephemeral, mutations, waits_by_claims
-from sluice_pod_watcher.admission.response import AdmissionResponse
+from sluice_pod_watcher.admission.mutate import (
+    AdmissionResponse,
+    hide_gpus,
+    hide_gpus_from_ephemeral,
+    mutations,
+    waits_by_claims,
+)
 
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:

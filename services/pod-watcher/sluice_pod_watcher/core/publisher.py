@@ -101,7 +101,6 @@ class RequestPublisher:
             self._to_republish[uid] = None
 
     def tick(self, now: float) -> None:
-        """Advance the clock."""
         self._outbox.tick(now)
         self._drop_closed()
 
@@ -160,7 +159,6 @@ class RequestPublisher:
         return isinstance(report.entry.message, msg.RequestWithdrawn) and not isinstance(kept, msg.RequestWithdrawn)
 
     def saved(self) -> None:
-        """More may be published than before."""
         self._request_source.due |= self._held_back
         self._held_back = {}
 
@@ -181,7 +179,6 @@ class RequestPublisher:
             self.host(node, facts)
 
     def host(self, node: NodeName, facts: msg.HostFacts) -> None:
-        """What a node has besides GPUs."""
         self._outbox.keep(subjects.host(node), facts)
 
     def rewrite_host(self, node: NodeName, facts: msg.HostFacts, ttl_s: int | None = None) -> None:

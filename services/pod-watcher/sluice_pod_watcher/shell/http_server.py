@@ -6,7 +6,8 @@ can block every pod of a cluster.
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -118,7 +119,6 @@ class _Connections:
         return make
 
     def heard(self, request: web.Request) -> None:
-        """A request has started."""
         self._silent.discard(request.protocol)
 
     def _close_if_silent(self, protocol: web.RequestHandler) -> None:
@@ -130,3 +130,36 @@ class _Connections:
 class _Closed(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEALTH, READY = "/healthz", "/readyz"
+LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)  # kubelets and people, each on a connection of its own
+
+
+@asynccontextmanager
+async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
+    """Serve `/healthz` and `/readyz` (200, or 503 with the reason) over plain HTTP, as kubelets' probes have no client
+    certificate. Yields the port. Raises ServiceError when it is not available.
+    """
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def ready(_request: web.Request) -> web.Response:
+        why = await why_not_ready()
+        return web.Response(status=503 if why else 200, text=why or "ok")
+
+    def make(heard: OnRequest) -> web.Application:
+        @web.middleware
+        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+            heard(request)
+            return await handler(request)
+
+        app = web.Application(middlewares=[note], client_max_size=1024)
+        app.router.add_get(HEALTH, health)
+        app.router.add_get(READY, ready)
+        return app
+
+    async with serving("health", make, address, None, LIMITS) as port:
+        yield port

@@ -58,6 +58,5 @@ class HasPhases(Protocol):
 
 
 def pods_of(core: HasPhases) -> Iterator[Sample]:
-    """The phases of one core, as samples."""
     for state, count in Counter(core.phases()).items():
         yield Sample(PODS, count, (state,))

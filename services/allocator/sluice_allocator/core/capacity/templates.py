@@ -11,7 +11,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
 from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement.spec.node_selection import meaning_of
+from sluice_allocator.core.placement.spec.place_request import meaning_of
 
 POOL_LABELS = (
     "karpenter.sh/nodepool",
@@ -38,7 +38,6 @@ def learned(snapshot: msg.NodeSnapshot, facts: msg.HostFacts) -> msg.PoolDemand 
 
 
 def template_of(snapshot: msg.NodeSnapshot, facts: msg.HostFacts) -> msg.NodeTemplate:
-    """A new node like this one."""
     alike: dict[tuple[str, bool, int | None], list[msg.GpuReport]] = {}
     for gpu in snapshot.gpus:
         alike.setdefault((gpu.model, gpu.mig_enabled, gpu.numa_node), []).append(gpu)
@@ -109,7 +108,6 @@ def new_node(demand: msg.PoolDemand, number: int) -> tuple[msg.NodeSnapshot, msg
 
 
 def memory_mib(demand: msg.PoolDemand) -> int:
-    """Of all GPUs of one node."""
     return sum(kind.count * kind.report.memory_mib for kind in demand.template.gpus)
 
 

@@ -26,7 +26,7 @@ from sluice_allocator.core.quotas.alternatives import nor_other
 from sluice_allocator.core.quotas.quota import why_waits
 from sluice_allocator.core.reservations.reservation import for_whom_it_waits, with_promises
 from sluice_allocator.core.resize.resize import about_adjusting
-from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
+from sluice_allocator.core.state.grant_facts import DeviceAmount, device_amount
 
 ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
 """Reasons that hold only when no place was found at all."""

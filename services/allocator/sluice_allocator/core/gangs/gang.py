@@ -215,7 +215,6 @@ class GangContext(PreemptionContext):
 
     @property
     def nothing_else_to_do(self) -> bool:
-        """Nor a gang to be looked at or tried."""
         return not (self.gangs.dirty or self.gangs.trial) and super().nothing_else_to_do
 
     def touch(self, request: RequestId) -> None:
@@ -230,7 +229,6 @@ class GangContext(PreemptionContext):
                 self.untry(booking)
 
     def take_back_all(self) -> None:
-        """A trial is repeated later."""
         super().take_back_all()
         self.put_trial_off()
 

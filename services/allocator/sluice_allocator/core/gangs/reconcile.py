@@ -45,7 +45,6 @@ LARGEST = 1000  # A look at a group costs a look at each of its members. Larger 
 
 
 def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) -> None:
-    """Note a request's group, if it has one."""
     group = asked.group if isinstance(asked, AllocationRequested) else None
     if group is None and request not in ctx.gangs.member_of:
         return

@@ -27,7 +27,7 @@ from sluice_allocator.core.placement import (
 from sluice_allocator.core.queue.pending_queue import shape_of
 from sluice_allocator.core.quotas.alternatives import find_other, nor_other
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, never_allows, no_place
-from sluice_allocator.core.quotas.unadopted_usage import least_of
+from sluice_allocator.core.quotas.retry import least_of
 
 
 def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:

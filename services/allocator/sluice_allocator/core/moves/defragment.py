@@ -18,10 +18,15 @@ from sluice.contracts.messages import AllocationRequested, Grant, Revoke
 from sluice_allocator.core.moves.move import book_move, exact_place, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import PlaceRequest, place_request_of
-from sluice_allocator.core.placement.defragment import MayMove, Move, MovePlan, plan_moves
+from sluice_allocator.core.placement.defragment import MayMove, Move, MovePlan, plan_emptying, plan_moves
 from sluice_allocator.core.quotas.quota import forbids_place
-from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
-from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
+from sluice_allocator.core.state.grant_facts import (
+    DeviceAmount,
+    device_amount,
+    is_promise,
+    standing_promise,
+    unfinished,
+)
 
 PROMISES_HELPED = 2  # most reservations looked at per tick
 
@@ -65,7 +70,6 @@ def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) ->
 
 
 def moved_pods(ctx: MoveContext, moves: Iterable[Move]) -> list[Moved]:
-    """The pods of planned moves."""
     moved = []
     for move in moves:
         booking = ctx.cluster.booking(move.allocation)
@@ -158,3 +162,38 @@ def asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest 
 def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
     asking = asking_of_mover(ctx, allocation)
     return asking if asking is not None and has_stayed(ctx, allocation) else None
+
+
+NODES_MAX = 64  # most nodes with slices looked at, those with the fewest first
+MOVES_MAX = 8  # most pods moved off one node: each is a restart
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """A node, and the pods to move off it; none where nothing is on it now."""
+
+    node: NodeName
+    moves: tuple[Moved, ...] = ()
+
+
+def consolidate(ctx: MoveContext) -> list[Emptied]:
+    """Nodes without a slice, then those that would have none, one after the other: no pod moves to either kind."""
+    usable = [node for node in ctx.cluster.nodes.values() if node.gpus]
+    emptied = [Emptied(node.name) for node in usable if not node.taken]
+    crowded = sorted((node for node in usable if 0 < len(node.taken) <= MOVES_MAX), key=lambda node: len(node.taken))
+    without, targets = {each.node: None for each in emptied}, dict[NodeName, None]()
+    for node in crowded[:NODES_MAX]:
+        if node.name in targets:
+            continue
+        moves = plan_emptying(
+            ctx.cluster,
+            node.name,
+            (*without, *targets),
+            shown=ctx.shown,
+            may_move=lambda allocation: asking_of_mover(ctx, allocation),
+        )
+        if moves is not None:
+            without[node.name] = None
+            targets |= dict.fromkeys(move.to.node for move in moves)
+            emptied.append(Emptied(node.name, tuple(moved_pods(ctx, moves))))
+    return emptied

@@ -130,7 +130,6 @@ def move_pods_back(ctx: MoveContext) -> None:
 
 
 def may_move_one(ctx: MoveContext) -> bool:
-    """Whether one more pod may be moved now."""
     return ctx.moves.may_move >= 1 and len(ctx.moves.standing) < ctx.rules.moves_at_once
 
 
@@ -195,7 +194,6 @@ def why_end_move(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) 
 
 
 def note_phase(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> None:
-    """Remember since when a move is in its phase."""
     phase = _phase_of(ctx, grant, asked)
     if phase is not None:
         ctx.moves.enter(grant.booking.allocation, phase.name, ctx.now)

@@ -48,7 +48,6 @@ class Moves:
             self.stays_since[allocation] = now
 
     def leaves(self, allocation: AllocationId) -> None:
-        """It has no movable pod (any more)."""
         self.stays_since.pop(allocation, None)
         self.returning.pop(allocation, None)
 
@@ -94,7 +93,6 @@ class Moves:
         return int(self._per_arrival + 1e-9)
 
     def moved_for_room(self) -> None:
-        """One was begun."""
         self._per_arrival = max(0.0, self._per_arrival - 1)
 
 

@@ -154,13 +154,11 @@ class _MoveTrial:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Undo the trial places."""
         for number in range(1, self._taken + 1):
             self.cluster.peers.take(AllocationId(f"{_TRIED}{number}"))
         self.cluster.peers.quiet = False
 
     def avoid(self, gpus: Iterable[GpuUuid]) -> None:
-        """Move no pod there."""
         self._gpus |= dict.fromkeys(gpus)
 
     def move(self, allocation: AllocationId) -> Move | None:

@@ -55,7 +55,6 @@ class EvictionBackoff:
         self.leaving_of[allocation] = namespace
 
     def settle(self, allocation: AllocationId) -> None:
-        """It is gone, or stays after all."""
         namespace = self.leaving_of.pop(allocation, None)
         if namespace is not None:
             del self._leaving[namespace][allocation]
@@ -77,7 +76,6 @@ class EvictionBackoff:
 
     @property
     def has_orders(self) -> bool:
-        """Whether this process waits for any eviction."""
         return bool(self._since)
 
     def over(self, request: RequestId) -> None:
@@ -110,7 +108,6 @@ class EvictionBackoff:
         return list(requests)
 
     def forget(self, request: RequestId) -> None:
-        """A request is gone."""
         self._since.pop(request, None)
         self._failures.pop(request, None)
         self._until.pop(request, None)
@@ -135,7 +132,6 @@ class PreemptionContext(QuotaContext):
             self.sparing.leaves(booking.namespace, booking.allocation)
 
     def unassume(self, booking: Booking) -> bool:
-        """It counts nowhere any more."""
         self.sparing.settle(booking.allocation)
         return super().unassume(booking)
 
@@ -164,7 +160,6 @@ class PreemptionContext(QuotaContext):
             self.sparing.look[booking.allocation] = None
 
     def look_again(self, address: Address) -> None:
-        """What was to be revoked is not."""
         super().look_again(address)
         if address.kind == "ledger" and (allocation := AllocationId(address.key[1])) in self.sparing.leaving_of:
             self.sparing.look[allocation] = None

@@ -34,7 +34,6 @@ class RequestBackoff:
     _pauses: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when pauses end
 
     def forget(self, request: RequestId) -> None:
-        """A request is gone."""
         self.of_request.pop(request, None)
 
     def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
@@ -55,7 +54,6 @@ class RequestBackoff:
         heapq.heappush(self._pauses, (attempt.rests_until, request))
 
     def rests(self, request: RequestId, now: float) -> bool:
-        """Whether a request is in backoff."""
         attempt = self.of_request.get(request)
         return attempt is not None and now < attempt.rests_until
 

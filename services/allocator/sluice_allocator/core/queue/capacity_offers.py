@@ -55,7 +55,6 @@ class CapacityOffers:
         self.heard = 0  # how often something was freed; places released by a failed trial do not count
 
     def __bool__(self) -> bool:
-        """Whether any pass is unfinished."""
         return bool(self._passes)
 
     def freed(self, node: NodeName, *, as_before: bool = False) -> None:
@@ -88,13 +87,10 @@ class CapacityOffers:
         return next(iter(self._passes.values()))
 
     def let_others_go_first(self, offer: OfferPass) -> None:
-        """A pass has had its part of an event."""
         self._passes.move_to_end(offer.node)
 
     def end_all(self) -> None:
-        """No request waits."""
         self._passes.clear()
 
     def end(self, offer: OfferPass) -> None:
-        """A pass is finished."""
         del self._passes[offer.node]

@@ -90,16 +90,13 @@ class PendingQueue:
         """By namespace, the heads of the groups that wait for its limits and not for places."""
 
     def __contains__(self, request: RequestId) -> bool:
-        """Whether a request waits."""
         return request in self._waiting
 
     @property
     def shapes(self) -> Mapping[bytes, PendingShape]:
-        """The shapes of waiting requests."""
         return self._groups
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
         return len(self._waiting)
 
     def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
@@ -132,7 +129,6 @@ class PendingQueue:
         return True
 
     def remove(self, request: RequestId) -> None:
-        """Remove a request."""
         outside = self._outside.pop(request, None) if self._outside else None
         if outside is not None:
             self._outside_turns.remove(outside)
@@ -156,11 +152,9 @@ class PendingQueue:
 
     @property
     def outside(self) -> Mapping[RequestId, QueueKey]:
-        """Requests kept outside the full queue."""
         return self._outside
 
     def why_outside(self) -> NoPlace:
-        """Why a request is kept outside."""
         inside, outside = len(self), len(self._outside)
         message = (
             f"the queue is full: {inside} requests wait, and {outside} more outside of it; this one enters it in "
@@ -170,7 +164,6 @@ class PendingQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may wait inside."""
         return len(self._waiting) < self._most
 
     @property
@@ -207,7 +200,6 @@ class PendingQueue:
     # -- who is tried ---------------------------------------------------------------------------------------------
 
     def group_of(self, request: RequestId) -> PendingShape:
-        """The group in which a request waits."""
         return self._waiting[request][0]
 
     def is_head(self, request: RequestId) -> bool:

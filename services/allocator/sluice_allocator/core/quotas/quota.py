@@ -13,8 +13,7 @@ from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_place
-from sluice_allocator.core.quotas.retry import QuotaContext
-from sluice_allocator.core.quotas.unadopted_usage import least_of, silent_source, usage_unbooked
+from sluice_allocator.core.quotas.retry import QuotaContext, least_of, silent_source, usage_unbooked
 from sluice_allocator.core.state.grant_facts import is_promise
 
 DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
@@ -70,7 +69,6 @@ class Exceeded:
 
 
 def amount_text(dimension: str, number: int) -> str:
-    """An amount of a dimension, for users."""
     words = _WORDS[dimension]
     one = PERMILLE if dimension == COMPUTE else 1
     return f"{_number(dimension, number)} {words.removesuffix('s') if number == one else words}"
@@ -84,7 +82,6 @@ def _number(dimension: str, number: int) -> str:
 
 
 def usage_of(ctx: QuotaContext, devices: Iterable[DeviceGrant]) -> Usage:
-    """The usage of such devices."""
     return ctx.cluster.usage_of(devices)
 
 
@@ -189,7 +186,6 @@ def never_allows(ctx: QuotaContext, namespace: str, least: Usage) -> Exceeded | 
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
-    """The same as a waiting reason."""
     if not over:
         return None
     return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))

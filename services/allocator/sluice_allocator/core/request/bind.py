@@ -8,9 +8,9 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
+from sluice.contracts.messages import Booking, SliceReady
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
-from sluice_allocator.core.request.grant_warnings import advice
 from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
@@ -159,3 +159,46 @@ def waived_for(
     if not causes:
         return None
     return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
+
+
+WHOLE_PERMILLE = 1000
+
+
+def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[str, ...]:
+    """Warnings per container: more devices than one process can use, a time quota that its node does not enforce
+    (`time_quota`: whether it does), or a larger profile than requested. CUDA picks one MIG device per process (NVIDIA
+    MIG user guide, "CUDA visible devices"), and a process connects to the one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY
+    (NVIDIA MPS, "Environment variables").
+    """
+    homes: dict[str, dict[tuple[str, int], None]] = {}
+    for device in booking.devices:
+        if device.share is not None:
+            homes.setdefault(device.container, {})[device.gpu, device.start] = None
+    found = []
+    for devices in slice_.containers:
+        name = devices.container
+        if len(homes.get(name, ())) > 1:
+            found.append(
+                f"container {name!r} has shares of several devices; a process can talk to one MPS daemon only, "
+                "so it uses only the first"
+            )
+        elif devices.visible_devices.count("MIG-") > 1:
+            found.append(f"container {name!r} has several MIG devices; one CUDA process uses only the first")
+    if booking.instead_of:
+        given = ", ".join(dict.fromkeys(device.profile for device in booking.devices if device.profile is not None))
+        found.append(f"asked for {booking.instead_of} and got {given}: nothing smaller was free")
+    return (*found, *(() if time_quota else _not_enforced(booking)))
+
+
+def _not_enforced(booking: Booking) -> tuple[str, ...]:
+    """Its SMs are added up instead (docs/sharing.md), so that no two shares are promised the same ones."""
+    quotas: dict[str, tuple[int, int]] = {}
+    for device in booking.devices:
+        share = device.share
+        if share is not None and min(share.quota_request_permille, share.quota_limit_permille) < WHOLE_PERMILLE:
+            quotas[device.container] = (share.quota_request_permille, share.quota_limit_permille)
+    return tuple(
+        f"QuotaNotEnforced: container {name!r} asks for {least / 10:g} % to {most / 10:g} % of the time, and nothing "
+        "on its node enforces that: it may use its SMs all the time, and they are reserved for it"
+        for name, (least, most) in quotas.items()
+    )

@@ -34,7 +34,6 @@ _NOTHING = GrantVerdicts()
 def reconcile_entries(
     ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None
 ) -> GrantVerdicts:
-    """Write what follows for each entry."""
     if not entries:
         return _NOTHING
     judged = GrantVerdicts()

@@ -11,8 +11,8 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import tell_group_reason
 from sluice_allocator.core.request.grant_validity import AILING
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
+from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.facts import is_held
-from sluice_allocator.core.state.pending_status import say_why
 
 
 def tell_own_reason(

@@ -44,7 +44,6 @@ from sluice_allocator.core.state.grant_facts import is_promise
 
 
 def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
-    """Reconcile one request."""
     if ctx.node_waits.node_of:
         ctx.node_waits.let_go(request)
     asked = ctx.facts.requests.get(request)

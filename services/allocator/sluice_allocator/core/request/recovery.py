@@ -11,8 +11,8 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node.removal import close_unbooked
 from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.facts import unbooked_slice
-from sluice_allocator.core.state.pending_status import say_why
 
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 

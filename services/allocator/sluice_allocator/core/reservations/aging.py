@@ -87,7 +87,6 @@ class ReservedGpus:
     """The models of an allocation's GPUs, one for each."""
 
     def __contains__(self, allocation: AllocationId) -> bool:
-        """Whether an allocation is counted."""
         return allocation in self._models
 
     def count(self, allocation: AllocationId, models: tuple[str, ...]) -> None:

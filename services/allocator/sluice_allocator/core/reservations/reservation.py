@@ -8,6 +8,7 @@ from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.state.bus_cache import request_of
+from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.grant_facts import (
     comes_after_its_own,
     has_place_now,
@@ -21,7 +22,6 @@ from sluice_allocator.core.state.grant_facts import (
     named,
     unfinished,
 )
-from sluice_allocator.core.state.pending_status import say_why
 
 NAMED_MAX = 3  # most of the awaited pods that are named
 

@@ -6,15 +6,28 @@ for it. It keeps its turn meanwhile, and takes any place that is free earlier. d
 bound. `placement.promising` chooses the place; nothing is evicted for it.
 """
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.placement import Place, find_reservation, place_request_of
+from sluice_allocator.core.placement import (
+    Place,
+    find_place_on,
+    find_reservation,
+    place_request_of,
+    without_shunned_nodes,
+)
 from sluice_allocator.core.queue.pending_queue import PendingShape
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.reservations.reservation import not_from_others
 from sluice_allocator.core.sorted_keys import QueueKey
-from sluice_allocator.core.state.grant_facts import is_gone, is_in_quarantine, is_promise, standing_promise
+from sluice_allocator.core.state.grant_facts import (
+    is_being_revoked,
+    is_exchange,
+    is_gone,
+    is_in_quarantine,
+    is_promise,
+    standing_promise,
+)
 
 
 def promise_places(ctx: ReservationContext) -> None:
@@ -169,3 +182,49 @@ class _Limits:
         ctx = self._ctx
         most = max(1, ctx.cluster.gpus_of(model) * ctx.rules.promises_percent // 100)
         return ctx.promised.of_model[model] < most
+
+
+def exchange_promise(
+    ctx: ReservationContext, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
+) -> bool:
+    """Book a place that is free now together with a part of what a request's reservation covers; False where there is
+    none. Otherwise the pod would wait for a tenant that need not go: no other search counts reserved parts as free. The
+    new grant comes after the reservation (`after`), which so ends without being given up first. `freed_on`: only if the
+    reservation is on this node, since nothing changed elsewhere.
+    """
+    promise = standing_promise(ctx, request)
+    if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(ctx, promise):
+        return False
+    place = _place_there(ctx, promise, request, asked)
+    after = (promise.booking.allocation,)
+    if place is None or forbids_place(ctx, request, asked.namespace, place.devices, after):
+        return False
+    ctx.queue.remove(request)
+    ctx.grant(ctx.booking_of(request, asked, place), after)
+    return True
+
+
+def _is_all_it_has(ctx: ReservationContext, promise: Grant) -> bool:
+    if is_exchange(promise) or is_being_revoked(ctx, promise):
+        return False
+    own, of_request = promise.booking.allocation, ctx.facts.allocations_of[promise.booking.request]
+    return not any(each != own and _may_come_to_be(ctx, each) for each in of_request)
+
+
+def _may_come_to_be(ctx: ReservationContext, allocation: AllocationId) -> bool:
+    return isinstance(ctx.facts.ledger[allocation], Grant) and not is_gone(ctx, allocation)
+
+
+def _place_there(
+    ctx: ReservationContext, promise: Grant, request: RequestId, asked: AllocationRequested
+) -> Place | None:
+    allocation, node = promise.booking.allocation, promise.booking.node
+    snapshot = ctx.shown.get(node)
+    if snapshot is None or ctx.cluster.booking(allocation) is None:
+        return None
+    trial = ctx.cluster.alone(snapshot)
+    trial.unbook(allocation)
+    with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
+        return find_place_on(
+            trial, without_shunned_nodes(place_request_of(asked)), node, ctx.backoff.avoided(request, ctx.now)
+        )

@@ -79,7 +79,6 @@ class Adjusted:
 
     @property
     def node(self) -> NodeName:
-        """The node of the booking."""
         return self.booking.node
 
 
@@ -118,7 +117,6 @@ class Adjustments:
             self.again.append(undone.asked)
 
     def take_answers(self) -> list[tuple[int, Outcome]]:
-        """The answers that are due."""
         answers, self.answers = self.answers, []
         return answers
 

@@ -63,7 +63,6 @@ _MEANS = {
 
 
 def adjust(ctx: ResizeContext, change: Change) -> Outcome:
-    """The outcome of a change now. Nothing is booked."""
     wrong = _why_wrong(change)
     if wrong is not None:
         return wrong

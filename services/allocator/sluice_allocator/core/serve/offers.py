@@ -34,7 +34,7 @@ from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.quotas.alternatives import find_other, may_have_other, nor_other
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, look_at_given_back, no_place
 from sluice_allocator.core.reservations.reservation import not_from_others, say_for_whom_it_waits, with_promises
-from sluice_allocator.core.reservations.swap import exchange_promise
+from sluice_allocator.core.reservations.reserve import exchange_promise
 from sluice_allocator.core.state.grant_facts import standing_promise
 
 
@@ -162,7 +162,6 @@ def _is_kept_out(ctx: SchedulerContext, request: RequestId) -> bool:
 
 
 def shape_in_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bytes:
-    """The queue shape of a request."""
     if ctx.gangs.leads(request):
         return shape_of_group(ctx, request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)

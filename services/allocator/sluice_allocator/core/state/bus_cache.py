@@ -99,7 +99,6 @@ class BusCache:
         return request in self.requests or subjects.request(request).subject in self.sequences
 
     def tells_of(self, request: RequestId) -> bool:
-        """Whether any message about a request is known."""
         words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
         return any(request in each for each in (*words, self.slices_of, self.reported_of))
 
@@ -201,7 +200,6 @@ class BusCache:
         return gone
 
     def drop(self, address: Address) -> None:
-        """Drop one value."""
         self.sequences.pop(address.subject, None)
         if address.kind == "request":
             self.first_words.pop(RequestId(address.key[-1]), None)
@@ -404,7 +402,6 @@ class BusCache:
 
 
 def request_of(entry: msg.LedgerEntry) -> RequestId:
-    """The request of a ledger entry."""
     return entry.request if isinstance(entry, msg.Closed) else entry.booking.request
 
 

@@ -11,8 +11,9 @@ import msgspec
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, allocation_id
-from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Grant, NodeSnapshot, Revoke
+from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Grant, NodeSnapshot, Pending, Revoke
 from sluice.contracts.outbox import Outbox
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement import ClusterState, Place
@@ -20,8 +21,7 @@ from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
 from sluice_allocator.core.state.bus_cache import BusCache, request_of
-from sluice_allocator.core.state.conditions import Condition, Conditions
-from sluice_allocator.core.state.node_waits import NodeWaits
+from sluice_allocator.core.state.conditions import Condition, Conditions, NodeWaits
 
 OPPOSITE_S = 2.0  # a message is published over another allocator's opposite one at most this often
 Life = tuple[Incarnation, str, RunId]
@@ -107,7 +107,6 @@ class Context:
         self.undecided_under.setdefault(address.guard, {})[operation] = None
 
     def settle(self, operation: OperationId) -> None:
-        """A commit has its result."""
         unsent = self.undecided.pop(operation, None)
         if unsent is not None:
             under = self.undecided_under[unsent.address.guard]
@@ -233,3 +232,17 @@ class Context:
                 self.roll_back(grant)
             case _:
                 self.look_again(unsent.address)
+
+
+def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
+    """Publish why the pod is not bound; the same reason at a bounded rate, for another allocator may know more."""
+    kept = ctx.outbox.kept(subjects.waiting(request))
+    if kept is None and request in ctx.facts.waiting:  # another allocator's: two would answer each other forever
+        is_new = ctx.backoff.last_said(request) is not reason.reason
+    else:
+        is_new = not isinstance(kept, Pending) or kept.message != message
+    is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
+    if not ctx.backoff.admit_pending(request, ctx.now, reason=reason.reason, is_news=is_loss and is_new):
+        return
+    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=(reason,))
+    ctx.outbox.keep(subjects.waiting(request), pending, request=request)

@@ -36,7 +36,6 @@ class Interning:
         return replace(said, snapshot=replace(said.snapshot, gpus=gpus, slices=slices, warnings=()))
 
     def news(self, said: msg.NodeChanged) -> msg.NodeChanged:
-        """The same without counts, which are for users."""
         return replace(said, gpus=())
 
     def host(self, said: msg.HostFacts) -> msg.HostFacts:

@@ -6,10 +6,10 @@ find it, and a pod that leaves our selection has not ended.
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.context import ClusterContext
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, topologies_of
 from sluice_pod_watcher.core.folder.events import WriteLogLine
+from sluice_pod_watcher.core.workqueue import PendingWrite
 
 RESTORED = (
     "the API server was restored from a backup, and the request of this pod had already ended; "
@@ -39,7 +39,6 @@ class ApiHandler:
         self._went_back = False
 
     def handle(self, event: ApiEvent, now: float) -> None:
-        """Handle one event."""
         match event:
             case events.ListingStarted() | events.ListingEnded():
                 self._listing(event)

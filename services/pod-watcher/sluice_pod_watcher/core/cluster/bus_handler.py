@@ -31,7 +31,6 @@ class BusHandler:
 
     @property
     def is_read(self) -> bool:
-        """Whether both streams were read."""
         return not any(self._reading.values())
 
     def take_all(self, now: float) -> None:
@@ -41,7 +40,6 @@ class BusHandler:
         self._take_answers()
 
     def handle(self, event: BusEvent, now: float) -> None:
-        """Handle one event."""
         reports = self._context.publisher.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):

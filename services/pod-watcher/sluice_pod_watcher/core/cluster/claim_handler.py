@@ -29,7 +29,6 @@ class ClaimHandler:
         self._context = context
 
     def handle(self, event: ClaimEvent, now: float) -> None:
-        """Handle one event."""
         context = self._context
         match event:
             case events.ClaimsServed():

@@ -130,7 +130,6 @@ class ClusterContext:
         pod_reconciler.outcomes = []
 
     def log_change(self, record: PodRecord, change: Change) -> None:
-        """Log what is new about a pod."""
         who, terms = f"{record.namespace}/{record.name}", record.terms
         if terms is None:
             if change and record.is_passed_over:

@@ -11,6 +11,17 @@ from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
+
+def mapping_in(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def mappings_in(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = holder.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
 Raw = Mapping[str, Any]  # an object of the API server
 ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 """Our pods (by label), all other pods, nodes, ResourceClaims, DeviceClasses: each kind is listed and watched alone."""

@@ -14,17 +14,15 @@ from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconci
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods import pod_patches
-from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
-from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.slice_health import SliceHealth
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.core.workqueue import DelayedQueue
+from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
 
 NOT_THAT_POD = frozenset({404, 409})  # the precondition of the eviction did not hold: the pod of that UID is gone
 WORTH_READING = frozenset({0, 404, 409, 422})
@@ -65,7 +63,6 @@ class PodReconciler:
     """Pods beside others that are being evicted, and the request that stands for their ResourceClaim."""
 
     def __post_init__(self) -> None:
-        """Claims share the queue and the instructions."""
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
     def take_out(self) -> list[events.Own]:
@@ -75,7 +72,6 @@ class PodReconciler:
         return taken
 
     def settle(self, record: PodRecord, now: float) -> None:
-        """Derive the instructions for one pod."""
         if record.needs_read:
             self._read(record, now)
         view = record.view
@@ -211,7 +207,6 @@ class PodReconciler:
             self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def patched(self, record: PodRecord, *, was_bound: bool) -> None:
-        """A write of ours landed."""
         record.writing, record.complaint = PendingWrite(), ""
         if was_bound:
             record.confirm_by, record.sent = "", ()
@@ -269,7 +264,6 @@ class PodReconciler:
             self.status_writer.event(record, "Warning", "SliceWarning", why)
 
     def claims_unreadable(self, record: PodRecord, now: float) -> None:
-        """The claims could not be read now."""
         self._failed(record, record.reading_claims, now, self.config.retry_initial_s)
 
     # -- reading it by name ---------------------------------------------------------------------------------------
@@ -280,13 +274,11 @@ class PodReconciler:
             self.out.append(events.ReadPod(record.uid, record.namespace, record.name))
 
     def was_read(self, record: PodRecord) -> None:
-        """It was read by name, and exists."""
         record.needs_read, record.read_too_early = record.read_too_early, False
         if record.confirm_by == "read" and not record.needs_read:
             record.confirm_by = ""
 
     def unreadable(self, record: PodRecord, now: float) -> None:
-        """It could not be read by name."""
         self._failed(record, record.reading, now, self.config.retry_initial_s)
 
     # -- pods that do not start, evictions ------------------------------------------------------------------------
@@ -359,7 +351,6 @@ class PodReconciler:
         self._see_whether_gone(record)
 
     def eviction_refused(self, record: PodRecord, event: events.EvictionRefused, now: float) -> None:
-        """The eviction was rejected."""
         is_its_own = event.uid == record.uid
         if event.status in NOT_THAT_POD and is_its_own:
             record.mark_for_read()

@@ -120,7 +120,6 @@ class StatusWriter:
         return now + self._config.event_again_s
 
     def due(self, now: float) -> list[WriteEvent]:
-        """The Events to write now."""
         found: list[WriteEvent] = []
         while self._queue and self._events.take(now):
             found.append(self._queue.popleft())

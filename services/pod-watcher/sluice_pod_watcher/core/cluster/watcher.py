@@ -132,7 +132,6 @@ class ClusterWatcher:
         return [*own, *context.publisher.drain()]
 
     def phases(self) -> Mapping[str, int]:
-        """Pods by phase, for metrics."""
         return self._context.pod_store.phases()
 
     def _host_event(

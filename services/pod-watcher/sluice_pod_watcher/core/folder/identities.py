@@ -37,15 +37,12 @@ class Identities:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def __contains__(self, uid: object) -> bool:
-        """Whether there is a record of this id."""
         return uid in self._records
 
     def get(self, uid: RequestId) -> IdentityRecord | None:
-        """The record of this id."""
         return self._records.get(uid)
 
     def all(self) -> tuple[IdentityRecord, ...]:
-        """Every record, oldest first."""
         return tuple(self._records.values())
 
     def living(self) -> tuple[IdentityRecord, ...]:
@@ -53,7 +50,6 @@ class Identities:
         return tuple(record for record in self._records.values() if record.ended is None)
 
     def at(self, place: DocumentKey) -> IdentityRecord | None:
-        """The active record of a document."""
         uid = self._living.get(place)
         return self._records[uid] if uid is not None else None
 
@@ -80,12 +76,10 @@ class Identities:
         self._version = self._saved
 
     def listed(self) -> None:
-        """Every document in the folder has its record."""
         if self._first is None:
             self._first = {uid: None for uid in self._records if uid.startswith(f"{self._run}-")}
 
     def begin(self, place: DocumentKey, namespace: str, name: str, ask: RequestRevision) -> IdentityRecord:
-        """A new identity for a document."""
         self._number += 1
         uid = RequestId(f"{self._run}-{self._number}")
         return self._put(IdentityRecord(uid, *place, namespace, name, (ask,)))
@@ -96,12 +90,10 @@ class Identities:
         self._put(record)
 
     def say(self, uid: RequestId, ask: RequestRevision) -> IdentityRecord:
-        """Add a revision to an identity."""
         record = self._records[uid]
         return self._put(replace(record, asks=(*record.asks, ask)[-ASKS_MAX:]))
 
     def hold(self, uid: RequestId, held: Held) -> IdentityRecord:
-        """It is bound to this slice now."""
         return self._put(replace(self._records[uid], held=held))
 
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
@@ -112,7 +104,6 @@ class Identities:
         return self._put(replace(record, ended=cause))
 
     def drop(self, uid: RequestId) -> None:
-        """Its final message is on the bus."""
         record = self._records.pop(uid)
         self._vacate(record)
         if self._first is not None:
@@ -150,7 +141,6 @@ class Identities:
         return [SaveIdentities(self._version, self.all())]
 
     def saved(self, version: int) -> None:
-        """That version is on disk."""
         self._saving = False
         self._saved = max(self._saved, version)
         for uid in [uid for uid, changed_in in self._changed_in.items() if changed_in <= self._saved]:

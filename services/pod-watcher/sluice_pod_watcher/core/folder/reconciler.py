@@ -46,7 +46,6 @@ class FolderReconciler:
     """The message of each request, and its inputs: each listing needs all of them again."""
 
     def message_of(self, record: IdentityRecord) -> msg.RequestMessage:
-        """The message for a record."""
         last, source = record.asks[-1], self.config.source
         if record.ended is not None:
             closing = isinstance(self.answers.get(record.uid), msg.Released)
@@ -91,7 +90,6 @@ class FolderReconciler:
         return sum(1 for record in self.identities.living() if record.asks[-1].claims)
 
     def has_seen_all(self) -> bool:
-        """A listing of the folder is complete."""
         return True
 
     def may_publish(self, uid: RequestId) -> bool:
@@ -99,7 +97,6 @@ class FolderReconciler:
         return self.identities.is_saved(uid)
 
     def word(self, uid: RequestId) -> msg.RequestMessage | None:
-        """The message of a request."""
         record = self.identities.get(uid)
         if record is None:
             return None
@@ -126,7 +123,6 @@ class FolderReconciler:
         return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
 
     def listed(self, view: FolderView, now: float) -> None:
-        """Compare the records with a listing."""
         since, self._since = self._since, {}
         self._wanted = view.wanted
         trouble = {(file, ""): ManifestPod("", "", "", refusal=refusal) for file, refusal in view.broken.items()}
@@ -227,7 +223,6 @@ class FolderReconciler:
         self.judge(record)
 
     def judge(self, record: IdentityRecord) -> None:
-        """Reconcile a record with its answer."""
         answer, had = self.answers.get(record.uid), record.held
         if isinstance(answer, msg.Bound):
             if not answer.is_for(had):

@@ -29,7 +29,6 @@ class ParsedFolder:
     _parsed: dict[str, tuple[ManifestFile, ParsedFile]] = field(default_factory=dict)
 
     def listed(self, files: Iterable[ManifestFile]) -> None:
-        """Apply a complete listing."""
         parsed: dict[str, tuple[ManifestFile, ParsedFile]] = {}
         for file in sorted(files, key=lambda each: each.name):
             known = self._parsed.get(file.name)

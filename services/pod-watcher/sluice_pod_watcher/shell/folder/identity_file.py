@@ -36,7 +36,6 @@ class IdentityFile:
 
     @property
     def path(self) -> Path:
-        """The file of the identities."""
         return self.folder / "identities.json"
 
     def __enter__(self) -> Self:
@@ -56,7 +55,6 @@ class IdentityFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Release the lock."""
         os.close(self._lock)
 
     def load(self) -> tuple[IdentityRecord, ...]:

@@ -74,7 +74,6 @@ class ManifestFolder:
             raise ServiceError(f"{listed.why} (SLUICE_POD_WATCHER_PODS_DIR names the folder of Pod manifests)")
 
     async def list(self) -> FolderListed | FolderUnlistable:
-        """Everything in the folder now."""
         return await asyncio.to_thread(self._list)
 
     async def changes(self) -> AsyncIterator[None]:

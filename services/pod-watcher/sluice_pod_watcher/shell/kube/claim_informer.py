@@ -30,7 +30,6 @@ class ClaimInformer:
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         await self.wanted.wait()
         while not await self._is_served():
             await self.clock.sleep(ASK_AGAIN_S)

@@ -34,7 +34,6 @@ class ClaimWriter:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
     def executors(self) -> dict[type, Executor[events.Event]]:
-        """The executor of each instruction."""
         return {
             events.WatchClaims: Executor(self._watch, quiet=True),
             events.CreateClaim: Executor(self._create, request=_request, quiet=True),

@@ -53,7 +53,6 @@ class Session:
         return str(found["value"] or "").strip() if found else ""
 
     async def close(self) -> None:
-        """Close all connections."""
         await self.api.close()  # type: ignore[no-untyped-call]
 
 
@@ -77,7 +76,6 @@ class KubeCredentials:
 
     @property
     def session(self) -> Session:
-        """The newest session."""
         assert self._session is not None, "not connected"
         return self._session
 
@@ -103,7 +101,6 @@ class KubeCredentials:
             return await session.token() != refused
 
     async def close(self) -> None:
-        """Close all sessions."""
         for session in (*self._retired, *([self._session] if self._session is not None else [])):
             await session.close()
         self._retired.clear()

@@ -26,7 +26,6 @@ class GpuObjectWriter:
     api: KubeApi
 
     def executors(self) -> dict[type, Executor[events.Event]]:
-        """The executor of each instruction."""
         return {
             events.MirrorGpu: Executor(self._write, limit=IN_FLIGHT_MAX, quiet=True),
             events.UnmirrorGpu: Executor(self._delete, limit=IN_FLIGHT_MAX, quiet=True),

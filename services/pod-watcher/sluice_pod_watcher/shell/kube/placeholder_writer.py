@@ -23,7 +23,6 @@ class PlaceholderWriter:
     holds: Callable[[], bool]  # whether this process holds the lease at this moment
 
     def executors(self) -> dict[type, Executor[events.Event]]:
-        """The executor of each instruction."""
         return {
             events.CreatePlaceholder: Executor(self._create, limit=IN_FLIGHT_MAX),
             events.DeletePlaceholder: Executor(self._delete, limit=IN_FLIGHT_MAX),

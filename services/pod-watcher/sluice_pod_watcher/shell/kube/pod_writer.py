@@ -44,7 +44,6 @@ class PodWriter:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
     def executors(self) -> dict[type, Executor[events.Event]]:
-        """The executor of each instruction."""
         return {
             events.BindPod: Executor(self._bind, request=_request, quiet=True),
             events.AnnotatePod: Executor(self._annotate, request=_request, quiet=True),

@@ -68,7 +68,6 @@ class _Failure(msgspec.Struct):
 
 
 def as_it_is(raw: bytes | msgspec.Raw) -> Raw:
-    """A whole object."""
     found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     return found
 

@@ -24,7 +24,6 @@ class WatchStatus:
         self.is_watching, self._listed = True, {}
 
     def ends(self) -> None:
-        """It is on standby again, or stops."""
         self.is_watching = False
 
     def offered(self, event: Event) -> None:

@@ -4,20 +4,77 @@ bounded, so that missing limits do not block all pods.
 """
 
 import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RunId, SourceName
+from sluice.contracts.quotas.limits_file import BYTES_MAX
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.retry import Backoff
+from sluice.runtime.text_files import NotTextError, open_to_read, read_text
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.core.limits_source import READS, Event, LimitsPublished, LimitsSource
-from sluice_pod_watcher.shell.limits.limits_file import LimitsFile
+from sluice_pod_watcher.core.limits_source import (
+    READS,
+    Event,
+    LimitsPublished,
+    LimitsRead,
+    LimitsSource,
+    LimitsUnreadable,
+)
 from sluice_pod_watcher.shell.log_writer import log_writer
+
+LOOK_S = 1.0  # Between two reads of a file of at most 64 KiB. An edit counts after the second read that shows it.
+SETTLED_S = 2.0  # at the start, a file that was written longer ago than this counts at once: pods wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsFile:
+    """One file, which may be missing. As one may be half-written, two reads in a row must agree."""
+
+    path: Path
+    clock: Clock
+
+    async def changes(self) -> AsyncIterator[LimitsRead | LimitsUnreadable]:
+        """The content of the file, and each change; or why it cannot be read. Never ends."""
+        before: LimitsRead | LimitsUnreadable | None = None
+        told = before
+        while True:
+            seen = await asyncio.to_thread(self.look)
+            counts = seen == before or (before is None and await asyncio.to_thread(self._is_settled))
+            if counts and seen != told:
+                yield seen
+                told = seen
+            before = seen
+            await self.clock.sleep(LOOK_S)
+
+    def _is_settled(self) -> bool:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return True
+        return self.clock.utc().timestamp() - max(found.st_mtime, found.st_ctime) > SETTLED_S
+
+    def look(self) -> LimitsRead | LimitsUnreadable:
+        try:
+            descriptor = open_to_read(self.path)
+            try:
+                return LimitsRead(read_text(descriptor, os.fstat(descriptor).st_mode, BYTES_MAX))
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return LimitsUnreadable(f"there is no limits file {self.path}", missing=True)
+        except OSError as error:
+            return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error.strerror or error}")
+        except NotTextError as error:
+            return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error}")
+
 
 FIRST_S = 5.0  # how long pods wait for the limits at most, at the start and after each loss of the broker's disk
 
@@ -33,7 +90,6 @@ class LimitsGate:
         self._log = logs.get("limits")
 
     async def said(self, limits: LimitsPublished) -> None:
-        """All limits were published in this incarnation."""
         self._said = limits.incarnation
 
     async def begins(self, reading: ReadingStarted) -> None:

@@ -67,7 +67,6 @@ def with_new(kept: Sequence[Generation], new: Generation, now: datetime) -> Gene
 
 
 def alive(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
-    """The generations that have not expired."""
     return tuple(each for each in kept if each.expires > now)
 
 

@@ -39,11 +39,9 @@ class MemoryStore:
     _count: int = 0
 
     async def load(self) -> StoredCertificates | None:
-        """The stored text."""
         return self.kept
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """Replace it."""
         if (self.kept.version if self.kept is not None else None) != replaces:
             return False
         self._count += 1

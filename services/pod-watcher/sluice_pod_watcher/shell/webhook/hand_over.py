@@ -22,7 +22,6 @@ class HandOverFile:
     _told: str = field(default="", init=False)
 
     def __call__(self) -> str:
-        """The present value, one of HAND_OVERS."""
         try:
             with self.path.open("rb") as file:
                 text = file.read(BYTES_MAX).decode("utf-8", "replace").strip()

@@ -27,14 +27,12 @@ T = TypeVar("T")
 
 
 def peer_of(asked: AllocationRequested) -> PeerPod:
-    """A pod of ours."""
     labels = tuple(sorted(asked.labels.items())) if asked.labels else ()
     terms = terms_of(asked.source, asked.namespace, asked.host)
     return PeerPod(asked.source, asked.namespace, labels, asked.host.apart, asked.host.ports, terms=terms)
 
 
 def peer_of_place_request(request: PlaceRequest) -> PeerPod:
-    """A pod to be placed."""
     labels = tuple(sorted(request.labels.items()))
     return PeerPod(request.source, request.namespace, labels, request.host.apart, request.host.ports)
 
@@ -92,7 +90,6 @@ class Peers:
             self.know(request, None)
 
     def book(self, allocation: AllocationId, request: RequestId, node: NodeName) -> None:
-        """A place is booked for a request."""
         self.unbook(allocation)
         self._booked[allocation] = (request, node)
         self._of_request.setdefault(request, {})[allocation] = None
@@ -101,7 +98,6 @@ class Peers:
             self.put(allocation, node, peer)
 
     def unbook(self, allocation: AllocationId) -> None:
-        """A place is freed."""
         found = self._booked.pop(allocation, None)
         if found is None:
             return
@@ -114,13 +110,11 @@ class Peers:
                 self.know(found[0], None)
 
     def put(self, allocation: AllocationId, node: NodeName, peer: PeerPod) -> None:
-        """A pod is on a node."""
         spot = self._spot(node)
         self._put[allocation] = (peer, spot)
         self._count(peer, spot, 1)
 
     def take(self, allocation: AllocationId) -> None:
-        """Remove a pod from its node."""
         found = self._put.pop(allocation, None)
         if found is not None:
             self._count(*found, -1)
@@ -247,7 +241,6 @@ class Peers:
         return bool(self._held or host.apart or host.spread or host.beside)
 
     def is_taken(self, node: NodeName, ports: Iterable[HostPort]) -> bool:
-        """Whether a pod on a node uses one of these ports."""
         spot = self._spots.get(node)
         if spot is None or not spot.ports:
             return False

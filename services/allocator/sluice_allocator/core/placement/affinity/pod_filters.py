@@ -33,7 +33,6 @@ class PodFilter:
 
     @property
     def key(self) -> str:
-        """The label that it reads."""
         return self.term_count.key
 
     def why_not(self, value: str | None) -> WaitReason | None:

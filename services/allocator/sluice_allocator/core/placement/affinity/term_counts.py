@@ -13,7 +13,7 @@ from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
-from sluice_allocator.core.placement.spec.node_selection import selects
+from sluice_allocator.core.placement.spec.place_request import selects
 
 Part = tuple[tuple[str, ...], Selector]  # Namespaces, and a selector of labels there
 Terms = tuple[object, ...]  # a pod's terms about others, as one value; empty if it has none
@@ -45,7 +45,6 @@ class PeerPod(msgspec.Struct, frozen=True):
 
     @property
     def kind_name(self) -> tuple[object, ...]:
-        """The part of it that terms can match."""
         return (self.source, self.namespace, self.labels, self.leaving)
 
 
@@ -89,7 +88,6 @@ class SpreadDomains:
 
     @property
     def name(self) -> tuple[object, ...]:
-        """Equal domains have equal names."""
         selected = _selected(self.needs) if self.by_affinity else None
         return (self.key, self.keys, self.source, selected, self.needs.tolerations if self.by_taints else None)
 
@@ -144,7 +142,6 @@ class TermCount:
         return all(_speaks_of(part, peer.namespace, kind.labels) for part in self.parts)
 
     def speaks_of(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether its parts match such a pod."""
         return self.source == source and all(_speaks_of(part, namespace, labels) for part in self.parts)
 
     def add(self, spot: NodePods, more: int) -> bool:
@@ -166,7 +163,6 @@ class TermCount:
         return self.domains is not None or not before or not after
 
     def least(self) -> int:
-        """The count of the domain with fewest."""
         if self.domains is None or len(self.counts) < len(self.domains.values):
             return 0
         return min(self.levels, default=0)
@@ -187,18 +183,15 @@ class LabelIndex(Generic[T]):
         self._rest: dict[T, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether it holds any."""
         return bool(self._by_pair or self._rest)
 
     def add(self, item: T, parts: tuple[Part, ...]) -> None:
-        """Add an item."""
         for pair in _pairs(parts):
             self._by_pair.setdefault(pair, {})[item] = None
         if not _pairs(parts):
             self._rest[item] = None
 
     def remove(self, item: T, parts: tuple[Part, ...]) -> None:
-        """Remove an item."""
         for pair in _pairs(parts):
             of_pair = self._by_pair[pair]
             of_pair.pop(item, None)

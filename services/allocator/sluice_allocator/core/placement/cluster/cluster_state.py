@@ -115,7 +115,6 @@ class ClusterState:
                 self._lost[gpu.report.uuid] = gpu
 
     def forget_node(self, name: NodeName) -> None:
-        """Remove a node's inventory."""
         node = self.nodes.get(name)
         if node is not None:
             self.index.withdraw(node)
@@ -203,11 +202,9 @@ class ClusterState:
         return tuple(gpu.report.model for gpu in gpus if gpu is not None)
 
     def usable_nodes(self) -> int:
-        """How many nodes have a usable GPU."""
         return sum(len(each.nodes) for each in self.index.classes.values())
 
     def models(self) -> list[GpuModel]:
-        """The models that live GPUs reported."""
         return self._models.all()
 
     # -- pods, as terms of other pods speak of them ---------------------------------------------------------------
@@ -365,11 +362,9 @@ class ClusterState:
         return at_home is not None and not at_home.home.overbooked
 
     def booked(self) -> dict[AllocationId, Booking]:
-        """All bookings."""
         return dict(self._bookings)
 
     def booking(self, allocation: AllocationId) -> Booking | None:
-        """The booking of one allocation."""
         return self._bookings.get(allocation)
 
     def usage_of(self, devices: Iterable[DeviceGrant]) -> Usage:

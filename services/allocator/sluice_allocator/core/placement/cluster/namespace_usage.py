@@ -19,7 +19,6 @@ class NamespaceUsage:
         self.given_back: dict[str, None] = {}  # namespaces whose usage went down since this was last taken
 
     def used(self, namespace: str) -> Usage:
-        """The usage of a namespace."""
         return self._used.get(namespace, NOTHING)
 
     def opened(self, namespace: str) -> Iterator[AllocationId]:
@@ -37,16 +36,13 @@ class NamespaceUsage:
             self.reopen(namespace, allocation)
 
     def unbook(self, namespace: str, allocation: AllocationId, usage: Usage) -> None:
-        """Count a booking no longer."""
         self.change(namespace, usage, NOTHING)
         self.settle(namespace, allocation)
 
     def reopen(self, namespace: str, allocation: AllocationId) -> None:
-        """A booking is no longer bound."""
         self._open.setdefault(namespace, {})[allocation] = None
 
     def settle(self, namespace: str, allocation: AllocationId) -> None:
-        """A booking is bound, or gone."""
         known = self._open.get(namespace)
         if known is not None:
             known.pop(allocation, None)

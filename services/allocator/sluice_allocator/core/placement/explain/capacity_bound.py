@@ -38,7 +38,6 @@ class TooFew:
 
     @property
     def short(self) -> int:
-        """How many are missing."""
         return self.takes - self.there
 
 

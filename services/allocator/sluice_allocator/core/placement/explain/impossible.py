@@ -32,7 +32,7 @@ from sluice_allocator.core.placement.nodes.node_shape import NodeShape
 from sluice_allocator.core.placement.nodes.same_gpu import groups_in, instances_fit
 from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
-from sluice_allocator.core.placement.spec.node_selection import PASSING, meaning_of, selects
+from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of, selects
 
 SHAPES_MAX = 512  # with more shapes of nodes nothing is concluded: checking each would be a scan of the cluster
 NODES_LOOKED_AT = 16  # most nodes looked at for label keys similar to a missing one

@@ -56,7 +56,6 @@ def _parsed(name: str) -> ProfileName | None:
 
 
 def models_that_have(profile: str) -> tuple[str, ...]:
-    """The catalog's models with such a profile."""
     return tuple(model.key.upper() for model in catalog() if model.profile(profile) is not None)
 
 
@@ -66,7 +65,6 @@ def profiles_of_the_catalog() -> list[tuple[str, str]]:
 
 
 def short_name(product: str) -> str:
-    """A product's short name."""
     known = find_model(product)
     return known.key.upper() if known is not None else product.removeprefix("NVIDIA ")
 

@@ -52,7 +52,6 @@ class Occupancy(msgspec.Struct, frozen=True):
 
 
 def eviction_cost_of(who: Iterable[VictimRank]) -> EvictionCost:
-    """The cost when these tenants go."""
     parts = list(who)
     if not parts:
         return NO_COST
@@ -195,7 +194,6 @@ class CostIndex:
     _numbered: int = 0
 
     def put(self, costs: Costs, gpu_key: GpuKey) -> CostBucket:
-        """Add a GPU with these costs."""
         cost_bucket = self._buckets.get(costs)
         if cost_bucket is None:
             cost_bucket = self._buckets[costs] = CostBucket(costs)
@@ -205,7 +203,6 @@ class CostIndex:
         return cost_bucket
 
     def take(self, cost_bucket: CostBucket, gpu_key: GpuKey) -> None:
-        """Remove a GPU."""
         cost_bucket.gpu_keys.remove(gpu_key)
         if cost_bucket.gpu_keys:
             return

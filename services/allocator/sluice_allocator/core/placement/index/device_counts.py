@@ -21,7 +21,6 @@ class DeviceCounts:
         self.sorted_buckets = SortedBuckets(nodes)
 
     def put(self, node: Node) -> None:
-        """Recount a node."""
         now, before = self._count(node), self._of.get(node.number)
         if now == before:
             self.sorted_buckets.by_number[now].look_again(node)
@@ -31,7 +30,6 @@ class DeviceCounts:
         self.sorted_buckets.bucket_number(now).add(node)
 
     def take(self, node: Node) -> None:
-        """Drop a node's count."""
         before = self._of.pop(node.number, None)
         if before is not None:
             bucket = self.sorted_buckets.by_number[before]
@@ -40,7 +38,6 @@ class DeviceCounts:
                 self.sorted_buckets.drop(before)
 
     def move(self, node: Node, cpu_per_gpu_before: int) -> None:
-        """A node's CPU per GPU changed."""
         count = self._of.get(node.number)
         if count is not None:
             self.sorted_buckets.by_number[count].move(node, cpu_per_gpu_before)
@@ -68,17 +65,14 @@ class DeviceCountCache:
         return found
 
     def touch(self, node: Node, group: NodeClass) -> None:
-        """A node changed."""
         if group.number in self._kept and node.number in group.nodes:
             for counted in self._kept[group.number].values():
                 counted.put(node)
 
     def move(self, node: Node, group: NodeClass, cpu_per_gpu_before: int) -> None:
-        """A node's CPU per GPU changed."""
         for counted in self._kept.get(group.number, {}).values():
             counted.move(node, cpu_per_gpu_before)
 
     def forget(self, node: Node, group: NodeClass) -> None:
-        """A node left this class, or has nothing usable."""
         for counted in self._kept.get(group.number, {}).values():
             counted.take(node)

@@ -18,7 +18,7 @@ from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.node_shape import NodeShape, shape_of_gpus
 from sluice_allocator.core.placement.spec.config import DEFAULT_POOL, PlacementConfig
-from sluice_allocator.core.placement.spec.node_selection import PASSING, keys_of, meaning_of
+from sluice_allocator.core.placement.spec.place_request import PASSING, keys_of, meaning_of
 
 OutClass = tuple[int, WaitReason, str]  # unusable GPUs: the number of their class of nodes, the reason, and their kind
 SELECTED_KEYS_MAX = 32  # most labels that tell classes of nodes apart; selections by others check node by node
@@ -54,7 +54,6 @@ class DeviceIndex:
     # -- whole nodes ----------------------------------------------------------------------------------------------
 
     def offer(self, node: Node) -> None:
-        """Add all usable devices of a node."""
         self._see_values(node)
         group = self._class_of[node.name] = self._sort(node)
         for key, values in self._single.items():
@@ -84,7 +83,6 @@ class DeviceIndex:
         self.victims.counted.touch(node, group)
 
     def withdraw(self, node: Node) -> None:
-        """Remove all devices of a node."""
         group = self._class_of.pop(node.name, None)
         if group is None:
             return
@@ -104,7 +102,6 @@ class DeviceIndex:
         self.victims.counted.forget(node, group)
 
     def class_of(self, node: Node) -> NodeClass:
-        """The class of a node."""
         return self._class_of[node.name]
 
     # -- one device -----------------------------------------------------------------------------------------------
@@ -148,7 +145,6 @@ class DeviceIndex:
             self.victims.look_at(node, self._class_of[node.name], gpu)
 
     def settle(self, node: Node, *, more_room: bool) -> None:
-        """All changes of one booking are made."""
         if not node.gpus:
             return
         group = self._class_of[node.name]
@@ -325,7 +321,6 @@ class DeviceIndex:
         return {group.labels[key]: None for group in self.classes.values() if group.shapes and key in group.labels}
 
     def has_label(self, key: str) -> bool:
-        """Whether a node has a topology label."""
         return key in self._of_hosts or bool(self.values_of(key))
 
     def _select_by(self, key: str) -> None:

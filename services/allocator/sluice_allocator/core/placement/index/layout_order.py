@@ -29,7 +29,6 @@ class LayoutOrders:
         self._orders: dict[tuple[str, str, str], _Order] = {}
 
     def saw(self, gpu: Gpu) -> None:
-        """A GPU is in this state."""
         self._seen.setdefault(gpu.kind, {})[gpu.state] = None
 
     def of(self, gpu: Gpu, profile: Profile, policy: Policy) -> list[LayoutChoice]:

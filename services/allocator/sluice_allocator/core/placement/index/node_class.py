@@ -21,7 +21,7 @@ from sluice_allocator.core.placement.nodes.shared_device import (
     level_needed,
 )
 from sluice_allocator.core.placement.spec.config import PoolConfig
-from sluice_allocator.core.placement.spec.node_selection import PASSING, meaning_of
+from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of
 
 ClassKey = tuple[object, ...]
 SharedDevicesKey = tuple[TrustDomain, str, str, str | None]

@@ -41,7 +41,6 @@ class Victim:
 
     @property
     def who(self) -> VictimRank:
-        """Its part of the cost."""
         return self.priority, self.memory_mib
 
 
@@ -83,7 +82,6 @@ class VictimIndex:
         self._home_positions: dict[GpuUuid, list[tuple[HomeLevels, HomePosition]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any tenant may go."""
         return bool(self.known)
 
     # -- who ------------------------------------------------------------------------------------------------------

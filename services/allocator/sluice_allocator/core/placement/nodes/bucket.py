@@ -169,11 +169,9 @@ class Bucket:
         self.devices = 0  # the number of devices on it, where each is added by itself
 
     def __bool__(self) -> bool:
-        """Whether any node is on it."""
         return bool(self._rows)
 
     def put(self, node: Node) -> None:
-        """The node has one more such device."""
         self.devices += 1
         there = node.buckets.get(self, 0)
         node.buckets[self] = there + 1
@@ -181,7 +179,6 @@ class Bucket:
             self.add(node)
 
     def take(self, node: Node) -> None:
-        """The node has one such device less."""
         self.devices -= 1
         left = node.buckets[self] - 1
         if left:
@@ -191,18 +188,15 @@ class Bucket:
             self.remove(node)
 
     def add(self, node: Node) -> None:
-        """The node has such a device."""
         row = self._rows.get(node.cpu_per_gpu)
         if row is None:
             row = self._rows[node.cpu_per_gpu] = _NodeRow(self._nodes)
         row.add(node)
 
     def remove(self, node: Node) -> None:
-        """The node has no such device any more."""
         self.move(node, node.cpu_per_gpu, stays=False)
 
     def move(self, node: Node, cpu_per_gpu_before: int, *, stays: bool = True) -> None:
-        """A node on this bucket changed its CPU per GPU."""
         row = self._rows.get(cpu_per_gpu_before)
         if row is not None:
             row.remove(node)
@@ -256,11 +250,9 @@ class SortedBuckets:
         self.order: list[int] = []  # the numbers of its buckets, sorted
 
     def __bool__(self) -> bool:
-        """Whether it has any bucket."""
         return bool(self.order)
 
     def bucket_number(self, number: int) -> Bucket:
-        """The bucket of this number, created if missing."""
         bucket = self.by_number.get(number)
         if bucket is None:
             bucket = self.by_number[number] = Bucket(self._nodes)
@@ -268,7 +260,6 @@ class SortedBuckets:
         return bucket
 
     def drop(self, number: int) -> None:
-        """Remove an empty bucket."""
         del self.by_number[number]
         del self.order[bisect.bisect_left(self.order, number)]
 
@@ -277,5 +268,4 @@ class SortedBuckets:
         return (self.order[at] for at in range(bisect.bisect_left(self.order, number), len(self.order)))
 
     def devices(self) -> int:
-        """How many devices are on all of them."""
         return sum(bucket.devices for bucket in self.by_number.values())

@@ -65,12 +65,10 @@ class Gpu:
 
     @property
     def whole_span(self) -> Span:
-        """The span of a GPU without MIG."""
         return None, 0, max(1, self.report.memory_slices)
 
     @property
     def free_whole(self) -> bool:
-        """Whether it is empty."""
         return not self.spans and not self.blocked and not self.foreign
 
     @property
@@ -185,7 +183,6 @@ def span_of(grant: DeviceGrant) -> Span:
 
 
 def grant_of(container: str, gpu: Gpu, span: Span, share: Share | None = None) -> DeviceGrant:
-    """A device as it is booked."""
     profile, start, size = span
     return DeviceGrant(container=container, gpu=gpu.report.uuid, profile=profile, start=start, size=size, share=share)
 
@@ -198,7 +195,6 @@ class GpuModels:
         self._all: list[GpuModel] = []
 
     def of(self, report: GpuReport) -> GpuModel:
-        """The model that a report describes."""
         facts = (
             report.memory_mib,
             report.multiprocessors,
@@ -215,7 +211,6 @@ class GpuModels:
         return variants[-1][1]
 
     def all(self) -> list[GpuModel]:
-        """Every reported model."""
         return self._all
 
 

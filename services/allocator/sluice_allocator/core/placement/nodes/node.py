@@ -73,7 +73,6 @@ class Node:
         self._count()
 
     def take(self, allocation: AllocationId, room: HostRoom) -> None:
-        """One of our pods takes this."""
         self.taken[allocation] = room
         self.pods -= 1
         if self.facts is not None:
@@ -83,7 +82,6 @@ class Node:
                 self._count()
 
     def give_back(self, allocation: AllocationId) -> None:
-        """One of our pods ended."""
         room = self.taken.pop(allocation, None)
         if room is None:
             return
@@ -111,7 +109,6 @@ class Node:
         self.resources = left
 
     def current_cpu_per_gpu(self) -> int:
-        """Free CPU per free GPU."""
         if self.facts is None:
             return 0
         return cpu_per_gpu_of(self.cpu_milli, self.gpu_percent)

@@ -32,7 +32,6 @@ class Maximum:
             self.most = max(self._times, default=0)
 
     def __bool__(self) -> bool:
-        """Whether any node has some."""
         return bool(self._times)
 
 
@@ -63,7 +62,6 @@ class NodeShape:
                 del self.resources[name]
 
     def most_of(self, resource: str) -> int:
-        """The most that any such node has of a countable resource."""
         return self.resources[resource].most if resource in self.resources else 0
 
 

@@ -34,7 +34,6 @@ def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
 
 
 def groups_in(together: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Each group once."""
     return list(dict.fromkeys(together.values()))
 
 

@@ -74,7 +74,6 @@ class SharedDevice:
         return copied
 
     def without(self, gone: AbstractSet[AllocationId]) -> "SharedDevice":
-        """The account without the shares of these allocations."""
         left = self.copy()
         for key in [key for key in self._shares if key[0] in gone]:
             left.remove(key)
@@ -129,7 +128,6 @@ class SharedDevice:
                 self._width_booked += width
 
     def remove(self, key: DeviceKey) -> None:
-        """Forget a share, if it is counted."""
         share = self._shares.pop(key, None)
         if share is None:
             return
@@ -142,12 +140,10 @@ class SharedDevice:
 
     @property
     def shares(self) -> Mapping[DeviceKey, Share]:
-        """The shares booked here, by key."""
         return self._shares
 
     @property
     def empty(self) -> bool:
-        """Whether it has no tenant."""
         return not self._shares
 
     @property

@@ -25,7 +25,6 @@ class TimeSlots:
         self.width_percent = 0  # the width of all slots together; above 100 when overbooked
 
     def copy(self) -> "TimeSlots":
-        """A copy for trials."""
         copied = TimeSlots()
         copied._members, copied._widths, copied._times = dict(self._members), list(self._widths), list(self._times)
         copied.width_percent = self.width_percent

@@ -50,7 +50,6 @@ class PreemptionPlan:
 
     @property
     def cost(self) -> EvictionCost:
-        """The cost of its victims."""
         return eviction_cost_of(victim.who for victim in self.victims)
 
 
@@ -120,7 +119,6 @@ class _VictimSearch:
     # -- one device -----------------------------------------------------------------------------------------------
 
     def one_device(self, spec: DeviceSpec) -> None:
-        """One device, on the cheapest GPU."""
         idle_only = any(self.context.policy(group).idle_only for group in self.context.groups())
         if idle_only:  # then the whole GPU has to be emptied
             self.several_devices()

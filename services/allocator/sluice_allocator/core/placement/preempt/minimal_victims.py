@@ -199,7 +199,6 @@ def _fits(home: SharedDevice, share: Share, gone: Sequence[Victim]) -> bool:
 
 
 def emptied(node: Node, gone: AbstractSet[AllocationId]) -> Node:
-    """The node without the tenants of these allocations."""
     taken = {allocation: room for allocation, room in node.taken.items() if allocation not in gone}
     without = copy(node)
     without.taken, without.buckets = taken, {}

@@ -13,8 +13,7 @@ from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import ANY_CPU_PER_GPU, Node, cpu_per_gpu_of
 from sluice_allocator.core.placement.nodes.same_gpu import together_of
-from sluice_allocator.core.placement.spec.node_selection import PASSING, selects
-from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest
+from sluice_allocator.core.placement.spec.place_request import PASSING, Avoid, PlaceRequest, selects
 from sluice_allocator.core.placement.spec.policies import Policy, policy_for
 
 PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}
@@ -54,7 +53,6 @@ class SearchContext(msgspec.Struct, eq=False):
     steps: int = 0  # devices placed on trial so far, over all nodes
 
     def groups(self) -> list[NodeClass]:
-        """The classes of nodes that may serve it."""
         host = self.request.host
         anywhere = not (
             host.node_selector or host.affinity or host.volumes or self.pod_filters or self.request.by_claim
@@ -125,7 +123,6 @@ class SearchContext(msgspec.Struct, eq=False):
         return cpu_per_gpu_of(self.need.cpu_milli, gpu_percent)
 
     def policy(self, group: NodeClass) -> Policy:
-        """The policy in a class of nodes."""
         policy = policy_for(self.request.node_policy, self.request.gpu_policy, group.pool)
         if policy.nodes in {"fullest", "emptiest"}:
             self.cluster.index.weigh_all()
@@ -133,7 +130,6 @@ class SearchContext(msgspec.Struct, eq=False):
 
 
 def prepare(cluster: ClusterState, request: PlaceRequest, avoid: Avoid) -> SearchContext:
-    """Prepare a search."""
     context = SearchContext(cluster, request, avoid, request.host.room)
     if request.steps:
         claims = zip(request.claims, request.steps, strict=True)

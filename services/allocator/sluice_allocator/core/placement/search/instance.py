@@ -30,7 +30,6 @@ class DeviceFit(msgspec.Struct, frozen=True):
     share: Share | None = None
 
     def grant(self, container: str) -> DeviceGrant:
-        """The device as it is booked."""
         return grant_of(container, self.gpu, self.span, self.share)
 
 

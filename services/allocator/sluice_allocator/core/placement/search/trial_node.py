@@ -60,7 +60,6 @@ class TrialNode:
     steps: int = 0
 
     def state(self, gpu: Gpu) -> State:
-        """The layout of a GPU with MIG."""
         return self.states.get(gpu, gpu.state)
 
     @property
@@ -92,7 +91,6 @@ class TrialNode:
         ]
 
     def is_free(self, gpu: Gpu) -> bool:
-        """Whether a GPU without MIG is empty."""
         return gpu.free_whole and gpu not in self.taken
 
 

@@ -113,7 +113,6 @@ class PlacementConfig:
     """Computed once per model."""
 
     def pool(self, name: str) -> PoolConfig:
-        """The rules of a pool."""
         return self.pools.get(name, self.default)
 
     def modes_of(self, node: NodeName) -> tuple[Mode, ...] | None:

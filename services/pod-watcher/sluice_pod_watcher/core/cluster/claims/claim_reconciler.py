@@ -15,10 +15,9 @@ from sluice_pod_watcher.core.cluster.claims import claim_objects
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.workqueue import DelayedQueue
+from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
 
 CHANGED_MEANWHILE = frozenset({0, 404, 409})
 """Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
@@ -211,14 +210,12 @@ class ClaimReconciler:
     # -- results --------------------------------------------------------------------------------------------------
 
     def written(self, record: PodRecord | None, event: events.ClaimWritten) -> None:
-        """A write landed."""
         if record is None:
             self._sweeping.pop((event.namespace, event.name), None)
             return
         record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
 
     def refused(self, record: PodRecord | None, event: events.ClaimRefused, now: float) -> None:
-        """A write failed, or has no answer."""
         initial_s = max(self.config.retry_initial_s, event.retry_after_s)
         if record is None:
             swept = self._sweeping.setdefault((event.namespace, event.name), PendingWrite())

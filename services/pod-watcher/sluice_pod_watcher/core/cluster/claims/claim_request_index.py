@@ -20,7 +20,6 @@ class ClaimRequestIndex:
     _refs: dict[RequestId, tuple[ResourceClaimRef, ...]] = field(default_factory=dict)
 
     def of(self, claim_uid: str) -> RequestId | None:
-        """The request that stands for a claim."""
         record = self._by_claim.get(claim_uid)
         return record.uid if record is not None else None
 

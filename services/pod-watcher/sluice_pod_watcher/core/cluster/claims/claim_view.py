@@ -8,9 +8,8 @@ from typing import Any
 
 from sluice.contracts.dra.names import DRIVER, FINALIZER
 from sluice.contracts.ids import RequestId
-from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in, mappings_in
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
 ClaimKey = tuple[str, str]  # namespace and name
 Device = tuple[str, str, str]  # Driver, pool and device of one result
@@ -36,7 +35,6 @@ class ClaimView:
 
     @property
     def key(self) -> ClaimKey:
-        """Its namespace and name."""
         return self.namespace, self.name
 
     @property
@@ -62,7 +60,6 @@ class ClaimView:
 
     @property
     def is_of_our_driver(self) -> bool:
-        """Whether it is allocated, by us alone."""
         return self.is_allocated and all(driver == DRIVER for driver, _, _ in self.devices.values())
 
     def is_used_beside(self, pod: str) -> bool:
@@ -75,7 +72,6 @@ class ClaimView:
         return next((pool for _, pool, _ in self.devices.values()), "")
 
     def is_reserved_for(self, pod: str) -> bool:
-        """Whether the pod with this UID may use it."""
         return any(each.get("uid") == pod for each in self.reserved)
 
 

@@ -27,11 +27,9 @@ class HandOverMode:
     _not_before: float = 0.0
 
     def here(self, node: NodeName) -> None:
-        """Its object exists."""
         self._objects[node] = None
 
     def gone(self, node: NodeName) -> None:
-        """Its object is gone."""
         self._objects.pop(node, None)
 
     def inventory(self, message: NodeInventory) -> None:
@@ -44,12 +42,10 @@ class HandOverMode:
 
     @property
     def mode(self) -> str:
-        """The mode for new pods."""
         known = [can for node, can in self._can.items() if node in self._objects]
         return "dra" if self.is_served and known and all(known) else "tickets"
 
     def due(self, now: float) -> list[WriteHandOver]:
-        """The write to make now, if any."""
         if self.config.hand_over != "auto" or self.is_served is None:
             return []
         mode = self.mode
@@ -62,9 +58,7 @@ class HandOverMode:
         return [WriteHandOver(self.config.namespace, mode)]
 
     def written(self, mode: str) -> None:
-        """It was written."""
         self._written, self._under_way = mode, False
 
     def failed(self, now: float) -> None:
-        """It could not be written."""
         self._under_way, self._not_before = False, now + RETRY_S

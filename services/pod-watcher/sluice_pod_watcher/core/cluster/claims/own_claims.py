@@ -12,9 +12,8 @@ from sluice.contracts.dra.requested import classes_named
 from sluice.contracts.messages import ResourceClaimRef
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
-from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore, ClassStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimView
-from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 

@@ -41,7 +41,6 @@ class AffinityIndex:
     _matters: dict[PodSignature, bool] = field(default_factory=dict)
 
     def count(self, node: NodeName, kind: PodSignature, ports: Iterable[HostPort], more: int) -> None:
-        """Add pods of a kind on a node, or remove them."""
         nodes = self._kinds.setdefault(kind, {})
         on_node, ports_there = self._on.setdefault(node, {}), self._ports.setdefault(node, {})
         _add(nodes, node, more)
@@ -81,7 +80,6 @@ class AffinityIndex:
         return list(found)
 
     def nodes_that_matter(self) -> list[NodeName]:
-        """The nodes with a pod to publish."""
         found = (nodes for kind, nodes in self._kinds.items() if self._does_matter(kind))
         return list(dict.fromkeys(node for nodes in found for node in nodes))
 
@@ -95,7 +93,6 @@ class AffinityIndex:
                 self._matters.clear()
 
     def ports(self, node: NodeName) -> tuple[HostPort, ...]:
-        """The host ports in use on a node."""
         return tuple(self._ports.get(node, ()))
 
     def others(self, node: NodeName) -> tuple[OtherPods, ...]:

@@ -23,6 +23,7 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import is_gpu_resource
 from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
+from sluice_pod_watcher.core.cluster.events import mapping_in
 from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     OTHERS_MAX,
     PORTS_MAX,
@@ -33,7 +34,6 @@ from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
 from sluice_pod_watcher.core.cluster.placeholders.placeholders import is_placeholder
 from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
 
 _MIB = 1024**2
 _NOTHING = Fraction(0)
@@ -73,7 +73,6 @@ class _PodUsage:
 
     @property
     def told(self) -> tuple[object, ...]:
-        """The part that is published for its node."""
         return self.node, self.room, self.kind, self.ports
 
 
@@ -120,7 +119,6 @@ class NodeCapacity:
     # -- observing --------------------------------------------------------------------------------------------------
 
     def handle(self, event: HostEvent) -> None:
-        """Handle one event."""
         match event:
             case events.ListingStarted():
                 self._listing_started(event)
@@ -223,7 +221,6 @@ class NodeCapacity:
         return gone
 
     def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
-        """The changed nodes to publish now."""
         if not self.is_listed:
             return []
         found: list[tuple[NodeName, HostFacts]] = []
@@ -285,7 +282,6 @@ class NodeCapacity:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a node has to be published at once."""
         return bool(self._urgent) and self.is_listed
 
     def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration], volumes: VolumeTopologies) -> str:

@@ -27,7 +27,6 @@ class NodeRemovals:
     """Nodes whose agents answer, according to the inventory."""
 
     def here(self, node: NodeName) -> None:
-        """Its object exists."""
         self.missing.pop(node, None)
         self._removed.pop(node, None)
 
@@ -66,7 +65,6 @@ class NodeRemovals:
                 self.missing[node] = now
 
     def inventory(self, message: NodeInventory) -> None:
-        """Record whether an agent answers."""
         if message.stale or message.removed:
             self._answers.pop(message.snapshot.node, None)
         else:

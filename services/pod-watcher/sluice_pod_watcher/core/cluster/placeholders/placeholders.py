@@ -5,17 +5,72 @@ whose agent answers stands for nothing: that node does not serve what waits.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kube.names import LABEL_CAPACITY
-from sluice.contracts.messages import NodeInventory, PoolDemand
+from sluice.contracts.kube.names import LABEL_CAPACITY, LABEL_HOSTNAME, LABEL_MANAGED, MANAGED
+from sluice.contracts.messages import NodeInventory, PoolDemand, Taint
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlaceholder, Raw
-from sluice_pod_watcher.core.cluster.placeholders.placeholder_pods import placeholder_pod
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
+from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlaceholder, Raw, mapping_in
+
+PREFIX = "sluice-capacity-"
+PRIORITY_CLASS = "sluice-capacity"
+SHARE_PERCENT = 60  # of a node's room for pods with slices
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def placeholder_pod(
+    demand: PoolDemand, number: int, config: ClusterConfig, useless: Iterable[str]
+) -> tuple[str, Mapping[str, Any]]:
+    """Its name and its object: it fits on a new node of the pool, and on none with pods that have slices. It takes most
+    of a node, so that no two share one, but not all: autoscalers estimate what DaemonSets leave. Its priority is the
+    lowest for which cluster-autoscaler adds nodes. It goes to none of the `useless` nodes.
+    """
+    name = f"{PREFIX}{demand.pool}-{number}"
+    room = demand.template.room
+    requests = {
+        "cpu": f"{room.cpu_milli * SHARE_PERCENT // 100}m",
+        "memory": f"{room.memory_mib * SHARE_PERCENT // 100}Mi",
+    }
+    with_slices = {"matchLabels": {LABEL_MANAGED: MANAGED}}
+    apart = {"labelSelector": with_slices, "namespaceSelector": {}, "topologyKey": LABEL_HOSTNAME}
+    affinity: dict[str, Any] = {"podAntiAffinity": {_REQUIRED: [apart]}}
+    if hosts := sorted(useless):
+        elsewhere = {"key": LABEL_HOSTNAME, "operator": "NotIn", "values": hosts}
+        affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}}
+    container = {
+        "name": "capacity",
+        "image": config.placeholder_image,
+        "resources": {"requests": requests, "limits": requests},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "priorityClassName": PRIORITY_CLASS,
+        "nodeSelector": dict(demand.selector),
+        "tolerations": [_toleration(taint) for taint in demand.template.taints],
+        "affinity": affinity,
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    metadata = {
+        "name": name,
+        "namespace": config.namespace,
+        "labels": {LABEL_CAPACITY: demand.pool, "app.kubernetes.io/part-of": "sluice"},
+        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    }
+    return name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _toleration(taint: Taint) -> dict[str, str]:
+    value = {"operator": "Equal", "value": taint.value} if taint.value else {"operator": "Exists"}
+    return {"key": taint.key, **value, "effect": taint.effect}
+
 
 USELESS_MAX = 50  # most nodes that placeholders are kept off: of more, the earliest are tried again
 
@@ -55,7 +110,6 @@ class Placeholders:
             shown[demand.pool] = demand
 
     def reading_started(self) -> None:
-        """Pools are shown from the beginning."""
         self._reading = {}
 
     def was_read(self) -> None:
@@ -64,19 +118,16 @@ class Placeholders:
             self._pools, self._reading = self._reading, None
 
     def inventory(self, message: NodeInventory, now: float) -> None:
-        """Whether an agent answers."""
         if message.stale or message.removed:
             self._answers.pop(message.snapshot.node, None)
         else:
             self._answers.setdefault(message.snapshot.node, now)
 
     def node_gone(self, node: NodeName) -> None:
-        """Its object is gone."""
         self._answers.pop(node, None)
         self._useless.pop(node, None)
 
     def listing_started(self) -> None:
-        """Pods are listed from the beginning."""
         self._listing = {}
 
     def listing_ended(self) -> None:
@@ -127,7 +178,6 @@ class Placeholders:
         self._not_before = now + self.config.placeholder_retry_s
 
     def due(self, now: float) -> Iterator[CreatePlaceholder | DeletePlaceholder]:
-        """The writes to make now."""
         if self._reading is not None or not self._was_listed or now < self._not_before:
             return
         left = self.config.placeholders_max

@@ -30,7 +30,6 @@ class PodProblem:
 
     @property
     def condition(self) -> PodCondition:
-        """As our condition."""
         return PodCondition("False", self.reason, self.message)
 
 
@@ -69,7 +68,6 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
 
 
 def loss_cause(released: Released) -> str:
-    """Why a slice was lost, without the prefix."""
     return released.cause.removeprefix("slice lost: ")
 
 

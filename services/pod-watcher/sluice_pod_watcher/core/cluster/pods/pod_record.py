@@ -2,17 +2,18 @@
 `pod_reconciler` and `status_writer` write to the pod.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.ids import AllocationId, Incarnation, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
 from sluice_pod_watcher.core.cluster.events import Patch, Raw
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.workqueue import PendingWrite
 
 AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
 ConfirmBy = Literal["", "read", "write"]
@@ -90,17 +91,14 @@ class PodRecord:
 
     @property
     def active(self) -> bool:
-        """Whether it is wanted."""
         return self.ended is None
 
     @property
     def is_going(self) -> bool:
-        """Whether its pod was evicted."""
         return self.evicted or self.uid in self.going
 
     @property
     def is_understood(self) -> bool:
-        """Whether it is known what its pod asks for."""
         return self.asked is not None or (self.by_own_claims and self.terms is not None)
 
     @property
@@ -194,3 +192,29 @@ class PodRecord:
             alternatives=terms.alternatives,
             same_gpu=terms.same_gpu,
         )
+
+
+AVOIDED_S = 600.0  # a node is tried again after this: most obstacles are gone or fixed by then
+OWNERS_MAX, NODES_MAX = 1000, 20
+
+
+@dataclass(slots=True)
+class AvoidedNodes:
+    """Nodes, by the UID of a controller, on which the scheduler could not place its pods: the next ones avoid them. The
+    scheduler's message is not parsed. A restart loses this; then the next pod may try such a node once more.
+    """
+
+    _of: OrderedDict[str, dict[NodeName, float]] = field(default_factory=OrderedDict)
+
+    def add(self, owner: str, node: NodeName, now: float) -> None:
+        nodes = self._of.setdefault(owner, {})
+        nodes[node] = now + AVOIDED_S
+        self._of.move_to_end(owner)
+        if len(nodes) > NODES_MAX:
+            del nodes[min(nodes, key=lambda each: nodes[each])]
+        if len(self._of) > OWNERS_MAX:
+            self._of.popitem(last=False)
+
+    def nodes(self, owner: str, now: float) -> tuple[NodeName, ...]:
+        """Nodes that the next pod of this owner uses only as a last resort."""
+        return tuple(sorted(node for node, until in self._of.get(owner, {}).items() if until > now))

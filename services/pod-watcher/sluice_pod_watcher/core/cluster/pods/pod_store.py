@@ -23,9 +23,8 @@ from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.own_claims import OwnClaims, read_own_claims, resolved, shared_and_more
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import held_by
-from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
@@ -58,7 +57,6 @@ class PodStore:
     # -- for the publisher ----------------------------------------------------------------------------------------
 
     def all_requests(self) -> Iterable[RequestId]:
-        """Every request that is not closed."""
         return [uid for uid, record in self.records.items() if not record.closed]
 
     def asking(self) -> int:

@@ -21,9 +21,8 @@ from sluice.contracts.kube.names import (
     is_granted,
 )
 from sluice.contracts.pod_specs import unknown_demands
-from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in, mappings_in
 from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
 DONE = frozenset({"Succeeded", "Failed"})
 _EDITABLE = ("nodeSelector", "affinity", "tolerations")
@@ -53,7 +52,6 @@ class NodePin:
 
     @property
     def node(self) -> str:
-        """The one node that every term names, or nothing."""
         names = set(self.terms or ())
         return names.pop() if len(names) == 1 else ""
 
@@ -103,7 +101,6 @@ class PodView:
 
     @property
     def is_gated(self) -> bool:
-        """Whether our gate holds it."""
         return GATE in self.gates
 
     @property
@@ -119,7 +116,6 @@ class PodView:
 
     @property
     def place(self) -> str:
-        """The node on which it is, or to which it is pinned."""
         return self.node or self.pinning.node
 
 
@@ -183,7 +179,6 @@ def version_of(text: object) -> int:
 
 
 def node_name_of(node: Raw) -> NodeName:
-    """The name of a Node object."""
     return NodeName(str(mapping_in(node, "metadata").get("name", "")))
 
 

@@ -38,12 +38,10 @@ class RequestTerms:
 
     @property
     def ways(self) -> tuple[tuple[msg.Claim, ...], ...]:
-        """The ways to serve it, the first one first."""
         return (self.claims, *self.alternatives)
 
 
 def terms_of(word: msg.AllocationRequested | msg.RequestRejected) -> RequestTerms:
-    """The terms of a request on the bus."""
     if isinstance(word, msg.RequestRejected):
         return RequestTerms(refusal=word.refusal)
     return RequestTerms(

@@ -40,7 +40,6 @@ class SliceHealth:
         return [*self._replace(node, found), *self._replace_making(node, making)]
 
     def node_gone(self, node: NodeName) -> list[RequestId]:
-        """The node is no longer observed."""
         return [*self._replace(node, {}), *self._replace_making(node, {})]
 
     def made_on(self, request: RequestId) -> str:

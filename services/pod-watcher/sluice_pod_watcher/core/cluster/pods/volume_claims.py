@@ -12,8 +12,7 @@ from typing import Any
 from sluice.contracts.messages import NodeExpression, Selector
 from sluice.contracts.pod_specs import read_node_terms
 from sluice.contracts.reasons import Refusal
-from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
 
 VolumeTopologies = tuple[tuple[Selector, ...], ...]  # as `HostNeeds.volumes`
 CLAIMS_MAX = 32  # at most so many claims are read per pod; a node attaches fewer volumes
