@@ -72,9 +72,6 @@ def parse_node_config(text: str, *, origin: str) -> HamiRules:
     return HamiRules(node_modes=tuple(rules), warnings=tuple(warnings))
 
 
-# -- one geometry entry -------------------------------------------------------------------------------------------
-
-
 def _geometry(entry: Table) -> Geometry:
     """The profiles of all alternatives of a model, in order of first appearance."""
     entry.only(("models", "allowedGeometries"))
@@ -107,9 +104,6 @@ def _slots(entry: Table) -> list[Table]:
         table.only(("group", "geometries"))
         slots += table.tables("geometries")
     return slots
-
-
-# -- the document -------------------------------------------------------------------------------------------------
 
 
 def _unused(table: Table, used: tuple[str, ...]) -> tuple[str, ...]:

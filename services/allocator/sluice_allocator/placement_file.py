@@ -104,9 +104,6 @@ def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) ->
     )
 
 
-# -- the whole fleet ----------------------------------------------------------------------------------------------
-
-
 def _pool_label(top: Table) -> str:
     label = top.text("pool_label", PlacementConfig().pool_label)
     if _LABEL_KEY.fullmatch(label) is None:
@@ -129,9 +126,6 @@ def _assumed_uid(top: Table) -> int | None:
     if "assumed_uid" in top.values:
         raise top.wrong("assumed_uid", "nothing is assumed where require_uid = true; remove one of the two")
     return None
-
-
-# -- pools --------------------------------------------------------------------------------------------------------
 
 
 def _pools(table: Table, default: PoolConfig) -> dict[str, PoolConfig]:
@@ -172,9 +166,6 @@ def _weights(table: Table, base: Weights) -> Weights:
     if not any((weights.gpu_memory, weights.gpu_sms, weights.cpu, weights.memory, *weights.resources.values())):
         raise table.error(table.origin, table.path, dict(table.values), "at least one weight must be above 0")
     return weights
-
-
-# -- profiles and nodes -------------------------------------------------------------------------------------------
 
 
 def _geometries(top: Table) -> tuple[Geometry, ...]:

@@ -91,8 +91,6 @@ class Allocator:
             case Continue():
                 pass
 
-    # -- facts ----------------------------------------------------------------------------------------------------
-
     def _exchange(self, event: BusEvent, now: float) -> list[Instruction]:
         ctx = self.ctx
         if isinstance(event, Observed):

@@ -242,9 +242,6 @@ def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
     )
 
 
-# -- the rest -----------------------------------------------------------------------------------------------------
-
-
 def _has_no_entry(ctx: SchedulerContext, request: RequestId) -> bool:
     bound, world = ctx.facts.bindings.get(request), ctx.facts
     return isinstance(bound, msg.Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost

@@ -92,8 +92,6 @@ class PerfectCluster:
                 assert isinstance(instruction, Write), instruction  # on a perfect bus nothing is reread
                 self._land(instruction)
 
-    # -- the bus --------------------------------------------------------------------------------------------------
-
     def _put(self, subject: str, message: msg.AnyMessage, operation: OperationId = OTHERS) -> Entry:
         stream = stream_of(subjects.parse(subject).kind)
         self._sequences[stream] += 1
@@ -122,8 +120,6 @@ class PerfectCluster:
         self._events += [ReadingStarted(stream, INCARNATION) for stream in (Stream.BOOK, Stream.STATE)]
         self._events += [Observed(stream_of(subjects.parse(s).kind), entry) for s, entry in self._values.items()]
         self._events += [ReadingCaughtUp(stream) for stream in (Stream.BOOK, Stream.STATE)]
-
-    # -- the agents -----------------------------------------------------------------------------------------------
 
     def _agent_hears(self, order: msg.AnyMessage) -> None:
         match order:

@@ -83,8 +83,6 @@ class Simulation:
         summary.waiting = sum(pod.waiting for pod in self._pods.values())
         self._answers.finish()
 
-    # -- what pods do ---------------------------------------------------------------------------------------------
-
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.pod in self._pods:
             raise WorkloadError(
@@ -114,8 +112,6 @@ class Simulation:
     def _withdraw(self, pod: _Pod, *, closing: bool = False) -> None:
         withdrawn = msg.RequestWithdrawn(revision=2, source=WORKLOAD, cause="pod gone", closing=closing)
         self._cluster.say(subjects.request(pod.request), withdrawn, last_word=closing)
-
-    # -- what the core says ---------------------------------------------------------------------------------------
 
     def _hear(self, message: msg.AnyMessage) -> None:
         match message:

@@ -168,9 +168,6 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
     return AdmissionResponse(request.uid, allowed=False, code=code, message=message)
 
 
-# -- ephemeral containers -----------------------------------------------------------------------------------------
-
-
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
     """An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices. Only added
     ones are judged: existing ones cannot be changed.

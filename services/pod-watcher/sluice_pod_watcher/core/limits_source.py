@@ -134,8 +134,6 @@ class LimitsSource:
         self._unsaid = None
         return [LimitsPublished(self._incarnation)]
 
-    # -- the file -----------------------------------------------------------------------------------------------------
-
     def _take(self, text: str, now: float) -> None:
         try:
             wanted = read_limits(text, origin=self._origin, source=self._source)
@@ -154,8 +152,6 @@ class LimitsSource:
     def _tell_stays(self, why: str, level: Literal["info", "warning"]) -> None:
         stays = "what it said before" if self._wanted is not None else "what is on the bus"
         self._told.append(WriteLogLine(level, f"{why}; {stays} stays in force"))
-
-    # -- the bus ------------------------------------------------------------------------------------------------------
 
     def _exchange_event(self, event: BusEvent, now: float) -> None:
         self._outbox.handle(event, now)  # its effects show in the last values
@@ -207,8 +203,6 @@ class LimitsSource:
         for address in over:
             del self._waiting[address]
         self._look_at(over, now)
-
-    # -- decisions -------------------------------------------------------------------------------------------------
 
     def _right_word(self, address: Address) -> AnyMessage:
         """The last value an address should have where our source has written: the file's limit, or its end."""

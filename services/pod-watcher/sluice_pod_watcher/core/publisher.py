@@ -69,8 +69,6 @@ class RequestPublisher:
         self._epoch = 0
         self._sync_due = False
 
-    # -- observing ------------------------------------------------------------------------------------------------
-
     def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
         """Handle one event of the bus. Pass the reports to `yield_to_rivals` once the event is handled."""
         reports = self._outbox.handle(event, now)
@@ -161,8 +159,6 @@ class RequestPublisher:
     def saved(self) -> None:
         self._request_source.due |= self._held_back
         self._held_back = {}
-
-    # -- publishing -----------------------------------------------------------------------------------------------
 
     def hold_back(self, uid: RequestId) -> None:
         """The last message of a request may be stale: publish nothing, not even a repeat, until the request is due."""

@@ -152,9 +152,6 @@ def _given(ctx: SchedulerContext, devices: Sequence[msg.DeviceGrant]) -> tuple[D
     return tuple(device_amount(device, gpus[device.gpu].model) for device in devices if device.gpu in gpus)
 
 
-# -- one request --------------------------------------------------------------------------------------------------
-
-
 class RequestState(Enum):
     """The status of a request."""
 

@@ -41,9 +41,6 @@ Key = TypeVar("Key", bound=Hashable)
 LARGEST = 1000  # A look at a group costs a look at each of its members. Larger groups are looked at once per tick.
 
 
-# -- what others ask ----------------------------------------------------------------------------------------------
-
-
 def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) -> None:
     group = asked.group if isinstance(asked, AllocationRequested) else None
     if group is None and request not in ctx.gangs.member_of:
@@ -184,9 +181,6 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
     for each in some:
         waiting.move_to_end(each)
     return some
-
-
-# -- one group ----------------------------------------------------------------------------------------------------
 
 
 def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
@@ -389,9 +383,6 @@ def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
             ctx.to_try[now.leader] = None
     else:
         trial.party = now
-
-
-# -- words --------------------------------------------------------------------------------------------------------
 
 
 def _count(reason: WaitReason, count: int, gang: Gang) -> ReasonCount:

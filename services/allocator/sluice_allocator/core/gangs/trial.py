@@ -79,9 +79,6 @@ def go_on_with_trials(ctx: GangContext) -> None:
             begin_trial(ctx, leader)
 
 
-# -- one trial ----------------------------------------------------------------------------------------------------
-
-
 def _go_on(ctx: GangContext, trial: Trial) -> None:
     for _ in range(ctx.rules.group_steps):
         if not trial.left:
@@ -204,9 +201,6 @@ def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
 def _nth(number: int) -> str:
     last = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{last}"
-
-
-# -- what could never be ------------------------------------------------------------------------------------------
 
 
 def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:

@@ -45,9 +45,6 @@ class _Phase:
     limit_s: float = 0.0
 
 
-# -- what is known ------------------------------------------------------------------------------------------------
-
-
 def count_move(ctx: MoveContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it keeps a place for a moved pod, or waits for others."""
     entry = ctx.facts.ledger.get(allocation)
@@ -113,9 +110,6 @@ def has_stayed(ctx: MoveContext, allocation: AllocationId) -> bool:
     return ctx.moves.stays_since[allocation] + ctx.rules.move_cooldown_s <= ctx.now
 
 
-# -- booking the new place ----------------------------------------------------------------------------------------
-
-
 def move_pods_back(ctx: MoveContext) -> None:
     """Time passed: try a few pods with larger profiles, in turn. No waiting request is overtaken."""
     for allocation in ctx.moves.standing:
@@ -160,9 +154,6 @@ def _move_back(ctx: MoveContext, allocation: AllocationId) -> None:
     then, now = ctx.cluster.usage_of(place.devices), ctx.cluster.usage_of(mover.booking.devices)
     if (then.memory_mib, then.compute_permille) < (now.memory_mib, now.compute_permille):
         book_move(ctx, mover, place)
-
-
-# -- keeping it, and handing it over ------------------------------------------------------------------------------
 
 
 def why_end_move(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:

@@ -85,8 +85,6 @@ class _ReservationSearch:
     open_to: OpenTo
     _large_enough: dict[NodeName, bool] = field(default_factory=dict)
 
-    # -- one device -----------------------------------------------------------------------------------------------
-
     def one_device(self, spec: DeviceSpec) -> ReservedPlace | None:
         tried = 0
         for spot in sorted(islice(self._spots(spec), GPUS_LOOKED_AT_MAX)):
@@ -161,8 +159,6 @@ class _ReservationSearch:
         number = self.context.cluster.nodes[gpu.node].number
         return _ReservationSpot(weight, occupied, number, gpu.report.index, span.start, gpu, tuple(there))
 
-    # -- several devices, and shares --------------------------------------------------------------------------------
-
     def several(self) -> ReservedPlace | None:
         found: list[tuple[int, int, ReservedPlace]] = []
         for node in islice(self._nodes(), NODES_TRIED_MAX + NODES_IN_VAIN_MAX):
@@ -219,8 +215,6 @@ class _ReservationSearch:
             sorted_buckets = counted_for(self.context, group).sorted_buckets
             for count in reversed(sorted_buckets.order):
                 yield from sorted_buckets.by_number[count].some(NODES_LOOKED_AT_MAX)
-
-    # -- trying ---------------------------------------------------------------------------------------------------
 
     def _with_room(self, node: Node, gone: tuple[AllocationId, ...]) -> tuple[AllocationId, ...] | None:
         """The tenants to go so that the node has room for the pod besides; None when that is not enough."""

@@ -86,9 +86,6 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
     return total(ctx.cluster.usage_of(devices) for devices in sure)
 
 
-# -- who may go ---------------------------------------------------------------------------------------------------
-
-
 def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
     """An allocation changed: look at it again if that can matter to an eviction. That is so if its pod is evictable, or
     may have been; if it is moving, was, waits for others, or has shares that are being resized, and its namespace may

@@ -35,8 +35,6 @@ class EvictionBackoff:
     _until: dict[RequestId, float] = field(default_factory=dict)
     _alarms: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when to look again at a request
 
-    # -- who is in the way of a promise ---------------------------------------------------------------------------
-
     def take(self, promise: AllocationId, after: tuple[AllocationId, ...]) -> None:
         """A grant is decided that comes after these."""
         for each in after:
@@ -64,8 +62,6 @@ class EvictionBackoff:
     def leaving(self, namespace: str) -> Mapping[AllocationId, tuple[DeviceGrant, ...]]:
         """Bookings of a namespace that fill no guarantee except for these parts."""
         return self._leaving.get(namespace, {})
-
-    # -- evictions that take time ---------------------------------------------------------------------------------
 
     def awaited(self, request: RequestId, now: float) -> None:
         """A pod's eviction is ordered, or its slice is waited for; called repeatedly."""

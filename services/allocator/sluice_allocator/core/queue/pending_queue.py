@@ -148,8 +148,6 @@ class PendingQueue:
                 del self._groups[group.shape]
             self._remove_head(group, turn)
 
-    # -- the limit ------------------------------------------------------------------------------------------------
-
     @property
     def outside(self) -> Mapping[RequestId, QueueKey]:
         return self._outside
@@ -197,8 +195,6 @@ class PendingQueue:
         self._outside_turns.add(turn)
         self._put_out[turn[2]] = None
 
-    # -- who is tried ---------------------------------------------------------------------------------------------
-
     def group_of(self, request: RequestId) -> PendingShape:
         return self._waiting[request][0]
 
@@ -243,8 +239,6 @@ class PendingQueue:
         request = next(iter(self._waiting))
         self._waiting.move_to_end(request)
         return request
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _heads_of(self, group: PendingShape) -> QueueKeys:
         return self._heads if group.aside is None else self._aside.setdefault(group.aside, QueueKeys())

@@ -78,9 +78,6 @@ def _number(dimension: str, number: int) -> str:
     return f"{number / PERMILLE:g}" if dimension == COMPUTE else str(number)
 
 
-# -- what others ask ----------------------------------------------------------------------------------------------
-
-
 def usage_of(ctx: QuotaContext, devices: Iterable[DeviceGrant]) -> Usage:
     return ctx.cluster.usage_of(devices)
 
@@ -239,9 +236,6 @@ def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
     known_as = KNOWN_AS[WaitReason.QUOTA_EXCEEDED]
     of = "sources that have not reported yet"
     return NoPlace(message, (ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=1, of=of, known_as=known_as),))
-
-
-# -- what was changed ---------------------------------------------------------------------------------------------
 
 
 def limits_changed(ctx: QuotaContext, namespace: str) -> None:

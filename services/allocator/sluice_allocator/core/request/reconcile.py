@@ -65,9 +65,6 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.gangs.note_looked_at(request)
 
 
-# -- a request that somebody wants --------------------------------------------------------------------------------
-
-
 def _settle_asked(
     ctx: SchedulerContext,
     request: RequestId,
@@ -244,9 +241,6 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.Alloc
         return
     if wait(ctx, request, asked, shape):
         ctx.to_try[request] = None
-
-
-# -- telling that it waits no more -------------------------------------------------------------------------------
 
 
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:

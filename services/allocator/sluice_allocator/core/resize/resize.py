@@ -131,9 +131,6 @@ def about_adjusting(ctx: ResizeContext, allocation: AllocationId) -> str:
     return "; its shares are being changed by its node agent"
 
 
-# -- what is asked for --------------------------------------------------------------------------------------------
-
-
 def _why_wrong(change: Change) -> AdjustRefused | None:
     if not change.values:
         return AdjustRefused(AdjustReason.INVALID_VALUE, "no field is named, so there is nothing to change")
@@ -233,9 +230,6 @@ def _values_of(name: Field, devices: tuple[DeviceGrant, ...], container: str) ->
     return [getattr(share, name) for share in shares if share is not None]
 
 
-# -- whether it may be --------------------------------------------------------------------------------------------
-
-
 def _why_not(
     ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
@@ -316,9 +310,6 @@ def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> A
     fitting = ", ".join(f"{WORDS[name]} {value}" for name, value in most)
     words = f"{refused.message}; the most that fits now, with the rest unchanged: {fitting}"
     return AdjustRefused(refused.reason, words, most=most)
-
-
-# -- booking it ---------------------------------------------------------------------------------------------------
 
 
 def _decide(ctx: ResizeContext, asked: Asked) -> None:

@@ -188,9 +188,6 @@ def end_pauses(ctx: SchedulerContext) -> None:
             ctx.to_try[request] = None
 
 
-# -- who is tried -------------------------------------------------------------------------------------------------
-
-
 def _offer(ctx: SchedulerContext) -> None:
     """Continue the passes. A place that is found costs more than one that is not."""
     if ctx.offers.offers_everything_anew:

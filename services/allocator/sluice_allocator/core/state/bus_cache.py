@@ -207,8 +207,6 @@ class BusCache:
             self.slice_operations.pop(AllocationId(address.key[-1]), None)
         self._put(address, None)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _is_beyond(self, address: Address, ends_at: int) -> bool:
         """Whether a message is newer than all that a reading has shown, which a lagging server has served. No guard of
         a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the

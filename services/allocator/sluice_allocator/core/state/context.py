@@ -98,8 +98,6 @@ class Context:
     def touch(self, request: RequestId) -> None:
         """What is known or decided of a request changed."""
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision under a guard that covers the known facts."""
         operation = self.outbox.commit(address, message, request=request, ttl_s=ttl_s)
@@ -117,8 +115,6 @@ class Context:
     def throttle(self, condition: Condition, request: RequestId) -> bool:
         """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
         return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
-
-    # -- a place, from the decision until the ledger has it -------------------------------------------------------
 
     def booking_of(self, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
         """The booking of a place for a request, under a new allocation id."""
@@ -192,8 +188,6 @@ class Context:
             del self.committing[booking.request]
         self.changed_requests[booking.request] = None
         self.touch(booking.request)
-
-    # -- decisions that were not sent -----------------------------------------------------------------------------
 
     def take_back(self, guard: str) -> None:
         """Another process wrote under `guard`: decisions that were made before and not sent are made again. Without

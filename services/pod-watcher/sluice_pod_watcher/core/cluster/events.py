@@ -26,8 +26,6 @@ Raw = Mapping[str, Any]  # an object of the API server
 ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 """Our pods (by label), all other pods, nodes, ResourceClaims, DeviceClasses: each kind is listed and watched alone."""
 
-# -- events -------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class ListingStarted:
@@ -322,8 +320,6 @@ Event = (
     | PlaceholderWritten
     | PlaceholderNotWritten
 )
-
-# -- instructions -------------------------------------------------------------------------------------------------
 
 Patch = tuple[Mapping[str, Any], ...]  # the operations of one JSON patch (RFC 6902)
 

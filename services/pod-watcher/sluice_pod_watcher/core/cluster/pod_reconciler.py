@@ -100,8 +100,6 @@ class PodReconciler:
             self._evict(record, cause, now, alone=bool(stuck) and not record.eviction)
         self._tell(record, stuck, now)
 
-    # -- the pod itself -------------------------------------------------------------------------------------------
-
     def _bind_or_annotate(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> None:
         if not record.is_understood or record.writing.under_way or view.others_gates:
             return
@@ -242,8 +240,6 @@ class PodReconciler:
                 record.mark_for_read()
             self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
 
-    # -- its volumes -----------------------------------------------------------------------------------------------
-
     def _read_claims(self, record: PodRecord, view: PodView, now: float) -> None:
         if record.unread is not None and self._may(record, record.reading_claims, now):
             self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
@@ -266,8 +262,6 @@ class PodReconciler:
     def claims_unreadable(self, record: PodRecord, now: float) -> None:
         self._failed(record, record.reading_claims, now, self.config.retry_initial_s)
 
-    # -- reading it by name ---------------------------------------------------------------------------------------
-
     def _read(self, record: PodRecord, now: float) -> None:
         if record.name and self._may(record, record.reading, now):
             record.read_too_early = False
@@ -280,8 +274,6 @@ class PodReconciler:
 
     def unreadable(self, record: PodRecord, now: float) -> None:
         self._failed(record, record.reading, now, self.config.retry_initial_s)
-
-    # -- pods that do not start, evictions ------------------------------------------------------------------------
 
     def _stuck(self, record: PodRecord, view: PodView, now: float) -> str:
         if view.is_gated or view.has_started or held_by(view) is None:
@@ -372,8 +364,6 @@ class PodReconciler:
             record.going[record.uid] = None
             self._see_whether_gone(record)
 
-    # -- Events and log -------------------------------------------------------------------------------------------
-
     def _tell(self, record: PodRecord, stuck: str, now: float) -> None:
         ails = self.slice_health.why(record.uid, record.held.node) if record.held is not None else ""
         problem = problem_of(record, stuck, ails, self.slice_health.made_on(record.uid))
@@ -388,8 +378,6 @@ class PodReconciler:
         if record.complaint != why:
             record.complaint = why
             self.out.append(WriteLogLine("warning", f"{record.namespace}/{record.name} {why}", record.uid))
-
-    # -- writes, one at a time ------------------------------------------------------------------------------------
 
     def _may(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
         return writing.may_start(record.uid, self.delayed_queue, now)

@@ -59,8 +59,6 @@ class StatusWriter:
         since = record.quiet_since if problem.patience == "an answer" else record.since
         return since + self._after_s[problem.patience]
 
-    # -- the condition --------------------------------------------------------------------------------------------
-
     def _condition(
         self, record: PodRecord, problem: PodProblem | None, now: float
     ) -> tuple[WritePodCondition | None, float | None]:
@@ -84,8 +82,6 @@ class StatusWriter:
             record.uid, record.namespace, record.name, status=status, reason=wanted.reason, message=wanted.message
         )
         return what, None
-
-    # -- events ---------------------------------------------------------------------------------------------------
 
     def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
         """Queue an Event about a pod. The same one again extends its series."""

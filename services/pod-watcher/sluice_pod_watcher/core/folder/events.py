@@ -9,8 +9,6 @@ from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.reasons import Refusal
 
-# -- kept on disk ------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class ManifestTerms:
@@ -55,9 +53,6 @@ class IdentityRecord:
     asks: tuple[RequestRevision, ...]
     ended: msg.WithdrawCause | None = None
     held: msg.Held | None = None  # Its last slice. Kept here because the bus may forget it.
-
-
-# -- events -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +117,6 @@ Event = (
     | FolderChanged
     | HostsKnown
 )
-
-# -- instructions -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,6 @@ class Identities:
         self._first: dict[RequestId, None] | None = None
         """Requests that began with the first listing of this process; None before that."""
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def __contains__(self, uid: object) -> bool:
         return uid in self._records
 
@@ -64,8 +62,6 @@ class Identities:
     def is_saved(self, uid: RequestId) -> bool:
         """Whether the present record of this id would survive a crash."""
         return self._changed_in.get(uid, 0) <= self._saved
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def load(self, records: Iterable[IdentityRecord]) -> None:
         """Take over what a predecessor saved. Of two active records for one document the later one counts."""
@@ -130,8 +126,6 @@ class Identities:
         place = (record.file, record.document)
         if self._living.get(place) == record.uid:
             del self._living[place]
-
-    # -- saving -----------------------------------------------------------------------------------------------
 
     def save(self) -> list[SaveIdentities]:
         """The instruction to save what changed, unless one is under way."""

@@ -89,9 +89,6 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
     return replace(found, terms=terms)
 
 
-# -- a whole file ----------------------------------------------------------------------------------------------
-
-
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
     """Give every object an identity that survives edits of the file. The first pod of a name gets that name; a second
     one is refused. Everything else (other kinds, objects without a name) gets a free name, so that a fixed `kind` keeps

@@ -116,8 +116,6 @@ class FolderReconciler:
         self.answers.pop(uid, None)
         self._words.pop(uid, None)
 
-    # -- the folder -----------------------------------------------------------------------------------------------
-
     def holders(self) -> list[DocumentKey]:
         """The documents with a request, oldest first."""
         return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
@@ -210,8 +208,6 @@ class FolderReconciler:
                 self.told += log_lines.asks_nothing(place[0], found)
         self._left_alone = asking_nothing
 
-    # -- answers --------------------------------------------------------------------------------------------------
-
     def answered(self, uid: RequestId, answer: msg.BindingMessage) -> None:
         """The allocator's answer to one of our requests was read, maybe again."""
         record = self.identities.get(uid)
@@ -272,8 +268,6 @@ class FolderReconciler:
             return record
         self.due[record.uid] = None
         return self.identities.hold(record.uid, held)
-
-    # -- our own requests on the bus ---------------------------------------------------------------------------------
 
     def heard(self, uid: RequestId, message: msg.RequestMessage) -> bool:
         """The bus shows this about a request of our source: ours, a predecessor's, or a rival's. Returns whether the

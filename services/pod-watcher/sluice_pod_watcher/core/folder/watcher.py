@@ -125,8 +125,6 @@ class FolderWatcher:
         self._evict_all()
         self._compare(now)
 
-    # -- the bus --------------------------------------------------------------------------------------------------
-
     def _exchange_event(self, event: BusEvent, now: float) -> None:
         reports = self._publisher.handle(event, now)
         match event:
@@ -221,8 +219,6 @@ class FolderWatcher:
         if adopted and self._ready:
             self._evict_all()
             self._out.append(ReadAgain(Stream.BOOK))  # their answers were skipped as those of another source
-
-    # -- the folder -----------------------------------------------------------------------------------------------
 
     def _folder_event(self, event: FolderListed | FolderUnlistable | FolderChanged, now: float) -> None:
         if isinstance(event, FolderChanged):

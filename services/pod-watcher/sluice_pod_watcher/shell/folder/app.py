@@ -118,9 +118,6 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
     return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
 
 
-# -- executors ----------------------------------------------------------------------------------------------------
-
-
 def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderListed | FolderUnlistable]]:
     async def list_folder(_wanted: ListFolder) -> FolderListed | FolderUnlistable:
         return await folder.list()

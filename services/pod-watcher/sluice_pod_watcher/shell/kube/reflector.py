@@ -176,8 +176,6 @@ class Reflector:
             logs.get("kube", what=self.what).warning("the API server answers again", after_s=lasted_s)
         self._failing_since, self._outage_told = None, False
 
-    # -- listing --------------------------------------------------------------------------------------------------
-
     async def _list(self) -> None:
         known, token, count, version = self._highest, "", 0, ""
         metrics.count(KUBE_LISTS, self.what)
@@ -212,8 +210,6 @@ class Reflector:
         body = await self.api.call("GET", self.path, query={"limit": "1"})
         if 0 < version_of(msgspec.json.decode(body, type=_Marked).metadata.resource_version) < self._highest:
             raise KubeError(GONE, f"the API server is behind version {self._version}: its storage was restored")
-
-    # -- watching -------------------------------------------------------------------------------------------------
 
     async def _watch(self, until: float) -> None:
         began = self.clock.monotonic()

@@ -60,8 +60,6 @@ class Peers:
         self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}
         """Nodes by label value, for labels that searches and term counts use."""
 
-    # -- who is there ---------------------------------------------------------------------------------------------
-
     def know(self, request: RequestId, peer: PeerPod | None) -> None:
         """Set a request's pod; None when the request is gone: its bookings then keep no pod out."""
         self._unheard.pop(request, None)
@@ -137,8 +135,6 @@ class Peers:
     def booked_for(self, request: RequestId) -> Iterable[AllocationId]:
         """A request's own bookings: no pod keeps itself out."""
         return tuple(self._of_request.get(request, ()))
-
-    # -- nodes ----------------------------------------------------------------------------------------------------
 
     def see(self, node: NodeName, facts: HostFacts | None, *, is_shown: bool) -> None:
         """Set a node's facts; `is_shown`: whether it has an inventory."""
@@ -216,8 +212,6 @@ class Peers:
         for term_count, count in spot.held.items():
             self._add(term_count, spot, sign * count)
 
-    # -- what pods ask for ----------------------------------------------------------------------------------------
-
     def look_by(self, terms: Terms) -> None:
         """Search by these terms: call before reading any term count."""
         if self.census.look_by(terms):
@@ -264,8 +258,6 @@ class Peers:
             term_count.interested[request] = None
         if found:
             self._interests[request] = found
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _withdraw(self, peer: PeerPod) -> None:
         if peer.terms:

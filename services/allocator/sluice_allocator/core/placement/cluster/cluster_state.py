@@ -57,8 +57,6 @@ class ClusterState:
         self._models = GpuModels()
         self.tenancy = Tenancy(rules, self.nodes, self._bookings, self.index)
 
-    # -- what nodes have ------------------------------------------------------------------------------------------
-
     def show(self, snapshot: NodeSnapshot) -> None:
         """Update a node's GPUs from its snapshot. Bookings stay."""
         node = self._node(snapshot.node)
@@ -207,8 +205,6 @@ class ClusterState:
     def models(self) -> list[GpuModel]:
         return self._models.all()
 
-    # -- pods, as terms of other pods speak of them ---------------------------------------------------------------
-
     def know(self, request: RequestId, peer: PeerPod | None) -> None:
         """Set the pod of a request; None when the request is gone: its bookings then affect no other pod's terms."""
         self.peers.know(request, peer)
@@ -216,8 +212,6 @@ class ClusterState:
     def lose_sight(self, request: RequestId) -> None:
         """The bus no longer has a request, which says nothing about its pod."""
         self.peers.lose_sight(request)
-
-    # -- bookings -------------------------------------------------------------------------------------------------
 
     def book(self, booking: Booking) -> bool:
         """Book these places; repeating it changes nothing. True when it replaced a booking of other places."""
@@ -374,8 +368,6 @@ class ClusterState:
             gpu = self.gpus.get(grant.gpu) or self._lost.get(grant.gpu)
             parts.append(usage_of_device(grant, gpu.model if gpu is not None else None))
         return parts[0] if len(parts) == 1 else total(parts)
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _recount_usage(
         self, spans: dict[DeviceKey, DeviceGrant], before: GpuModel | None, after: GpuModel | None

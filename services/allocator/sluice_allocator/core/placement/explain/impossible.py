@@ -76,9 +76,6 @@ def where_nothing_is(context: SearchContext) -> str:
     return "".join(f"; {each}" for each in words)
 
 
-# -- which nodes ----------------------------------------------------------------------------------------------------
-
-
 def _shapes(context: SearchContext) -> Shapes | Impossible:
     host, index = context.request.host, context.cluster.index
     if host.node_name:
@@ -164,9 +161,6 @@ def _not_selected(context: SearchContext) -> str:
     return "no node here matches its nodeSelector and required node affinity"
 
 
-# -- all on one node ------------------------------------------------------------------------------------------------
-
-
 def _most_together(context: SearchContext, claim: Claim, spec: DeviceSpec, group: NodeClass, shape: NodeShape) -> int:
     """How many devices of a claim an empty node of this shape holds, on one NUMA node if required."""
     on_numa: dict[int | None, int] = {}
@@ -211,9 +205,6 @@ def _too_many(context: SearchContext, shapes: Shapes) -> Impossible:
             )
     why = "its containers together ask for more than the GPUs of any one node hold"
     return Impossible(WaitReason.TOO_FEW_GPUS_ON_NODE, why)
-
-
-# -- besides GPUs ---------------------------------------------------------------------------------------------------
 
 
 def _has_room(context: SearchContext, shape: NodeShape) -> bool:

@@ -115,9 +115,6 @@ def _short_of_one(context: SearchContext) -> bool:
     return any(find_one(context, spec) is None for spec in dict.fromkeys(context.specs))
 
 
-# -- counting -----------------------------------------------------------------------------------------------------
-
-
 def _tally(context: SearchContext, spec: DeviceSpec, tally: Tally) -> None:
     for group in context.cluster.index.classes.values():
         why = context.why_not(group)
@@ -257,9 +254,6 @@ def _shared_modes(spec: DeviceSpec) -> list[str]:
     if spec.claim.shares_percent is not None:
         return ["fractional"]
     return [mode for mode in spec.claim.modes if mode != "exclusive"]
-
-
-# -- telling ------------------------------------------------------------------------------------------------------
 
 
 def _reason(reason: WaitReason, count: int, of: str, on: str) -> ReasonCount:

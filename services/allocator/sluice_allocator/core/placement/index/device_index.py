@@ -51,8 +51,6 @@ class DeviceIndex:
         self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
         self._out_of: dict[GpuUuid, OutClass] = {}
 
-    # -- whole nodes ----------------------------------------------------------------------------------------------
-
     def offer(self, node: Node) -> None:
         self._see_values(node)
         group = self._class_of[node.name] = self._sort(node)
@@ -103,8 +101,6 @@ class DeviceIndex:
 
     def class_of(self, node: Node) -> NodeClass:
         return self._class_of[node.name]
-
-    # -- one device -----------------------------------------------------------------------------------------------
 
     def changed(self, node: Node, gpu: Gpu) -> None:
         """Bookings on a GPU changed: update its bucket."""
@@ -250,8 +246,6 @@ class DeviceIndex:
             gpu.counted_percent = gpu.free_percent
         node.gpu_percent = sum(gpu.counted_percent for gpu in node.gpus)
 
-    # -- what is out of use ---------------------------------------------------------------------------------------
-
     def _put_out(self, group: NodeClass, gpu: Gpu, reason: WaitReason) -> None:
         key = (group.number, reason, gpu.kind)
         self._out.setdefault(key, {})[gpu.report.uuid] = gpu
@@ -269,8 +263,6 @@ class DeviceIndex:
         numbered = {each.number: each for each in self.classes.values()}
         for (number, reason, _), members in self._out.items():
             yield numbered[number], reason, next(iter(members.values())), len(members)
-
-    # -- classes of nodes -----------------------------------------------------------------------------------------
 
     def group_by_labels(self, needs: HostNeeds) -> bool:
         """Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as

@@ -84,8 +84,6 @@ class VictimIndex:
     def __bool__(self) -> bool:
         return bool(self.known)
 
-    # -- who ------------------------------------------------------------------------------------------------------
-
     def offer(self, victim: Victim, node: NodeName) -> None:
         """A tenant of a node may go. Call `look_at` for its GPUs afterwards."""
         self.known[victim.allocation] = victim
@@ -114,8 +112,6 @@ class VictimIndex:
     def nodes(self) -> Iterator[NodeName]:
         """The nodes with a tenant that may go, the longest known first."""
         return iter(self._on)
-
-    # -- where ----------------------------------------------------------------------------------------------------
 
     def look_at(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
         """The tenants of a usable GPU changed, or which of them may go."""
@@ -199,8 +195,6 @@ class VictimIndex:
             elif cleared is None and self.count_on(gpu, profile, 0):
                 costs.append(0)
         return sum(sorted(costs)[:wanted])
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _file(
         self,

@@ -75,8 +75,6 @@ class DeviceSpec:
         uuid = gpu.report.uuid
         return bool(only.uuids and uuid not in only.uuids) or uuid in only.not_uuids
 
-    # -- exclusive ------------------------------------------------------------------------------------------------
-
     def shape_on(self, gpu: Gpu) -> Shape:
         """The profile that serves the claim on this kind of GPU, or the whole GPU, or why neither does."""
         shape = self._shapes.get(gpu.kind)
@@ -148,8 +146,6 @@ class DeviceSpec:
             asked = claim.sm_percentage * largest.multiprocessors
             wastes.append((100 * shape.multiprocessors - asked) // shape.multiprocessors)
         return 0 if claim.profile is not None or self.whole else min(wastes)
-
-    # -- shares ---------------------------------------------------------------------------------------------------
 
     def share_on(self, gpu: Gpu, mode: str) -> Share | WaitReason:
         """The share that serves the claim on this kind of GPU."""
@@ -257,9 +253,6 @@ class DeviceSpecs:
             spec = DeviceSpec(plain, domain, self._rules, self._numbered, is_whole(plain), picky, step)
             self._known[plain, domain, step] = spec
         return spec
-
-
-# -- sizes --------------------------------------------------------------------------------------------------------
 
 
 def percent_mib(gpu: Gpu, percent: int) -> int:

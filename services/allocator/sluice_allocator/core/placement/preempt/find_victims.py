@@ -116,8 +116,6 @@ class _VictimSearch:
     def _is_no_better(self, cost: EvictionCost) -> bool:
         return self.best is not None and cost >= self._best_key[:3]
 
-    # -- one device -----------------------------------------------------------------------------------------------
-
     def one_device(self, spec: DeviceSpec) -> None:
         idle_only = any(self.context.policy(group).idle_only for group in self.context.groups())
         if idle_only:  # then the whole GPU has to be emptied
@@ -212,8 +210,6 @@ class _VictimSearch:
         others = [each for each in others if each not in goes and not (strict and each.guarded)]
         return leave_node(node, goes, others, self.context.need)
 
-    # -- one share, in a home that is there -----------------------------------------------------------------------
-
     def _in_homes(self, spec: DeviceSpec, mode: str) -> None:
         victims = self.context.cluster.index.victims
         for group in self.context.groups():
@@ -247,8 +243,6 @@ class _VictimSearch:
                 if self._offer(found, 0, 0, node.number, gpu.report.index, at_home.key[1]):
                     return True
         return False
-
-    # -- several devices of one node ------------------------------------------------------------------------------
 
     def several_devices(self) -> None:
         """All devices on the node whose most important victim is least important."""

@@ -128,9 +128,6 @@ def _place_of(context: SearchContext, found: DeviceFit) -> Place:
     return Place(found.node.name, (found.grant(claim.container),))
 
 
-# -- given nodes --------------------------------------------------------------------------------------------------
-
-
 def named_nodes(context: SearchContext) -> list[Node] | None:
     """The only nodes that may serve it, where the pod names its node or its GPUs; None where it names neither."""
     cluster, host = context.cluster, context.request.host
@@ -166,9 +163,6 @@ def _surely_not(context: SearchContext, node: Node) -> bool:
         if plain and sum(_count_on(context.cluster, node, gpu, spec) for gpu in node.gpus) < claim.gpus:
             return True
     return False
-
-
-# -- several devices of one node ----------------------------------------------------------------------------------
 
 
 _Filled = tuple[Node, tuple[DeviceGrant, ...] | GivenUp] | None
@@ -277,9 +271,6 @@ def _memory_of(cluster: ClusterState, devices: tuple[DeviceGrant, ...]) -> int:
         else:
             total += profile.memory_mib if profile is not None else gpu.memory_mib
     return total
-
-
-# -- counting -----------------------------------------------------------------------------------------------------
 
 
 def _counting(cluster: ClusterState, spec: DeviceSpec) -> Callable[[Node], int]:

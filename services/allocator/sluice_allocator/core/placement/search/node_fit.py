@@ -156,9 +156,6 @@ def holds_together(context: SearchContext, node: Node, members: tuple[int, ...])
     return False
 
 
-# -- trying -------------------------------------------------------------------------------------------------------
-
-
 def _place(trial: TrialNode, units: list[DeviceUnit], at: int) -> bool:
     """Place all units from `at` on. They stay on success, and are undone otherwise."""
     if at == len(units):
@@ -217,9 +214,6 @@ def _undo(trial: TrialNode) -> None:
             for _, earlier in trial.placed:
                 if earlier.gpu is gpu and earlier.state_after is not None:
                     trial.states[gpu] = earlier.state_after
-
-
-# -- GPUs that are close to each other ----------------------------------------------------------------------------
 
 
 def _prefer_linked(trial: TrialNode) -> None:

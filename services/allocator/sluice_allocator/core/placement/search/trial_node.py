@@ -94,9 +94,6 @@ class TrialNode:
         return gpu.free_whole and gpu not in self.taken
 
 
-# -- options ------------------------------------------------------------------------------------------------------
-
-
 def options(trial: TrialNode, unit: DeviceUnit) -> Iterator[DeviceOption]:
     """Every way to place the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
     claim = unit.spec.claim

@@ -53,8 +53,6 @@ class ClaimReconciler:
     """Claims that do not take the finalizer: `sweep` deallocates them."""
     _sweeping: dict[ClaimKey, PendingWrite] = field(default_factory=dict)
 
-    # -- before the request ---------------------------------------------------------------------------------------
-
     def make(self, record: PodRecord, view: PodView, now: float) -> None:
         """Create the claim of a waiting pod, where there is none, and tell what its own claims still lack."""
         if record.by_own_claims and view.is_gated and self.store.is_served is None:
@@ -109,8 +107,6 @@ class ClaimReconciler:
         if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
             self.out.append(events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
-
-    # -- between Bound and the open gate --------------------------------------------------------------------------
 
     def why_other(self, record: PodRecord, view: PodView, bound: Bound) -> str:
         """Why its slice was granted for a claim that the pod no longer has, as a predicate; else empty."""
@@ -207,8 +203,6 @@ class ClaimReconciler:
             return events.WriteClaimStatus(*where, "allocate", body)
         return events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
 
-    # -- results --------------------------------------------------------------------------------------------------
-
     def written(self, record: PodRecord | None, event: events.ClaimWritten) -> None:
         if record is None:
             self._sweeping.pop((event.namespace, event.name), None)
@@ -244,8 +238,6 @@ class ClaimReconciler:
             record.claim_problem = why
         else:
             self.delayed_queue.at(record.uid, since + self.config.claim_told_after_s)
-
-    # -- the watch of claims, and what pods left ------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Where tickets hand over, claims are watched from the first pod that has one; elsewhere from the start."""

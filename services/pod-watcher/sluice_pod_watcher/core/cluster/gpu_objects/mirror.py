@@ -134,8 +134,6 @@ class GpuMirror:
         self._budget = TokenBucket(self.config.gpus_per_s, self.config.gpus_per_s)
         self._refreshes = TokenBucket(self.config.gpus_refresh_per_s, self.config.gpus_refresh_per_s)
 
-    # -- observing --------------------------------------------------------------------------------------------------
-
     def inventory(self, word: NodeInventory) -> None:
         node = word.snapshot.node
         found = {name_of(node, gpu.index): status_of(word, gpu) for gpu in word.snapshot.gpus}
@@ -174,8 +172,6 @@ class GpuMirror:
             self._changed[name] = None
         self._not_before = now + self.config.gpus_retry_s
 
-    # -- writing ----------------------------------------------------------------------------------------------------
-
     def due(self, now: float) -> Iterator[MirrorGpu | UnmirrorGpu]:
         if now < self._not_before:
             return
@@ -185,8 +181,6 @@ class GpuMirror:
             yield self._write(next(iter(self._changed)))
         for name in self._aged(now):
             yield self._write(name)
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _write(self, name: str) -> MirrorGpu | UnmirrorGpu:
         self._changed.pop(name, None)

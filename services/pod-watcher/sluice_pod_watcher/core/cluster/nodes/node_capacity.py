@@ -116,8 +116,6 @@ class NodeCapacity:
     _listed: dict[events.ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
     _seen: dict[events.ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
 
-    # -- observing --------------------------------------------------------------------------------------------------
-
     def handle(self, event: HostEvent) -> None:
         match event:
             case events.ListingStarted():
@@ -195,8 +193,6 @@ class NodeCapacity:
             return
         needs = self._read(spec, meta)
         self._take(uid, _PodUsage(version, node, needs.room, signature_of(meta, needs), needs.ports))
-
-    # -- publishing -------------------------------------------------------------------------------------------------
 
     def heard(self, name: NodeName, facts: HostFacts) -> None:
         """The bus shows a node. Track one of ours that no longer exists, so that its stale capacity is withdrawn."""
@@ -295,8 +291,6 @@ class NodeCapacity:
     def say_again(self, missing: Iterable[NodeName]) -> None:
         """Compare everything with the bus again, including that nothing fits on the missing nodes."""
         self._dirty |= dict.fromkeys((*self._nodes, *missing))
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
         """The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read. Only

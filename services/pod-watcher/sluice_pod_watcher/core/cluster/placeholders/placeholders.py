@@ -101,8 +101,6 @@ class Placeholders:
     _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _not_before: float = float("-inf")
 
-    # -- observing --------------------------------------------------------------------------------------------------
-
     def pool(self, demand: PoolDemand) -> None:
         """How many nodes of a pool are missing now."""
         shown = self._pools if self._reading is None else self._reading
@@ -161,8 +159,6 @@ class Placeholders:
         known = self._here.get(name)
         if is_placeholder(raw, self.config.namespace) and known is not None and known.uid == meta.get("uid"):
             del self._here[name]
-
-    # -- writing ----------------------------------------------------------------------------------------------------
 
     def written(self, name: str, pod: Raw | None, now: float) -> None:
         """A placeholder was created (`pod`) or deleted."""

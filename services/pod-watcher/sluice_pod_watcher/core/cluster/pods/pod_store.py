@@ -54,8 +54,6 @@ class PodStore:
         self.claims = ClaimStore()  # the ResourceClaims that our pods name
         self.claim_requests = ClaimRequestIndex()  # the request that stands for each ResourceClaim
 
-    # -- for the publisher ----------------------------------------------------------------------------------------
-
     def all_requests(self) -> Iterable[RequestId]:
         return [uid for uid, record in self.records.items() if not record.closed]
 
@@ -103,8 +101,6 @@ class PodStore:
         if record.view is None:
             self._bury(uid)
             self._forget(record)
-
-    # -- from the API server -----------------------------------------------------------------------------------------
 
     def seen(self, raw: Raw, view: PodView, now: float) -> tuple[PodRecord | None, Change]:
         """A version of a pod. Ignored if older than the known one, or of a pod that is gone."""
@@ -269,8 +265,6 @@ class PodStore:
         if not waits or not refs or record.terms is None or record.is_refused or refs == record.terms.resource_claims:
             return ""
         return self._take_terms(record, replace(record.terms, resource_claims=refs), now)
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[msg.ResourceClaimRef, ...] | None:
         if not view.pod_claim or record.asked is None:
