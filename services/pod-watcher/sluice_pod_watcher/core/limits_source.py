@@ -107,7 +107,10 @@ class LimitsSource:
         match event:
             case Ticked():
                 self._outbox.tick(now)
-                self._end_pauses(now)
+                over = [address for address in self._waiting if now >= self._pauses[address].until]
+                for address in over:
+                    del self._waiting[address]
+                self._look_at(over, now)
             case LimitsRead():
                 self._looked = True
                 self._take(event.text, now)
@@ -198,12 +201,6 @@ class LimitsSource:
             )
         )
 
-    def _end_pauses(self, now: float) -> None:
-        over = [address for address in self._waiting if now >= self._pauses[address].until]
-        for address in over:
-            del self._waiting[address]
-        self._look_at(over, now)
-
     def _right_word(self, address: Address) -> AnyMessage:
         """The last value an address should have where our source has written: the file's limit, or its end."""
         wanted = self._wanted.get(address) if self._wanted is not None else None
@@ -223,7 +220,12 @@ class LimitsSource:
         if standing is not None and standing.source not in {BY_HAND, self._source}:
             self._outbox.forget(address)
             if wanted is not None:
-                self._tell_other(address, standing.source)
+                source = standing.source
+                if self._others.get(address) != source:
+                    self._others[address] = source
+                    self._told.append(
+                        WriteLogLine("warning", f"{_name(address)} keeps what the limits file of {source!r} set first")
+                    )
         elif self._is_let_be(address, entry, now):
             self._outbox.forget(address)
         elif wanted is not None:
@@ -249,13 +251,6 @@ class LimitsSource:
         what = "no longer has limits" if address.kind == "quota" else "may be used again"
         self._told.append(WriteLogLine("info", f"{_name(address)} {what}: {self._origin} does not name it"))
         self._outbox.keep(address, ending, ttl_s=self._closing_ttl_s)
-
-    def _tell_other(self, address: Address, source: SourceName) -> None:
-        if self._others.get(address) != source:
-            self._others[address] = source
-            self._told.append(
-                WriteLogLine("warning", f"{_name(address)} keeps what the limits file of {source!r} set first")
-            )
 
 
 def _ending(address: Address, source: SourceName) -> QuotaUnset | Uncordoned:

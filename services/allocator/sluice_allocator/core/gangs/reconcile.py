@@ -287,7 +287,11 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
             if number in gang.stuck and gang.stuck[number].member not in party.members:
                 del gang.stuck[number]  # of another party that had this number
             party.why = gang.stuck[number].why if number in gang.stuck else _not_tried(gang, party)
-            _let_one_wait_for_all(ctx, party)
+            # the first of a party waits in the queue, at the party's turn, for all of them
+            party.leader = party.members[0]
+            rank, sequence = party.turn
+            if ctx.queue.add(party.leader, shape_of_group(ctx, party.leader), rank, sequence):
+                ctx.to_try[party.leader] = None
         return party
     progress = sum(member.placed + member.ready for member in members)
     clock = _clock_of(gang, party)
@@ -356,14 +360,6 @@ def _is_given_up(
         if other.clock is not None
     )
     return ctx.now - clock.since >= ctx.rules.group_patience_s * (2 if later else 1)
-
-
-def _let_one_wait_for_all(ctx: GangContext, party: GangInstance) -> None:
-    """The first of a party waits in the queue, at the party's turn, for all of them."""
-    party.leader = party.members[0]
-    rank, sequence = party.turn
-    if ctx.queue.add(party.leader, shape_of_group(ctx, party.leader), rank, sequence):
-        ctx.to_try[party.leader] = None
 
 
 def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:

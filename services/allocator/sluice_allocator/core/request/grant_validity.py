@@ -91,7 +91,14 @@ def _by_its_binding(
 ) -> str | None:
     match binding:
         case msg.Bound():
-            return _by_its_bound(ctx, booking, binding, asked)
+            # the bound grant stands, and no other; but a pod that has, or may have, another one stays where it is
+            held = held_instead(asked, binding)
+            if asked is None or (held is not None and held.allocation == booking.allocation):
+                return None
+            if binding.allocation != booking.allocation:
+                return None if is_found_instead(ctx, booking.allocation, binding) else SURPLUS
+            lost = why_lost(ctx, booking.request, held) if held is not None else None
+            return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
         case _ if _has_another(ctx, asked, booking.allocation):
             return "surplus: its pod has another slice"
         case msg.Released():
@@ -102,19 +109,6 @@ def _by_its_binding(
             return binding.cause
         case _:
             return None
-
-
-def _by_its_bound(
-    ctx: SchedulerContext, booking: msg.Booking, bound: msg.Bound, asked: RequestFact | None
-) -> str | None:
-    """The bound grant stands, and no other; but a pod that has, or may have, another one stays where it is."""
-    held = held_instead(asked, bound)
-    if asked is None or (held is not None and held.allocation == booking.allocation):
-        return None
-    if bound.allocation != booking.allocation:
-        return None if is_found_instead(ctx, booking.allocation, bound) else SURPLUS
-    lost = why_lost(ctx, booking.request, held) if held is not None else None
-    return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
 
 
 def _has_another(ctx: SchedulerContext, asked: RequestFact | None, allocation: AllocationId) -> bool:

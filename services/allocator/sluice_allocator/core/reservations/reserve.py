@@ -34,7 +34,12 @@ def promise_places(ctx: ReservationContext) -> None:
     """Time passed: reserve places for the first of those that waited long enough, in the order of turns."""
     if ctx.rules.promises_percent == 0:
         return
-    _wake_those_kept_out(ctx)
+    # reservations ended: of each model the first that they kept out has the next one
+    for model in ctx.promised.freed:
+        claim = _first_claim(ctx, model)
+        if claim is not None:
+            ctx.aging.look_at(claim[1], ctx.now)
+    ctx.promised.freed.clear()
     _see_who_is_due(ctx)
     for _ in range(ctx.rules.promise_tries):
         group = _next_group(ctx)
@@ -46,15 +51,6 @@ def promise_places(ctx: ReservationContext) -> None:
             pause_s = ctx.rules.promise_retry_s * 2.0 ** min(group.promise_failures, 30)
             ctx.aging.look_at(group.shape, ctx.now + min(pause_s, ctx.rules.promise_retry_max_s))
             group.promise_failures += 1
-
-
-def _wake_those_kept_out(ctx: ReservationContext) -> None:
-    """Reservations ended: of each model the first that they kept out has the next one."""
-    for model in ctx.promised.freed:
-        claim = _first_claim(ctx, model)
-        if claim is not None:
-            ctx.aging.look_at(claim[1], ctx.now)
-    ctx.promised.freed.clear()
 
 
 def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] | None:

@@ -359,7 +359,14 @@ class BusCache:
         if before is not None:
             _remove(self.allocations_of, request_of(before), allocation)
         entry = message if isinstance(message, LEDGER) and not self._went_in_another_life(message) else None
-        self._promise(allocation, before, entry)
+        if isinstance(before, msg.Grant) and before.after:
+            self.unpromised[allocation] = before.after
+            for other in before.after:
+                self.promises[other].pop(allocation, None)
+                if not self.promises[other]:
+                    del self.promises[other]
+        for other in entry.after if isinstance(entry, msg.Grant) else ():
+            self.promises.setdefault(other, {})[allocation] = None
         if entry is not None:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
             self.lost.pop(allocation, None)
@@ -374,16 +381,6 @@ class BusCache:
         landed late. In this incarnation the node may never have been reported gone, and its agent may be running.
         """
         return isinstance(entry, msg.Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
-
-    def _promise(self, allocation: AllocationId, before: msg.LedgerEntry | None, entry: msg.LedgerEntry | None) -> None:
-        if isinstance(before, msg.Grant) and before.after:
-            self.unpromised[allocation] = before.after
-            for other in before.after:
-                self.promises[other].pop(allocation, None)
-                if not self.promises[other]:
-                    del self.promises[other]
-        for other in entry.after if isinstance(entry, msg.Grant) else ():
-            self.promises.setdefault(other, {})[allocation] = None
 
     def _leave(self, node: NodeName, allocation: AllocationId) -> None:
         there = self.allocations_on.get(node, {})

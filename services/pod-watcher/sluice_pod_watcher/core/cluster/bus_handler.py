@@ -111,7 +111,12 @@ class BusHandler:
     def _answered(self, uid: RequestId, message: msg.BindingMessage | msg.Waived, sequence: int) -> None:
         at = self._context.publisher.book_incarnation, sequence
         if isinstance(message, msg.Waived):
-            self._refused_no_more(uid)
+            # a refusal was waived: its pod waits like any other
+            self._read_answers.pop(uid, None)
+            record = self._context.pod_store.records.get(uid)
+            if record is not None and isinstance(record.answer, msg.Refused):
+                record.answer = None
+                self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
         elif not self._context.ready or self._reading[Stream.BOOK]:
             self._read_answers[uid] = message, at
         else:
@@ -234,14 +239,6 @@ class BusHandler:
             self._context.pod_reconciler.status_writer.event(
                 record, "Warning", "SliceWarning", "; ".join(answer.warnings)
             )
-
-    def _refused_no_more(self, uid: RequestId) -> None:
-        """A refusal was waived: its pod waits like any other."""
-        self._read_answers.pop(uid, None)
-        record = self._context.pod_store.records.get(uid)
-        if record is not None and isinstance(record.answer, msg.Refused):
-            record.answer = None
-            self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
         """Adopt our own requests from the bus. The last known value counts, not the one just read."""

@@ -94,7 +94,11 @@ class DeviceIndex:
             self._take_out(gpu)
             self.victims.forget(gpu)
         node.gpus = ()
-        _count_out(node, group)
+        if node.shape is not None:
+            node.shape.count(node.offers, -1)
+            if not node.shape.nodes:
+                del group.shapes[node.shape_key]
+            node.shape = None
         group.nodes.pop(node.number, None)
         self.counted.forget(node, group)
         self.victims.counted.forget(node, group)
@@ -385,14 +389,6 @@ def _count_in(node: Node, group: NodeClass) -> None:
         node.shape = group.shapes[node.shape_key] = NodeShape(gpus)
     node.offers = node.facts.allocatable if node.facts is not None else None
     node.shape.count(node.offers, 1)
-
-
-def _count_out(node: Node, group: NodeClass) -> None:
-    if node.shape is not None:
-        node.shape.count(node.offers, -1)
-        if not node.shape.nodes:
-            del group.shapes[node.shape_key]
-        node.shape = None
 
 
 def _homes_key(at_home: SharedDeviceOnGpu) -> SharedDevicesKey:

@@ -76,7 +76,14 @@ def best_place(context: SearchContext) -> Place | None:
             return _place_of(context, found)
         if context.request.claims[0].shares_percent is None:
             return None
-    return _find_several(context)
+    # with the first mode of every claim if a node allows it, else with any
+    if any(len(claim.modes) > 1 for claim in context.request.claims):
+        claims = tuple(replace(claim, modes=claim.modes[:1]) for claim in context.request.claims)
+        first = prepare(context.cluster, replace(context.request, claims=claims), context.avoid)
+        place = _find_anywhere(first)
+        if place is not None:
+            return place
+    return _find_anywhere(context)
 
 
 def _find_larger(context: SearchContext, find: Callable[[SearchContext], Place | None]) -> Place | None:
@@ -183,17 +190,6 @@ def _filling(context: SearchContext) -> Callable[[Node], tuple[DeviceGrant, ...]
         return devices
 
     return accept
-
-
-def _find_several(context: SearchContext) -> Place | None:
-    """With the first mode of every claim if a node allows it, else with any."""
-    if any(len(claim.modes) > 1 for claim in context.request.claims):
-        claims = tuple(replace(claim, modes=claim.modes[:1]) for claim in context.request.claims)
-        first = prepare(context.cluster, replace(context.request, claims=claims), context.avoid)
-        place = _find_anywhere(first)
-        if place is not None:
-            return place
-    return _find_anywhere(context)
 
 
 def _find_anywhere(context: SearchContext) -> Place | None:

@@ -184,7 +184,10 @@ class Placeholders:
             standing = {name: each for name, each in self._here.items() if each.pool == pool and not each.leaves}
             for name, each in list(standing.items()):
                 if missing and self._is_useless(each, now):
-                    self._keep_off(each.node)
+                    node = each.node
+                    self._useless[node] = None
+                    if len(self._useless) > USELESS_MAX:
+                        self._useless.popitem(last=False)
                     del standing[name]
                     yield from self._delete(name, each)
             surplus = sorted(standing, key=lambda name: (self._worth(standing[name]), name))
@@ -202,11 +205,6 @@ class Placeholders:
         if not placeholder.node:
             return 1
         return 2 if placeholder.node in self._answers else 0
-
-    def _keep_off(self, node: NodeName) -> None:
-        self._useless[node] = None
-        if len(self._useless) > USELESS_MAX:
-            self._useless.popitem(last=False)
 
     def _create(self, demand: PoolDemand, wanted: int) -> Iterator[CreatePlaceholder]:
         started = sum(pool == demand.pool for pool in self._under_way.values())
