@@ -25,9 +25,10 @@ HAMi's own files are read by `hami_files`, and stand after this one. It decides 
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
+
+import msgspec
 
 from sluice.contracts.messages import Mode
 from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
@@ -65,8 +66,7 @@ class PlacementFileError(TableError):
     """One mistake in a placement file."""
 
 
-@dataclass(frozen=True, slots=True)
-class HamiRules:
+class HamiRules(msgspec.Struct, frozen=True):
     """HAMi's files as our rules; `warnings` names the keys that have no effect here."""
 
     geometries: tuple[Geometry, ...] = ()

@@ -12,8 +12,7 @@ from sluice.mig.model import GpuModel
 from sluice_allocator.core.state.grant_facts import device_amount
 
 Word = Literal["bound", "pending", "refused", "released"]
-WHOLE_GPU = "gpu"
-"""The summary's name for an exclusive GPU without MIG; shares go by their mode, instances by their profile."""
+WHOLE_GPU = "gpu"  # the summary's name for an exclusive GPU without MIG; shares go by mode, instances by profile
 
 
 class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,10 +25,8 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, Continue, EnsureAgent, Event, LeaseChanged
 
 INCARNATION = Incarnation("1")
-OTHERS = OperationId("")
-"""The operation id of messages from other writers: the allocator only checks whether an id is its own."""
-READ_AGAIN_AFTER = 20_000
-"""After this many expired values the allocator rereads the streams, to drop what it remembers of them."""
+OTHERS = OperationId("")  # the operation id of others' messages: the allocator only checks whether an id is its own
+READ_AGAIN_AFTER = 20_000  # after so many expired values the allocator rereads the streams, to forget them
 
 Hear = Callable[[msg.AnyMessage], None]  # receives every message that the allocator writes
 
@@ -47,8 +45,7 @@ class PerfectCluster:
         self._promised: dict[
             AllocationId, list[msg.Grant]
         ] = {}  # grants that wait for others, listed under one of those
-        self._free: deque[msg.Grant] = deque()
-        """Grants whose predecessors are gone; made once all consequences of that are published."""
+        self._free: deque[msg.Grant] = deque()  # grants whose predecessors are gone; made once that is published
         self.now = 0.0
 
     def start(self, nodes: Iterable[tuple[msg.NodeSnapshot, msg.HostFacts]]) -> None:

@@ -1,6 +1,6 @@
 """Turns a line of a workload into the request its pod would make, with the parser that clusters and folders use."""
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
@@ -13,8 +13,7 @@ WORKLOAD = SourceName("workload")
 CONTAINER = "main"  # the name of every pod's only container, for annotations that name one
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
+class Policies(msgspec.Struct, frozen=True):
     """The policies of pods that name none; empty is the fleet's own."""
 
     node: str = ""

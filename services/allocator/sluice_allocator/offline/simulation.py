@@ -33,8 +33,7 @@ EVICTED = "Evicted"  # why a pod left before its departure line
 class _Pod:
     name: str
     request: RequestId
-    granted: dict[AllocationId, msg.Booking] = field(default_factory=dict)
-    """Its grants: a place, perhaps after a reserved one."""
+    granted: dict[AllocationId, msg.Booking] = field(default_factory=dict)  # a place, perhaps after a reserved one
     booking: msg.Booking | None = None  # its bound place
     bound: bool = False
     waiting: bool = False

@@ -5,7 +5,6 @@ an answer of the simulation, not a mistake of the file.
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import Any, NoReturn
@@ -40,8 +39,7 @@ class WorkloadError(ValueError):
         super().__init__(f"{where}: {at}{message}")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """A pod that arrives. Annotations and resources are as written."""
 
     where: str
@@ -57,8 +55,7 @@ class Arrival:
     uid: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(msgspec.Struct, frozen=True):
     """A pod that leaves, bound or not."""
 
     where: str
@@ -107,8 +104,7 @@ def _in_any_order(run: list[Step], chance: random.Random) -> list[Step]:
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(msgspec.Struct, frozen=True):
     """One JSON object of a line, and typed access to its values with errors that name the field."""
 
     where: str

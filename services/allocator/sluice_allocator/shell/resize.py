@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.resize.pending import Change, Outcome
 
-ANSWER_WITHIN_S = 10.0
-"""A write settles within tens of milliseconds; a broker that is away for longer may be away for long."""
+ANSWER_WITHIN_S = 10.0  # a write settles within tens of milliseconds; a broker that is away may be away for long
 
 
 class ShareResizer:

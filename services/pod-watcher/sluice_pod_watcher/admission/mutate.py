@@ -5,7 +5,6 @@ absent list or map is added whole.
 
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -27,8 +26,7 @@ WARNINGS_MAX = 10
 WARNING_CHARACTERS_MAX = 250  # clients cut warnings above 256 characters
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionResponse:
+class AdmissionResponse(msgspec.Struct, frozen=True):
     """A pod that is allowed, with its patch; or denied, with `code` and `message` for its owner."""
 
     uid: str

@@ -9,8 +9,9 @@ namespace or node, the first keeps it until its file drops it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -34,31 +35,26 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = ((Stream.BOOK, ("sluice.quota.>", "sluice.cordon.>")),)
 """What to read: its own messages, and those of others about the same namespaces and nodes."""
 WRITES = frozenset({"quota", "cordon"})  # the nouns it writes
-PAUSE_FIRST_S = 30.0
-"""The first pause before a rival's message is overwritten: usually its file is about to become the same."""
-PAUSE_MAX_S = 3600.0
-"""The longest pause. Two files that stay different then cost two messages an hour each, and a warning each time."""
+PAUSE_FIRST_S = 30.0  # before a rival's message is overwritten: usually its file becomes the same
+PAUSE_MAX_S = 3600.0  # two files that stay different cost two messages and warnings an hour each
 
 LimitMessage = QuotaSet | Cordoned
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsRead:
+class LimitsRead(msgspec.Struct, frozen=True):
     """The whole text of the file, unchanged for a moment."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsUnreadable:
+class LimitsUnreadable(msgspec.Struct, frozen=True):
     """The file is absent (`missing`) or cannot be read. The limits in force stay."""
 
     why: str
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsPublished:
+class LimitsPublished(msgspec.Struct, frozen=True):
     """The file's limits are on the bus, or there is nothing to publish: requests may be published. Emitted once per
     incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe too.
     """
@@ -70,8 +66,7 @@ Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
 Instruction = BusInstruction | WriteLogLine | LimitsPublished
 
 
-@dataclass(frozen=True, slots=True)
-class _Pause:
+class _Pause(msgspec.Struct, frozen=True):
     sequence: int
     until: float
     length_s: float
@@ -87,20 +82,16 @@ class LimitsSource:
         self._origin = origin
         self._closing_ttl_s = closing_ttl_s
         self._outbox = Outbox(run, WRITES)
-        self._wanted: Mapping[Address, LimitMessage] | None = None
-        """The file's limits as last read; None before the first time."""
-        self._reading = self._outbox.paused = True
-        """While streams are read, nothing is written: which source was first is known only afterwards."""
+        self._wanted: Mapping[Address, LimitMessage] | None = None  # as last read; None before the first time
+        self._reading = self._outbox.paused = True  # nothing is written meanwhile: which source was first is open
         self._heard: dict[Address, None] = {}  # addresses observed in the present or last reading, and since
-        self._pauses: dict[Address, _Pause] = {}
-        """The latest pause per address where a rival wrote; cleared when the file changes."""
+        self._pauses: dict[Address, _Pause] = {}  # the latest per address with a rival; cleared with each new file
         self._waiting: dict[Address, None] = {}  # addresses whose pause is not over
         self._others: dict[Address, SourceName] = {}  # addresses that another source's file named first: logged once
         self._told: list[WriteLogLine] = []
         self._looked = False  # whether the file was looked at, even if absent
         self._incarnation: Incarnation | None = None  # the incarnation of BOOK, from the last reading
-        self._unsaid: dict[Address, None] | None = {}
-        """Addresses of the first file of this incarnation that may not be on the bus yet; None once all were."""
+        self._unsaid: dict[Address, None] | None = {}  # of this incarnation's first file, not on the bus yet
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only entry point."""

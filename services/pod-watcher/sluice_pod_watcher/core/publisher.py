@@ -60,11 +60,9 @@ class RequestPublisher:
         self._held_back: dict[RequestId, None] = {}  # requests whose message may not be published yet
         self._unconfirmed: dict[RequestId, None] = {}  # requests whose present message may not be on the bus yet
         self._to_republish: dict[RequestId, None] = {}  # requests to compare with the bus again, some per turn
-        self._closing: dict[RequestId, None] = {}
-        """Requests whose final message is on its way, or was written by another process."""
+        self._closing: dict[RequestId, None] = {}  # whose final message is on its way, or written by another process
         self._state_is_read = False
-        self._incarnation = self._read_incarnation = Incarnation("")
-        """The incarnation of STATE: as last read whole, and of the reading under way."""
+        self._incarnation = self._read_incarnation = Incarnation("")  # of STATE: last read whole, and being read
         self.book_incarnation = Incarnation("")  # the incarnation of BOOK, as being read or last read
         self._epoch = 0
         self._sync_due = False

@@ -29,8 +29,7 @@ OnRequest = Callable[[web.Request], None]  # called with each request as it star
 class ListenAddress:
     """Where to listen. Port 0 picks a free one."""
 
-    host: str = "127.0.0.1"
-    """Empty means every address of the machine, as 0.0.0.0 and :: do, which must be set explicitly."""
+    host: str = "127.0.0.1"  # empty: every address of the machine, as 0.0.0.0 and ::, which must be explicit
     port: int = 9443
 
 
@@ -101,8 +100,7 @@ async def _listen(
 class _Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._silent: set[asyncio.BaseProtocol] = set()
-        """New connections without a request. Later silence is bounded by the keep-alive time."""
+        self._silent: set[asyncio.BaseProtocol] = set()  # new, without a request; keep-alive bounds later silence
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """The protocol factory of `server`."""

@@ -28,8 +28,7 @@ from sluice_allocator.core.reservations.reservation import for_whom_it_waits, wi
 from sluice_allocator.core.resize.resize import about_adjusting
 from sluice_allocator.core.state.grant_facts import DeviceAmount, device_amount
 
-ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
-"""Reasons that hold only when no place was found at all."""
+ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})  # true only if no place was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,7 @@ class WouldBind:
     left: tuple[LeftOver, ...]
     others: tuple[ReasonsByFilter, ...]
     more: int  # reasons that `others` does not list
-    evicts: tuple[WouldEvict, ...] = ()
-    """The pods that are evicted first if no place is free, the least important first."""
+    evicts: tuple[WouldEvict, ...] = ()  # the pods that are evicted first if no place is free, least important first
     instead_of: str = ""  # the requested profiles, where larger ones would serve
 
 

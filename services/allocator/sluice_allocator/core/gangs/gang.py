@@ -7,6 +7,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId, SourceName
@@ -28,16 +30,14 @@ class GangStatus(Enum):
     LEAVES = "leaves"  # there is no place for all: it releases its place
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(msgspec.Struct, frozen=True):
     """Why a group waits."""
 
     message: str
     reasons: tuple[ReasonCount, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StuckMember:
+class StuckMember(msgspec.Struct, frozen=True):
     """The member that had no place when its party was tried, and the reason."""
 
     member: RequestId
@@ -48,8 +48,7 @@ class StuckMember:
 NOT_GRANTED = 1 << 62  # behind every sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One live pod of a group, as the bus shows it."""
 
     request: RequestId
@@ -80,8 +79,7 @@ class GangInstance:
     number: int
     size: int
     members: tuple[RequestId, ...]
-    turn: tuple[int, int] = (0, 0)
-    """The lowest priority among the members (negated), and the youngest of them: since then it could be served."""
+    turn: tuple[int, int] = (0, 0)  # the lowest priority (negated), and the youngest: since then it may be served
     why: Why | None = None
     leader: RequestId | None = None  # the member that waits in the queue on behalf of all
     clock: PatienceTimer | None = None  # while it has places and no member is bound
@@ -95,14 +93,12 @@ class Gang:
     members: dict[RequestId, None] = field(default_factory=dict)
     known: dict[RequestId, Member] = field(default_factory=dict)  # the members when the group was last looked at
     touched: dict[RequestId, None] = field(default_factory=dict)  # members that changed since
-    held: dict[RequestId, None] = field(default_factory=dict)
-    """Members that may have a slice on a node that is not open yet."""
+    held: dict[RequestId, None] = field(default_factory=dict)  # members that may have a slice on an unadopted node
     is_due: bool = False  # whether a group that is too large to be looked at all the time is to be looked at now
     stands: dict[RequestId, GangStatus] = field(default_factory=dict)
     party_of: dict[RequestId, GangInstance] = field(default_factory=dict)
     parties: tuple[GangInstance, ...] = ()
-    clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)
-    """The parties' clocks, by each member: parties that move up have other numbers."""
+    clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)  # by member: parties get other numbers
     stuck: dict[int, StuckMember] = field(default_factory=dict)  # per party, the result of its last failed trial
     looked: dict[RequestId, None] = field(default_factory=dict)  # members that were looked at before the group was
 
@@ -126,15 +122,11 @@ class Gangs:
     def __init__(self) -> None:
         self.of: dict[GroupKey, Gang] = {}
         self.member_of: dict[RequestId, GroupKey] = {}
-        self.dirty: OrderedDict[GroupKey, None] = OrderedDict()
-        """Groups that changed: no member acts before its group was looked at."""
-        self.put_off: OrderedDict[GroupKey, None] = OrderedDict()
-        """The same for groups that are looked at with the next tick."""
+        self.dirty: OrderedDict[GroupKey, None] = OrderedDict()  # changed: looked at before any member acts
+        self.put_off: OrderedDict[GroupKey, None] = OrderedDict()  # to be looked at with the next tick
         self.timed: OrderedDict[GroupKey, None] = OrderedDict()  # those with a clock
-        self.waiting: OrderedDict[RequestId, None] = OrderedDict()
-        """Members that show their group's waiting reason, the one updated longest ago first."""
-        self.owed: OrderedDict[RequestId, None] = OrderedDict()
-        """Leaders that were offered something when they could not be tried."""
+        self.waiting: OrderedDict[RequestId, None] = OrderedDict()  # members that show the group's reason, oldest first
+        self.owed: OrderedDict[RequestId, None] = OrderedDict()  # leaders whose offer came when they were busy
         self.trial: Trial | None = None
         self.rest_until = -1e9  # until then failed searches delay the next trial
 
@@ -253,8 +245,7 @@ class GangContext(PreemptionContext):
         self.drop_trial()
 
 
-NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.SliceGone)
-"""Statuses of a slice on which no group should start."""
+NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.SliceGone)  # no group starts on these
 
 
 def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:

@@ -9,8 +9,8 @@ request that does not preempt.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -31,8 +31,7 @@ from sluice_allocator.core.state.grant_facts import (
 PROMISES_HELPED = 2  # most reservations looked at per tick
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """A pod that would be moved: what it has, where, and its new place. One restart."""
 
     namespace: str
@@ -43,8 +42,7 @@ class Moved:
     rested: bool  # whether it has stayed long enough to be moved now
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """Where a waiting request would fit, and the pods to move for it. Memory in MiB."""
 
     node: NodeName
@@ -168,8 +166,7 @@ NODES_MAX = 64  # most nodes with slices looked at, those with the fewest first
 MOVES_MAX = 8  # most pods moved off one node: each is a restart
 
 
-@dataclass(frozen=True, slots=True)
-class Emptied:
+class Emptied(msgspec.Struct, frozen=True):
     """A node, and the pods to move off it; none where nothing is on it now."""
 
     node: NodeName

@@ -12,8 +12,7 @@ whatever for, and never before a place is booked for it.
 Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`.
 """
 
-from dataclasses import dataclass
-
+import msgspec
 from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
@@ -29,8 +28,7 @@ from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move
 UNUSABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded)  # statuses of a slice that cannot be used
 
 
-@dataclass(frozen=True, slots=True)
-class Mover:
+class Mover(msgspec.Struct, frozen=True):
     """A movable pod, and what it has now."""
 
     request: RequestId
@@ -38,8 +36,7 @@ class Mover:
     booking: msg.Booking
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
+class _Phase(msgspec.Struct, frozen=True):
     why_over: str
     name: str = ""
     limit_s: float = 0.0

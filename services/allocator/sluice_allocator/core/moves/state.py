@@ -18,17 +18,13 @@ from sluice_allocator.core.state.grant_facts import KinKey
 class Moves:
     """Movable pods, moves under way, and the budget for more."""
 
-    stays_since: dict[AllocationId, float] = field(default_factory=dict)
-    """Since when this process has known a movable pod in its place, or a failed attempt to move it."""
-    returning: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Bound pods with larger profiles that want to be moved back; looked at longest ago first."""
+    stays_since: dict[AllocationId, float] = field(default_factory=dict)  # since when a movable pod was in its place
+    returning: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)  # to be moved back, by turn
     standing: dict[AllocationId, KinKey] = field(default_factory=dict)  # places booked for pods that are being moved
     kept_for: dict[KinKey, dict[AllocationId, None]] = field(default_factory=dict)
     """The same by the pods that may take them over."""
-    promises: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Places booked that wait for others to end; looked at longest ago first."""
-    phases: dict[AllocationId, tuple[str, float]] = field(default_factory=dict)
-    """The phase of each move, and since when."""
+    promises: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)  # places kept; in turn of looks
+    phases: dict[AllocationId, tuple[str, float]] = field(default_factory=dict)  # of each move, and since when
     looked_at: QueueKey | None = None  # the last turn of the queue for which room was tried to be made
     may_move: float = 0.0  # the number of moves that may begin now
     _filled_at: float | None = None

@@ -28,16 +28,14 @@ _TRIED = "\0plan"  # owner of places taken on trial; no allocation has this name
 _encoder = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """One pod, and its new place."""
 
     allocation: AllocationId
     to: Place
 
 
-@dataclass(frozen=True, slots=True)
-class MovePlan:
+class MovePlan(msgspec.Struct, frozen=True):
     """The place that a request would have, and the pods to move for it. Memory in MiB: `gains_mib` of the request's
     devices, `moves_mib` of the moved ones. Each move is one restart.
     """
@@ -144,8 +142,7 @@ class _MoveTrial:
     destinations: _Destinations
     _nodes: dict[NodeName, ClusterState] = field(default_factory=dict)
     _gpus: dict[GpuUuid, None] = field(default_factory=dict)
-    _idle: dict[GpuUuid, None] = field(default_factory=dict)
-    """GPUs taken for pods that want idle ones: no other pod moves there."""
+    _idle: dict[GpuUuid, None] = field(default_factory=dict)  # taken for pods that want idle ones: closed to others
     _taken: int = 0
 
     def __enter__(self) -> Self:

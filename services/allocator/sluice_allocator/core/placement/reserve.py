@@ -29,8 +29,7 @@ NODES_TRIED_MAX = 2  # the same for several devices and for shares, where a whol
 NODES_IN_VAIN_MAX = 6  # most further tries that fail: for shares a quick look is not conclusive
 NODES_LOOKED_AT_MAX = 64
 
-WaitFor = Callable[[AllocationId], int | None]
-"""The cost of waiting for an allocation: 0 for one being revoked, 1 for a live one; None: it may not be waited for."""
+WaitFor = Callable[[AllocationId], int | None]  # of an allocation: 0 being revoked, 1 live, None: not to be waited for
 OpenTo = Callable[[str], bool]  # whether GPUs of a model may be reserved
 
 

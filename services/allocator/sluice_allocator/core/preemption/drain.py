@@ -15,8 +15,7 @@ from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.state.bus_cache import request_of
 
 NAMED_MAX = 3  # most cordons named in a waiting reason
-LOOKED_AT_MAX = 20
-"""Most cordons searched for those that matter to a request, so that the cost does not grow with the fleet."""
+LOOKED_AT_MAX = 20  # most cordons searched for those that matter to a request, whatever the size of the fleet
 
 
 def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:

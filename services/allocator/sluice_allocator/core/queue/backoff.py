@@ -15,14 +15,12 @@ class RetryState:
     """One request's failures, and when its waiting reason was last published."""
 
     failures: int = 0
-    avoid: dict[GpuUuid, float] | None = None
-    """GPUs on which making the slice failed, with the time from which they are tried again."""
+    avoid: dict[GpuUuid, float] | None = None  # GPUs on which it failed, until when
     pending_said_at: float = -1e9
     said: WaitReason | None = None  # the first reason that this process last published
     taken_back: int = 0  # how often other allocators revoked this process's grants
     rests_until: float = -1e9  # until then this process grants nothing to it
-    since_when: float | None = None
-    """Since when this process has known it to want a place; a grant that failed does not end that."""
+    since_when: float | None = None  # since when it wants a place; a grant that failed does not end that
 
 
 @dataclass(slots=True)

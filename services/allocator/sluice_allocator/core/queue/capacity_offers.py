@@ -19,8 +19,7 @@ class OfferPass:
     node: NodeName | None
     offered_to: QueueKey | None = None  # the last turn that had the offer, from the first turn on
     until: QueueKey | None = None  # later turns are offered it by the rest of the earlier pass
-    rest: QueueKey | None = None
-    """The last turn that had the offer by the rest of the earlier pass; None when there is no rest."""
+    rest: QueueKey | None = None  # the last turn that had the offer by what is left of the earlier pass
     rest_is_next: bool = False
 
     def begin_anew(self) -> None:

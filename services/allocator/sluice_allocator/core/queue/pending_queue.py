@@ -82,12 +82,10 @@ class PendingQueue:
         self._outside: dict[RequestId, QueueKey] = {}
         self._outside_turns = QueueKeys()
         self._put_out: OrderedDict[RequestId, None] = OrderedDict()  # requests that are newly outside
-        self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()
-        """Ordered by when each was looked at last."""
+        self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()  # longest unseen first
         self._groups: dict[bytes, PendingShape] = {}
         self._heads = QueueKeys()
-        self._aside: dict[str, QueueKeys] = {}
-        """By namespace, the heads of the groups that wait for its limits and not for places."""
+        self._aside: dict[str, QueueKeys] = {}  # by namespace, the heads of groups that wait for its limits
 
     def __contains__(self, request: RequestId) -> bool:
         return request in self._waiting

@@ -5,7 +5,8 @@ That is exact with one active allocator; `excess` covers the rest.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, Amounts, Claim, DeviceGrant, Grant, QuotaSet
@@ -20,8 +21,7 @@ DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
 _WORDS = {DEVICES: "devices", MEMORY: "MiB of memory", COMPUTE: "compute slices"}
 
 
-@dataclass(frozen=True, slots=True)
-class Exceeded:
+class Exceeded(msgspec.Struct, frozen=True):
     """One limit that would be exceeded. All numbers are in units of `dimension` (devices, MiB, thousandths of compute
     slices). `most` is the most that would fit now. `of_one` tells the limit of one pod from that of all together.
     """

@@ -23,13 +23,11 @@ LEAST_REMEMBERED = 4096  # most different requests whose least usage is remember
 class UnadoptedUsage:
     """Requests whose source remembers a slice without a ledger entry."""
 
-    claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)
-    """By namespace; none is empty."""
+    claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)  # by namespace
     _namespace_of: dict[RequestId, str] = field(default_factory=dict)
     _totals: dict[str, tuple[int, Usage]] = field(default_factory=dict)
     """The least usage of a namespace's requests when last computed, for so many models of GPUs."""
-    _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)
-    """Requests that came since (or went: False), so that the sum need not be computed for each of them."""
+    _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)  # True: came since
 
     def put(self, request: RequestId, namespace: str, claims: tuple[Claim, ...]) -> None:
         if self.claims_of.get(namespace, {}).get(request) == claims:
@@ -74,15 +72,13 @@ class UnadoptedUsage:
 class QuotaRetry:
     """Namespaces to offer what they released, and requests that wait until this process has read its own grant."""
 
-    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)
-    """Namespaces whose waiting groups are being tried again, with the last turn that was."""
+    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)  # being tried again; the last turn
     again: dict[str, None] = field(default_factory=dict)
     """Those of them that released more meanwhile: tried once more from the first turn on."""
     unread: list[tuple[int, RequestId]] = field(default_factory=list)
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
     unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)  # what counts without a ledger entry
-    complete: dict[SourceName, None] = field(default_factory=dict)
-    """Sources that have published all of their requests in this incarnation of the broker."""
+    complete: dict[SourceName, None] = field(default_factory=dict)  # sources that synced in this incarnation
     _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)  # the same, each once
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
 

@@ -26,8 +26,7 @@ class Aging:
     _due: list[tuple[QueueKey, bytes]] = field(default_factory=list)
     _claims: dict[str, SortedKeys[tuple[QueueKey, bytes]]] = field(default_factory=dict)
     """Per model the due shapes that others' reservations kept out."""
-    _claimed: dict[bytes, tuple[QueueKey, frozenset[str]]] = field(default_factory=dict)
-    """By shape, its standing claim: turn and models."""
+    _claimed: dict[bytes, tuple[QueueKey, frozenset[str]]] = field(default_factory=dict)  # turn and models, by shape
 
     def look_at(self, shape: bytes, at: float) -> None:
         """Look at a shape at this time, or earlier if that was wanted before."""
@@ -83,8 +82,7 @@ class ReservedGpus:
 
     of_model: Counter[str] = field(default_factory=Counter)
     freed: dict[str, None] = field(default_factory=dict)  # models whose reservations ended since this was last taken
-    _models: dict[AllocationId, tuple[str, ...]] = field(default_factory=dict)
-    """The models of an allocation's GPUs, one for each."""
+    _models: dict[AllocationId, tuple[str, ...]] = field(default_factory=dict)  # of an allocation's GPUs, each once
 
     def __contains__(self, allocation: AllocationId) -> bool:
         return allocation in self._models

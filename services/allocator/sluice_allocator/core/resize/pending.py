@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+import msgspec
+
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import Booking, Grant
 from sluice.contracts.outbox import Outbox
@@ -22,8 +24,7 @@ FIELDS: tuple[Field, ...] = ("memory_mib", "sm_partition", "quota_request_permil
 Effect = Literal["unchanged", "now", "next process start"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The wanted shares of one container; a field that is not named stays. No container: the only one."""
 
     request: RequestId
@@ -44,8 +45,7 @@ class AdjustReason(StrEnum):
     NOT_NOW = "NotNow"
 
 
-@dataclass(frozen=True, slots=True)
-class AdjustRefused:
+class AdjustRefused(msgspec.Struct, frozen=True):
     """They stay as they are, with the reason in a sentence. `most`: per growing field, the most that it could be now
     with the others unchanged. `under_way`: they are booked so already, and the node agent has not carried it out yet.
     """
@@ -57,8 +57,7 @@ class AdjustRefused:
     under_way: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FieldChange:
+class FieldChange(msgspec.Struct, frozen=True):
     """One field: its old and new value, and when that takes effect. `before` is the largest of several devices'."""
 
     field: Field
@@ -67,8 +66,7 @@ class FieldChange:
     effect: Effect
 
 
-@dataclass(frozen=True, slots=True)
-class Adjusted:
+class Adjusted(msgspec.Struct, frozen=True):
     """The new shares. `counted` is booked until the node agent has carried them out."""
 
     booking: Booking

@@ -40,27 +40,21 @@ class BusCache:
     ledger: dict[AllocationId, msg.LedgerEntry] = field(default_factory=dict)
     allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
     heads: dict[NodeName, msg.NodeOpened] = field(default_factory=dict)
-    closed_heads: dict[NodeName, msg.NodeClosed] = field(default_factory=dict)
-    """Of removed nodes that were not opened since."""
+    closed_heads: dict[NodeName, msg.NodeClosed] = field(default_factory=dict)  # of removed nodes, not opened since
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
     """Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
     read later than the head that followed it.
     """
-    unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)
-    """Ledger subjects per node whose bytes this process cannot read: such a node is not used."""
+    unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)  # subjects; such a node is not used
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
     slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)  # the node whose agent reports each slice
-    slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)
-    """The write by which its agent reported each slice."""
-    slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
-    """The reported slices, per request."""
-    allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)
-    """The ledger entries of each node, closed or not."""
+    slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)  # of the agent's last report
+    slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)  # those that were reported
+    allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)  # closed ones included
     news: dict[NodeName, msg.NodeChanged] = field(default_factory=dict)
     removed: dict[NodeName, msg.NodeRemoved] = field(default_factory=dict)  # by their last message
     inventories: dict[NodeName, msg.NodeInventory] = field(default_factory=dict)
-    reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)
-    """The slices that pulled snapshots report, per request."""
+    reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)  # by pulled snapshots
     hosts: dict[NodeName, msg.HostFacts] = field(default_factory=dict)
     cordons: dict[NodeName, msg.Cordoned] = field(default_factory=dict)
     sources: dict[SourceName, msg.SourceSynced] = field(default_factory=dict)
@@ -69,20 +63,14 @@ class BusCache:
     evicted: dict[RequestId, msg.EvictionDone | msg.EvictionBlocked] = field(default_factory=dict)
     quotas: dict[str, msg.QuotaSet] = field(default_factory=dict)  # by namespace
     pools: dict[str, msg.PoolDemand] = field(default_factory=dict)
-    promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)
-    """Per allocation, the grants to be carried out when it is gone."""
-    unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)
-    """The predecessors of overwritten grants: to be looked at by their users."""
-    requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)
-    """The live requests of each source."""
+    promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)  # grants that come after it
+    unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)  # of overwritten grants
+    requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)  # live ones
     sequences: dict[str, int] = field(default_factory=dict)
-    first_words: dict[RequestId, int] = field(default_factory=dict)
-    """Of requests edited while this process read along: the sequence of their first message."""
+    first_words: dict[RequestId, int] = field(default_factory=dict)  # sequence of an edited request's first message
     book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
-    reading: dict[Stream, dict[str, int]] = field(default_factory=dict)
-    """Streams being reread, with the sequences of what was observed since."""
-    complete: dict[Stream, None] = field(default_factory=dict)
-    """Streams that were read completely at least once, in this incarnation of the broker."""
+    reading: dict[Stream, dict[str, int]] = field(default_factory=dict)  # being reread: the sequences seen since
+    complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on

@@ -126,8 +126,7 @@ class Conditions:
 class NodeWaits:
     """Each such request, and the one node that it waits for."""
 
-    node_of: OrderedDict[RequestId, NodeName] = field(default_factory=OrderedDict)
-    """Those that were looked at longest ago first."""
+    node_of: OrderedDict[RequestId, NodeName] = field(default_factory=OrderedDict)  # looked at longest ago first
     _on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
 
     def hold(self, request: RequestId, node: NodeName) -> None:

@@ -4,7 +4,6 @@ puts them together. `changed_*` collect what has to be looked at before `handle`
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import msgspec
 
@@ -24,12 +23,10 @@ from sluice_allocator.core.state.bus_cache import BusCache, request_of
 from sluice_allocator.core.state.conditions import Condition, Conditions, NodeWaits
 
 OPPOSITE_S = 2.0  # a message is published over another allocator's opposite one at most this often
-Life = tuple[Incarnation, str, RunId]
-"""What a head adopts its node for: the incarnation, the boot, and the run of its agent."""
+Life = tuple[Incarnation, str, RunId]  # what a head adopts its node for: incarnation, boot, run of its agent
 
 
-@dataclass(frozen=True, slots=True)
-class HeadWritten:
+class HeadWritten(msgspec.Struct, frozen=True):
     """The head that this process wrote last: for what, when, and how often before."""
 
     life: Life
@@ -37,8 +34,7 @@ class HeadWritten:
     before: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resizing:
+class Resizing(msgspec.Struct, frozen=True):
     """A resize that is being written: the new booking, and what counts until the ledger has answered."""
 
     booking: Booking
@@ -66,27 +62,21 @@ class Context:
         self.offers = CapacityOffers()  # where something was freed or became usable: offered to waiting requests
         self.conditions = Conditions()  # what is looked at again as time passes
         self.node_waits = NodeWaits()  # requests that wait for a node because they may have a slice there
-        self.committing: dict[RequestId, AllocationId] = {}
-        """Grants that are decided and not settled: place and request both count as taken."""
+        self.committing: dict[RequestId, AllocationId] = {}  # decided, not settled: place and request are taken
         self.assumed: dict[AllocationId, None] = {}  # the allocations of `committing`
         self.resizing: dict[AllocationId, Resizing] = {}
         self.undecided: dict[OperationId, Unsent] = {}  # commits without a settled result
         self.undecided_under: dict[str, dict[OperationId, None]] = {}  # the same by their guard
         self.changed_requests: OrderedDict[RequestId, None] = OrderedDict()
         self.changed_nodes: OrderedDict[NodeName, None] = OrderedDict()
-        self.strays: OrderedDict[AllocationId, None] = OrderedDict()
-        """Slices that are reported and not in the ledger: to be looked at."""
-        self.to_try: OrderedDict[RequestId, None] = OrderedDict()
-        """Requests that joined the queue and were not tried yet."""
-        self.to_tell: OrderedDict[RequestId, None] = OrderedDict()
-        """Requests that get the reasons of the first of their shape after a pass over the whole fleet."""
-        self.unopened: dict[NodeName, None] = {}
-        """Nodes with an inventory that are not adopted for it: changes of their ledgers are looked at."""
+        self.strays: OrderedDict[AllocationId, None] = OrderedDict()  # reported, not in the ledger: to be looked at
+        self.to_try: OrderedDict[RequestId, None] = OrderedDict()  # joined the queue, not tried yet
+        self.to_tell: OrderedDict[RequestId, None] = OrderedDict()  # get the reasons of the first of their shape
+        self.unopened: dict[NodeName, None] = {}  # not adopted for their inventory: their ledgers are watched
         self.shown: dict[NodeName, NodeSnapshot] = {}  # the snapshot that the cluster shows, per node
         self.heads_written: dict[NodeName, HeadWritten] = {}
         self.consumers_wanted: list[NodeName] = []  # nodes whose agents' durable consumers the shell shall create
-        self.ensured: dict[NodeName, Incarnation] = {}
-        """Those that exist, with the incarnation of the broker in which they were created."""
+        self.ensured: dict[NodeName, Incarnation] = {}  # by the incarnation of the broker in which each was made
         self.numbered = 0
 
     @property

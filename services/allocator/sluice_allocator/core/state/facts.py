@@ -13,16 +13,13 @@ from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.context import Context
 
-BEING_UNMADE = "being unmade"
-"""Why a slice is revoked that was revoked in an earlier incarnation of the broker, with its cause lost."""
+BEING_UNMADE = "being unmade"  # why a slice is revoked again after a wipe of the broker, its cause being lost
 
 
-SURPLUS = "surplus: the request is bound elsewhere"
-"""Why a slice is revoked that its source does not know, when the request is bound to another one."""
+SURPLUS = "surplus: the request is bound elsewhere"  # a slice that its source does not know; its request has another
 
 
-DECLINED = "declined: its node kept its pod out when it was bound"
-"""Why a bound slice is waived: its pod was never admitted with it."""
+DECLINED = "declined: its node kept its pod out when it was bound"  # why a bound slice is waived before its pod ran
 
 
 def was_opened(ctx: Context, node: NodeName) -> bool:

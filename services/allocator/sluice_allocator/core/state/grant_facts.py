@@ -4,7 +4,7 @@ place for a pod that is being moved (`is_move`) or is exchanged for that request
 reader of the ledger knows, without another message or memory.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, request_named
@@ -117,8 +117,7 @@ def _size_of(device: DeviceGrant) -> str:
     return "a share" if device.share is not None else device.profile or "a whole GPU"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAmount:
+class DeviceAmount(msgspec.Struct, frozen=True):
     """One device and its size. `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the
     percentage of the SMs of the model's largest profile, rounded down, for an instance; of the GPU's SMs for a share
     (100 where it has no bound).

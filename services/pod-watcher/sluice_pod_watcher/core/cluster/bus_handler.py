@@ -26,8 +26,7 @@ class BusHandler:
         """What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
         Applied when the reading is complete.
         """
-        self._read_orders: dict[RequestId, None] = {}
-        """Requests with an eviction order, as far as the present reading has shown."""
+        self._read_orders: dict[RequestId, None] = {}  # with an eviction order, as far as this reading shows
 
     @property
     def is_read(self) -> bool:

@@ -48,8 +48,7 @@ class ClusterContext:
     placeholders: Placeholders
     ready: bool = False
     to_reconcile: dict[RequestId, None] = field(default_factory=dict)  # pods with news
-    backlog: dict[RequestId, None] = field(default_factory=dict)
-    """Many pods with news at once, as after a start: some per turn, so that others need not wait."""
+    backlog: dict[RequestId, None] = field(default_factory=dict)  # many pods with news, as after a start: some per turn
     told: list[WriteLogLine] = field(default_factory=list)
     out: list[Instruction] = field(default_factory=list)
 

@@ -25,20 +25,16 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
 
 NOT_THAT_POD = frozenset({404, 409})  # the precondition of the eviction did not hold: the pod of that UID is gone
-WORTH_READING = frozenset({0, 404, 409, 422})
-"""Failures after which the pod may differ from what we know; a failed test of a JSON patch is a plain 422."""
-REFUSED_BY_WHAT_IS_THERE = frozenset({404, 422})
-"""Failures of a write after which an earlier one without an answer can no longer land."""
+WORTH_READING = frozenset({0, 404, 409, 422})  # the pod may differ from what is known (a failed test is a 422)
+REFUSED_BY_WHAT_IS_THERE = frozenset({404, 422})  # after these an earlier write without an answer cannot land
 SERVER_ERRORS = 500  # from here on a failure leaves open whether the write landed (504 is a timeout)
-NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
-"""Failures without an Event: the API server is away, or the pod is another one."""
+NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})  # no Event: the API server is away, or the pod is another one
 ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
 LEFT_UNSEEN = (
     "its ResourceClaims cannot be seen, so the pod is left to the scheduler, without a slice: an administrator finds "
     "why in the pod-watcher's log. If they are of a class that Sluice serves, delete the pod and create it again then"
 )
-TOLD_AFTER = 5
-"""Failures in a row, within half a minute, before the pod gets an Event: shorter troubles end by themselves."""
+TOLD_AFTER = 5  # failures in a row (half a minute) before an Event: shorter troubles end by themselves
 
 
 @dataclass(slots=True)
@@ -48,19 +44,15 @@ class PodReconciler:
     config: ClusterConfig
     status_writer: StatusWriter
     node_capacity: NodeCapacity
-    avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)
-    """Nodes where pods were not scheduled; requests of their replacements avoid them."""
+    avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)  # replacements of pods avoid them
     delayed_queue: DelayedQueue = field(default_factory=DelayedQueue)
     slice_health: SliceHealth = field(default_factory=SliceHealth)
-    answers_are_old: bool = False
-    """The answers are of an older incarnation of the bus than the requests, and are being read again."""
+    answers_are_old: bool = False  # of an older incarnation than the requests, and being read again
     claim_store: ClaimStore = field(default_factory=ClaimStore)
-    claims: ClaimReconciler = field(init=False)
-    """Of the ResourceClaims by which kubelets hand devices over; its instructions are in `out` as well."""
+    claims: ClaimReconciler = field(init=False)  # by which kubelets hand devices over; it writes to `out` too
     out: list[events.Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
-    evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)
-    """Pods beside others that are being evicted, and the request that stands for their ResourceClaim."""
+    evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)  # pods beside others; whose claim it is
 
     def __post_init__(self) -> None:
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)

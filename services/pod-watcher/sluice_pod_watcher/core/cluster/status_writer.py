@@ -17,8 +17,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
 EVENTS_REMEMBERED = 16  # per pod: the same Event again extends its series
-NAME_CHARACTERS_MAX = 200
-"""Of the pod's name in an Event's name of at most 253, whose labels do not end in a dash (RFC 1123)."""
+NAME_CHARACTERS_MAX = 200  # of the pod's name in an Event's name (253 at most), whose labels end in no dash
 READY = PodCondition("True", "SliceReady", "")
 
 
@@ -28,11 +27,9 @@ class StatusWriter:
     def __init__(self, config: ClusterConfig) -> None:
         self._config = config
         self._after_s = {"none": 0.0, "a moment": config.tell_after_s, "an answer": config.unanswered_after_s}
-        self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))
-        """Pods whose condition has to be written."""
+        self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))  # with a condition to write
         self._events = TokenBucket(config.events_per_s, config.burst)
-        self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)
-        """Queued Events; beyond the limit the oldest is dropped."""
+        self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)  # Events; a full one drops the oldest
 
     def tell(
         self, record: PodRecord, problem: PodProblem | None, now: float

@@ -14,12 +14,10 @@ FOLDER = SourceName("folder")
 class FolderConfig:
     """Times in seconds of the caller's clock."""
 
-    source: SourceName = FOLDER
-    """The name this watcher publishes under. Each folder needs its own: a source withdraws what it does not list."""
+    source: SourceName = FOLDER  # each folder needs its own: a source withdraws what it does not list
     max_gpus_per_node: int = 8  # requests above this are refused: no node has so many GPUs
     driver_capabilities: tuple[str, ...] = CAPABILITIES  # the driver capabilities that a container may choose
-    relist_s: float = 5.0
-    """The folder is listed at least this often, with or without a file system event; each listing is a heartbeat."""
+    relist_s: float = 5.0  # at least this often, whatever the file system tells; each listing is a heartbeat
     gone_grace_s: float = 1.0
     """How long a pod must be missing, or its file broken, before that counts. Editors that do not replace a file
     atomically move it away or truncate it for some milliseconds.

@@ -23,16 +23,13 @@ class Identities:
         self._number = 0
         self._records: dict[RequestId, IdentityRecord] = {}
         self._living: dict[DocumentKey, RequestId] = {}
-        self._changed_in: dict[RequestId, int] = {}
-        """The version of the book that first holds the present record of a request."""
+        self._changed_in: dict[RequestId, int] = {}  # the version of the book that first has the present record
         self._version = 0
         self._saved = 0
         self._saving = False
         self._was_empty = False
-        self._adopted: dict[RequestId, None] = {}
-        """Requests adopted from the bus after the book was lost, including those closed by now."""
-        self._first: dict[RequestId, None] | None = None
-        """Requests that began with the first listing of this process; None before that."""
+        self._adopted: dict[RequestId, None] = {}  # adopted from the bus after the book was lost, even closed ones
+        self._first: dict[RequestId, None] | None = None  # of the first listing of this process; None before that
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._records

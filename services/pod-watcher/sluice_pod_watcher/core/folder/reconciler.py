@@ -34,11 +34,9 @@ class FolderReconciler:
     answers: dict[RequestId, msg.BindingMessage] = field(default_factory=dict)
     due: dict[RequestId, None] = field(default_factory=dict)  # requests to compare with the bus
     told: list[WriteLogLine] = field(default_factory=list)
-    _since: dict[DocumentKey, float] = field(default_factory=dict)
-    """Since when a document is missing or broken, while that does not count yet."""
+    _since: dict[DocumentKey, float] = field(default_factory=dict)  # since when it is missing or broken, if that waits
     _left_alone: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
-    _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
-    """The last listing, from which an evicted pod makes its new request."""
+    _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)  # the last listing, for evicted pods
     _contested: dict[RequestId, None] = field(default_factory=dict)
     """Requests with a slice whose pod has another one: which one it keeps is decided when all answers were read."""
     _evicted: dict[RequestId, None] = field(default_factory=dict)  # evicted requests whose outcome is not published yet

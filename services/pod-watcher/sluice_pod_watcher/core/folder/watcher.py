@@ -62,11 +62,9 @@ class FolderWatcher:
         self._was_listed = False
         self._ready = False
         self._read_answers: dict[RequestId, msg.BindingMessage] = {}
-        self._read_words: dict[RequestId, None] = {}
-        """What the present reading shows of answers and our own requests; applied when it is complete."""
+        self._read_words: dict[RequestId, None] = {}  # of answers and our requests; applied when it is complete
         self._waits: dict[RequestId, str] = {}
-        self._orders: dict[RequestId, str] = {}
-        """Current orders to evict, of every source, with their cause: an order may come before its request."""
+        self._orders: dict[RequestId, str] = {}  # of every source, with their cause: may come before its request
         self._list_at = 0.0
         self._listing_asked = False
         self._list_again = False

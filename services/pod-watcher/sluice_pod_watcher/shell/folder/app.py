@@ -126,8 +126,7 @@ def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderLi
 
 
 def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
-    begun: set[RequestId] = set()
-    """Requests that were wanted at the last save: each change saves thousands of unchanged ones again."""
+    begun: set[RequestId] = set()  # requests wanted at the last save: each change saves thousands of unchanged ones
 
     async def save(wanted: SaveIdentities) -> IdentitiesSaved:
         nonlocal begun

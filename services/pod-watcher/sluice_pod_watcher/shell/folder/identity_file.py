@@ -31,8 +31,7 @@ class IdentityFile:
 
     folder: Path
     _lock: int = -1
-    _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
-    """The lines of the last save, by id: of thousands that are saved again in a burst, few have changed."""
+    _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)  # of the last save: few change
 
     @property
     def path(self) -> Path:

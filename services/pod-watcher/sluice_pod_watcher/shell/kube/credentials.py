@@ -28,10 +28,8 @@ with without("kubernetes_validate"):  # for its synchronous client, which it imp
 
 RELOAD_S = 1.0  # how often credentials are checked, and read again at most
 EXEC_S = 30.0  # how long reading a kubeconfig may take: it may run a program that waits for input
-LIMITS = ManifestLimits(documents_max=1)
-"""For a kubeconfig. One with the certificates of fifty clusters has some hundred KiB."""
-_NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)
-"""What the client raises for YAML that is not a kubeconfig."""
+LIMITS = ManifestLimits(documents_max=1)  # for a kubeconfig: one with fifty clusters' certificates has some 100 KiB
+_NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)  # raised for YAML that is no kubeconfig
 
 
 class Session:

@@ -25,8 +25,7 @@ IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
 NOTE_BYTES_MAX = 1024  # of an Event's note: an API server's message says characters, but it counts bytes
 FORBIDDEN, GONE, ALREADY_THERE = 403, 404, 409
-AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
-"""For an Event: it, or its pod's namespace, is gone; or a predecessor wrote it."""
+AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})  # for an Event: it or its namespace is gone, or it was written
 NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 
 

@@ -6,8 +6,9 @@ sockets and directories of its node.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import GATE, LABEL_MANAGED
@@ -58,8 +59,7 @@ CLEANER: Mapping[str, Any] = {
 AGENTS = "app.kubernetes.io/part-of=sluice,app.kubernetes.io/component=node-agent"
 
 
-@dataclass(frozen=True, slots=True)
-class Uninstall:
+class Uninstall(msgspec.Struct, frozen=True):
     """wait_s: the longest that it waits for gates, pods, slices and nodes, each. only_gates: end with the gates."""
 
     api: KubeApi

@@ -5,7 +5,6 @@ retries in its next round.
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,8 +30,7 @@ class _Secret(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SecretStore:
+class SecretStore(msgspec.Struct, frozen=True):
     """A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
     `what` it keeps is for errors.
     """
@@ -94,8 +92,7 @@ class _Configuration(msgspec.Struct):
     webhooks: list[_Webhook] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredBundle:
+class ConfiguredBundle(msgspec.Struct, frozen=True):
     """A `BundlePublisher`: the caBundle of every webhook of one MutatingWebhookConfiguration."""
 
     api: KubeApi

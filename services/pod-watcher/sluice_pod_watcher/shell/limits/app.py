@@ -6,8 +6,9 @@ bounded, so that missing limits do not block all pods.
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RunId, SourceName
@@ -34,8 +35,7 @@ LOOK_S = 1.0  # Between two reads of a file of at most 64 KiB. An edit counts af
 SETTLED_S = 2.0  # at the start, a file that was written longer ago than this counts at once: pods wait for it
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsFile:
+class LimitsFile(msgspec.Struct, frozen=True):
     """One file, which may be missing. As one may be half-written, two reads in a row must agree."""
 
     path: Path

@@ -39,8 +39,7 @@ class CertificateConfig:
     """Validity and renewal. Raises ValueError when a certificate could end before its successor is served."""
 
     validity: timedelta = timedelta(days=90)
-    renew_before: timedelta = timedelta(days=30)
-    """The successor is made this long before the end: the store may be away for a month."""
+    renew_before: timedelta = timedelta(days=30)  # early, as the store may be away for a month
     overlap: timedelta = timedelta(hours=1)
     """An authority is published this long before its certificate is served. API servers learn a new caBundle by their
     watch, within seconds; other replicas of the webhook at their next refresh.

@@ -6,9 +6,10 @@ in the next round. Certificates expire by the wall clock, so only this module de
 import os
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
 
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
@@ -70,8 +71,7 @@ class BundlePublisher(Protocol):
         """Publish it, unless it is there: called every round, as others may overwrite it. Raises NotPublishedError."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoBundlePublisher:
+class NoBundlePublisher(msgspec.Struct, frozen=True):
     """For authorities that are published elsewhere: by cert-manager's injector, or read by a test."""
 
     async def publish(self, bundle_pem: str) -> None:

@@ -32,8 +32,7 @@ HandOver = Callable[[], str]  # how new pods get their devices now: one of HAND_
 class ServingLimits(ConnectionLimits):
     """Limits for one caller."""
 
-    body_bytes_max: int = 8 * 1024 * 1024
-    """An API server accepts objects up to 3 MiB, and an update's review holds two of them plus its own fields."""
+    body_bytes_max: int = 8 * 1024 * 1024  # objects have up to 3 MiB, and an update's review holds two of them
     request_s: float = 5.0  # for a whole request: no more than the API server waits
     reviews_max: int = 64  # bodies read at once, which bounds memory; others queue within their time
 

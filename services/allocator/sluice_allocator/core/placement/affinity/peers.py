@@ -41,24 +41,20 @@ class Peers:
     """All pods on all nodes."""
 
     def __init__(self) -> None:
-        self.woken: dict[RequestId, None] = {}
-        """Requests without a place that may find one now. The scheduling cycle takes them."""
+        self.woken: dict[RequestId, None] = {}  # requests without a place that may find one now: the cycle takes them
         self.quiet = False  # whether waking is off: what is booked now is undone at once
         self._known: dict[RequestId, PeerPod] = {}
         self._unheard: dict[RequestId, None] = {}  # requests with a booking that the bus does not (or no longer) have
         self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
         self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
         self._put: dict[AllocationId, tuple[PeerPod, NodePods]] = {}
-        self._interests: dict[RequestId, tuple[TermCount, ...]] = {}
-        """The term counts because of which each request found no place."""
+        self._interests: dict[RequestId, tuple[TermCount, ...]] = {}  # why each request found no place
         self._others: dict[NodeName, list[PeerPod]] = {}
         self._spots: dict[NodeName, NodePods] = {}
         self.census = Census(self._spots)
-        self._held: dict[tuple[SourceName, PodTerm], TermCount] = {}
-        """Anti-affinity term counts of existing pods, by their term."""
+        self._held: dict[tuple[SourceName, PodTerm], TermCount] = {}  # existing pods' anti-affinity, by term
         self._held_by = LabelIndex[TermCount]()
-        self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}
-        """Nodes by label value, for labels that searches and term counts use."""
+        self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}  # nodes by label value, for labels in use
 
     def know(self, request: RequestId, peer: PeerPod | None) -> None:
         """Set a request's pod; None when the request is gone: its bookings then keep no pod out."""

@@ -7,7 +7,8 @@ k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopology
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.selectors import pod_term_matches
@@ -21,8 +22,7 @@ from sluice_allocator.core.placement.spec.place_request import PlaceRequest
 _ANY_NUMBER = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class PodFilter:
+class PodFilter(msgspec.Struct, frozen=True):
     """Only domains with a suitable number of the pods that one term counts: a term of the pod, or of others."""
 
     term_count: TermCount

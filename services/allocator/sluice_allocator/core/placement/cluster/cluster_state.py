@@ -51,8 +51,7 @@ class ClusterState:
         self._unusable: dict[NodeName, WaitReason] = {}
         self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}  # single GPUs that an operator cordoned
         self._bookings: dict[AllocationId, Booking] = {}
-        self._awaited: dict[GpuUuid, dict[DeviceKey, DeviceGrant]] = {}
-        """Bookings on GPUs that no inventory shows (yet)."""
+        self._awaited: dict[GpuUuid, dict[DeviceKey, DeviceGrant]] = {}  # on GPUs that no inventory shows (yet)
         self._lost: dict[GpuUuid, Gpu] = {}  # such GPUs as they were shown last
         self._models = GpuModels()
         self.tenancy = Tenancy(rules, self.nodes, self._bookings, self.index)

@@ -29,8 +29,7 @@ class Tenancy:
         self._nodes = nodes
         self._bookings = bookings
         self._index = index
-        self.sizes: dict[tuple[object, ...], SharedDeviceSize] = {}
-        """Home sizes by what they depend on: equal for all clusters with the same rules."""
+        self.sizes: dict[tuple[object, ...], SharedDeviceSize] = {}  # equal for all clusters with the same rules
 
     def add_share(self, gpu: Gpu, key: DeviceKey, grant: DeviceGrant) -> SharedDeviceOnGpu | None:
         """Put a share into its home, which its first tenant creates."""

@@ -22,8 +22,7 @@ from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_on
 from sluice_allocator.core.placement.spec.place_request import PlaceRequest
 
 Kind = tuple[int, str]  # a kind of GPUs in a class of nodes, by its number
-Held = tuple[tuple[Kind, int], ...]
-"""The most devices on each kind of GPUs. Demands with the same kinds compete for them."""
+Held = tuple[tuple[Kind, int], ...]  # most devices by kinds of GPUs; demands with the same kinds compete
 COMPARED_MAX = 64  # most sets of kinds compared: more than any cluster has models
 
 

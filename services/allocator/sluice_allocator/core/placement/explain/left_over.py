@@ -2,7 +2,7 @@
 afterwards comes from the same table that searches read.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
@@ -13,8 +13,7 @@ from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 
 
-@dataclass(frozen=True, slots=True)
-class HomeLeft:
+class HomeLeft(msgspec.Struct, frozen=True):
     """A home of shares with all its tenants. Memory in MiB; SMs in percent of what the GPU can give. `sm_percent_free`
     is the unreserved part: all of it where shares are of memory only (`mps`).
     """
@@ -30,8 +29,7 @@ class HomeLeft:
     tenants_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOver:
+class LeftOver(msgspec.Struct, frozen=True):
     """One GPU before and after: per profile how many more fit (alternatives), and the homes with a new share."""
 
     gpu: GpuUuid

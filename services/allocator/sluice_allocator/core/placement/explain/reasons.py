@@ -30,8 +30,7 @@ REASONS_MAX = 20  # most reasons listed; the others are only counted
 BUCKETS_MAX = 64
 _NODES_LOOKED_AT = 4
 _IN_SENTENCE = 5
-Tally = Counter[tuple[WaitReason, str, str]]
-"""Counts by reason, the counted class (a product name, or `nodes`), and the class of nodes."""
+Tally = Counter[tuple[WaitReason, str, str]]  # counts by reason, what is counted, and class of nodes
 
 
 def find_place(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = frozenset()) -> Place | NoPlace:

@@ -3,7 +3,8 @@ depends on it.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax.keys import HAMI, VOLCANO
@@ -14,8 +15,7 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
 NAMED_MAX = 3  # most models, labels or taints named in a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Closest:
+class Closest(msgspec.Struct, frozen=True):
     """A profile, and the models here that have it, in short names."""
 
     profile: str

@@ -23,8 +23,7 @@ from sluice_allocator.core.placement.spec.place_request import PASSING, keys_of,
 OutClass = tuple[int, WaitReason, str]  # unusable GPUs: the number of their class of nodes, the reason, and their kind
 SELECTED_KEYS_MAX = 32  # most labels that tell classes of nodes apart; selections by others check node by node
 FEW_VALUES_MAX = 16  # a topology label tells classes apart while it has so few values: zones, not hosts
-VALUES_PER_KEY_MAX = 64
-"""A label with more values than this belongs to single nodes (a host name), and tells no classes apart."""
+VALUES_PER_KEY_MAX = 64  # a label with more values belongs to single nodes (a host name): no classes
 
 
 class DeviceIndex:
@@ -43,8 +42,7 @@ class DeviceIndex:
         self._why_unusable = why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
         self._numbered = 0  # how many classes were created; no number is used twice
-        self._selected_by: dict[str, dict[str | None, None]] = {}
-        """The labels that tell classes apart, with all values seen."""
+        self._selected_by: dict[str, dict[str | None, None]] = {}  # labels that tell classes apart, with their values
         self._single: dict[str, dict[str, dict[Node, None]]] = {}
         """Nodes by value of labels that tell no classes apart, as far as requests selected by them."""
         self._of_hosts: dict[str, None] = {}  # topology labels that are checked on each node

@@ -11,8 +11,7 @@ from sluice.mig.transition_table import PlacementChoice, State
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
-LayoutChoice = tuple[tuple[int, ...], State, PlacementChoice]
-"""A rank (the smallest is best), a state, and where the instance would go."""
+LayoutChoice = tuple[tuple[int, ...], State, PlacementChoice]  # rank (smallest is best), state, and where it would go
 
 
 @dataclass(slots=True)

@@ -42,23 +42,16 @@ class NodeClass:
     labels: Mapping[str, str]  # labels that requests have selected by
     taints: tuple[Taint, ...]
     nodes: dict[int, Node] = field(default_factory=dict)  # members with usable GPUs, by number
-    shapes: dict[ShapeKey, NodeShape] = field(default_factory=dict)
-    """All members, by their GPUs: what they could serve when empty."""
-    samples: dict[str, Gpu] = field(default_factory=dict)
-    """One GPU of each kind that was ever here; all of its kind can do the same."""
-    states: dict[str, dict[State, Bucket]] = field(default_factory=dict)
-    """Usable GPUs with MIG, by kind and layout state; no bucket is empty."""
+    shapes: dict[ShapeKey, NodeShape] = field(default_factory=dict)  # all members: what empty ones could serve
+    samples: dict[str, Gpu] = field(default_factory=dict)  # one GPU of each kind ever here: all can do the same
+    states: dict[str, dict[State, Bucket]] = field(default_factory=dict)  # usable, with MIG; no bucket is empty
     whole: dict[str, Bucket] = field(default_factory=dict)  # idle GPUs without MIG, by kind
-    homes: dict[SharedDevicesKey, SortedBuckets] = field(default_factory=dict)
-    """Homes of shares, by what they have left (`bucket_number_of`)."""
-    booked_whole: dict[str, dict[Gpu, None]] = field(default_factory=dict)
-    """Usable GPUs without MIG that are in use, by kind; those in use for longest first."""
+    homes: dict[SharedDevicesKey, SortedBuckets] = field(default_factory=dict)  # by what they have left
+    booked_whole: dict[str, dict[Gpu, None]] = field(default_factory=dict)  # usable, in use, the longest first
     homes_of: dict[tuple[TrustDomain, str], dict[SharedDevicesKey, None]] = field(default_factory=dict)
     """The keys of `homes` by trust domain and mode."""
-    home_sizes: dict[tuple[str, str | None], SharedDeviceSize] = field(default_factory=dict)
-    """The size of homes, by kind of GPU and profile."""
-    home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)
-    """How many homes exist, of any tenant, by kind of GPU and profile."""
+    home_sizes: dict[tuple[str, str | None], SharedDeviceSize] = field(default_factory=dict)  # by kind and profile
+    home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)  # by kind of GPU and profile
 
     def in_use(self, kind: str) -> int:
         """How many GPUs of a kind are usable. Walks over layout states, never over GPUs."""

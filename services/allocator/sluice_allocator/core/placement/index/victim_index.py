@@ -69,8 +69,7 @@ class VictimIndex:
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Start with none. `nodes` are all nodes by number; the list is shared and grows."""
         self.known: dict[AllocationId, Victim] = {}
-        self.counted = DeviceCountCache(nodes)
-        """The nodes by the priority up to which all tenants have to go before so many devices fit."""
+        self.counted = DeviceCountCache(nodes)  # nodes by the priority up to which tenants go for so many devices
         self._nodes = nodes
         self._on: dict[NodeName, dict[AllocationId, None]] = {}
         self._of: dict[str, dict[AllocationId, None]] = {}  # by namespace

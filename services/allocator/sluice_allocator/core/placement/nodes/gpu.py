@@ -18,8 +18,7 @@ from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, Sh
 from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
 
 _NOTHING = State(0)
-Span = tuple[str | None, int, int]
-"""A span of one GPU: profile (None for the whole GPU), start and size in memory slices."""
+Span = tuple[str | None, int, int]  # on one GPU: profile (None: whole), start and size in memory slices
 
 
 @dataclass(slots=True, eq=False)

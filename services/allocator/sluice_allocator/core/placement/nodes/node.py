@@ -61,8 +61,7 @@ class Node:
     shape_key: "ShapeKey" = ()
     offers: HostRoom | None = None  # the allocatable counted there; None when it reports none
     gpu_percent: int = 0  # the sum of what is free of each GPU (`Gpu.free_percent`)
-    cpu_per_gpu: int = 0
-    """Free CPU per free GPU (`cpu_per_gpu_of`); 0 without reported facts, and until a pod asks for CPU."""
+    cpu_per_gpu: int = 0  # free CPU per free GPU (`cpu_per_gpu_of`); 0 if unknown, or until a pod asks for CPU
     usage: int = 0  # in permille, by the pool's weights; kept only while a policy uses it
 
     def learn(self, facts: HostFacts | None) -> None:

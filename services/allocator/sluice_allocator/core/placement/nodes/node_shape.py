@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.messages import HostRoom
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 
-ShapeKey = tuple[tuple[str, int, int], ...]
-"""How many GPUs of each kind a node has on each of its NUMA nodes; -1 where those are not known."""
+ShapeKey = tuple[tuple[str, int, int], ...]  # GPUs of each kind on each NUMA node; -1 where those are not known
 
 
 @dataclass(slots=True)
@@ -39,8 +38,7 @@ class Maximum:
 class NodeShape:
     """The nodes of one class with the same GPUs. The most of each amount is the most of any node, not all of one."""
 
-    gpus: tuple[tuple[Gpu, int], ...]
-    """One GPU of each kind and NUMA node, and how many of those each node has, usable or not."""
+    gpus: tuple[tuple[Gpu, int], ...]  # one GPU of each kind and NUMA node, and how many each node has
     nodes: int = 0
     unreported: int = 0  # nodes that do not report their allocatable
     cpu_milli: Maximum = field(default_factory=Maximum)

@@ -26,8 +26,7 @@ class SharedDeviceSize:
     sms: int
     gpu_sms: int  # the SMs that a share's `sm_partition` is a percentage of: those of the GPU that the home is on
     tenants_max: int
-    taking_turns: bool
-    """Whether the node's agent enforces time quotas, so that fractional shares may use the same SMs in turn."""
+    taking_turns: bool  # whether the agent enforces time quotas, so that fractional shares take turns on SMs
     overcommit_percent: int = 100  # how much memory `mps` shares may reserve, in percent of the actual memory
 
 

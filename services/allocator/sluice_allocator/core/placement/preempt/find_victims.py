@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 
+import msgspec
+
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
@@ -37,12 +39,10 @@ OWN_TRIED_MAX = 64  # most tenants looked at of a namespace at its limits
 HOMES_COMPARED_MAX = 3  # most homes compared in which a share can replace another: those that would have least to spare
 COSTS_PER_LEVEL = 1 << 12  # the cost of several devices on a node is a priority times this, plus the number of victims
 
-Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]
-"""Whether a request may have these devices while these victims go: quotas and guarantees."""
+Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]  # whether quotas and guarantees allow these devices
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionPlan:
+class PreemptionPlan(msgspec.Struct, frozen=True):
     """A place, and its victims, the least important first."""
 
     place: Place
@@ -309,8 +309,7 @@ class _VictimSearch:
                     break
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True):
     group: NodeClass
     kind: str
     profile: str

@@ -16,8 +16,7 @@ from sluice_allocator.core.placement.nodes.same_gpu import together_of
 from sluice_allocator.core.placement.spec.place_request import PASSING, Avoid, PlaceRequest, selects
 from sluice_allocator.core.placement.spec.policies import Policy, policy_for
 
-PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}
-"""What keeps a request off a class of nodes now, and says nothing about whether they could ever serve it."""
+PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}  # keeps a request off a class of nodes now, and maybe only now
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -44,11 +43,9 @@ class SearchContext(msgspec.Struct, eq=False):
     avoid: Avoid
     need: HostRoom
     specs: list[DeviceSpec] = msgspec.field(default_factory=list)  # one for each claim
-    one_by_one: bool = False
-    """Whether labels are checked on each node: the pod selects by labels that tell no classes apart."""
+    one_by_one: bool = False  # whether labels are checked on each node: they tell no classes apart
     pod_filters: tuple[PodFilter, ...] = ()  # filters from other pods' terms
-    together: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
-    """By number of a claim whose devices must be on one GPU with others': the numbers of all those claims."""
+    together: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict)  # claims on one GPU, by any of them
     picky: bool = False  # whether pods or ports are checked on each node
     steps: int = 0  # devices placed on trial so far, over all nodes
 

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sluice.contracts.messages import Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
@@ -18,8 +20,7 @@ from sluice_allocator.core.placement.search.score import whole_use
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUnit:
+class DeviceUnit(msgspec.Struct, frozen=True):
     """One device to place, or one amount over several devices."""
 
     claim: int
@@ -27,8 +28,7 @@ class DeviceUnit:
     split: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOption:
+class DeviceOption(msgspec.Struct, frozen=True):
     """One way to serve a unit on one GPU."""
 
     key: tuple[int, ...]
@@ -36,8 +36,7 @@ class DeviceOption:
     span: Span
     share: Share | None = None
     state_after: State | None = None
-    home: SharedDevice | None = None
-    """The home it joins, existing or made on trial; None for a new one, or when it is no share."""
+    home: SharedDevice | None = None  # the home it joins, existing or on trial; None for a new one, or no share
 
 
 @dataclass(slots=True)
@@ -53,10 +52,8 @@ class TrialNode:
     homes: dict[tuple[Gpu, Span], SharedDevice] = field(default_factory=dict)
     """Homes made on trial, and copies of homes with trial tenants."""
     placed: list[tuple[DeviceUnit, DeviceOption]] = field(default_factory=list)
-    preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)
-    """Per claim, the best linked GPUs, where the policy wants them."""
-    evenly: bool = False
-    """Whether the emptiest GPU is best whatever the policy, so that each GPU gets some of every size."""
+    preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)  # the best linked GPUs, if the policy wants them
+    evenly: bool = False  # whether the emptiest GPU is best, so that each gets some of every size
     steps: int = 0
 
     def state(self, gpu: Gpu) -> State:

@@ -65,8 +65,7 @@ def _usage_permille(parts: list[tuple[int, int, int]]) -> int:
 class PoolConfig:
     """The rules of one pool's nodes."""
 
-    overcommit_percent: int = 100
-    """How much of a home's memory MPS shares may reserve in all. Other modes never exceed 100."""
+    overcommit_percent: int = 100  # how much of a home's memory MPS shares may reserve; other modes: 100
     node_policy: str = "fragmentation"
     gpu_policy: str = "fragmentation"
     weights: Weights = field(default_factory=Weights)
@@ -102,12 +101,9 @@ class PlacementConfig:
     """
     The user of containers that name none; None refuses shares for them. The default is what most images run as, root.
     """
-    geometries: tuple[Geometry, ...] = KNOWN_GEOMETRIES
-    """What HAMi's keys may choose, per model; the first that names a model decides."""
-    allowed_profiles: tuple[AllowedProfiles, ...] = ()
-    """The first that names a model decides; a model that none names may have every profile."""
-    node_modes: tuple[NodeModes, ...] = ()
-    """The first that matches a node decides; a node that none matches may serve what its agent can."""
+    geometries: tuple[Geometry, ...] = KNOWN_GEOMETRIES  # for HAMi's keys; the first that names a model decides
+    allowed_profiles: tuple[AllowedProfiles, ...] = ()  # the first that names a model decides; else every profile
+    node_modes: tuple[NodeModes, ...] = ()  # the first that matches a node decides; else what its agent can
     _geometry_of: dict[GpuModel, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _allowed_on: dict[GpuModel, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Computed once per model."""

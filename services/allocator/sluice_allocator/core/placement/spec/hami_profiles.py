@@ -3,8 +3,9 @@ users ask for memory and expect one of the profiles that HAMi makes, so that 800
 never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from sluice.mig.model import GpuModel, Profile
 from sluice.mig.model_names import is_named
@@ -13,8 +14,7 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
 ROUNDED_FROM_GB = 20  # in the names of profiles at least this large, one GB more or less is rounding (at most 5 %)
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(msgspec.Struct, frozen=True):
     """`profiles` that may be chosen on models with one of `models` in their product name."""
 
     models: tuple[str, ...]

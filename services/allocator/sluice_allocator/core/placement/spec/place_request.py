@@ -30,8 +30,7 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)  # the pod's labels, which terms of other pods match
     source: SourceName = SourceName("")  # the pod's cluster: terms only match pods of one cluster
     by_claim: bool = False  # whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do
-    same_gpu: tuple[tuple[str, ...], ...] = ()
-    """Containers whose devices must all be on one GPU, in groups. One that has no claim here does not count."""
+    same_gpu: tuple[tuple[str, ...], ...] = ()  # containers whose devices must be on one GPU, in groups
 
 
 def without_shunned_nodes(request: PlaceRequest) -> PlaceRequest:

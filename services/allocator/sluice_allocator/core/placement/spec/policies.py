@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+import msgspec
+
 from sluice.contracts.policy_names import BOTH_LEVELS, invalid_gpu_policy_reason, invalid_node_policy_reason, links_of
 from sluice_allocator.core.placement.spec.config import PoolConfig
 
@@ -22,8 +24,7 @@ first node that fits. `fullest`, `emptiest`: by the node's usage before placing 
 _NUMA_UNKNOWN = 1 << 16  # after every NUMA node there is
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
+class DeviceUse(msgspec.Struct, frozen=True):
     """One device that could serve a claim, as it is before placing."""
 
     used_permille: int
@@ -37,8 +38,7 @@ class DeviceUse:
 Key = Callable[[DeviceUse], tuple[int, ...]]  # ranks a device; the smallest is taken
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRule:
+class GpuRule(msgspec.Struct, frozen=True):
     """One policy's rule for GPUs: how to rank them (`by`; () is no opinion), and which may be taken."""
 
     by: Key
@@ -60,8 +60,7 @@ class Policy:
     idle_only: bool = False
     lowest_start: bool = False
     linked: bool = False
-    packs: bool = field(init=False)
-    """Whether it does not prefer idle GPUs over full ones: then shares fill existing homes."""
+    packs: bool = field(init=False)  # whether full GPUs come before idle ones: then shares fill existing homes
     plain: bool = field(init=False)  # whether it has no opinion on devices, so that only fragmentation counts
 
     def __post_init__(self) -> None:

@@ -19,12 +19,10 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
 
-CHANGED_MEANWHILE = frozenset({0, 404, 409})
-"""Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
+CHANGED_MEANWHILE = frozenset({0, 404, 409})  # after these the watch shows what is so
 INVALID = 422
 RESERVED_MAX = 256  # pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)
-UNPROTECTED_MAX = 1000
-"""Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
+UNPROTECTED_MAX = 1000  # remembered without the finalizer: a forgotten one costs one refused patch
 DOING = {"create": "created", "protect": "given its finalizer", "allocate": "allocated", "deallocate": "deallocated"}
 NOT_SERVED = (
     "its devices are to be handed over by a ResourceClaim, and this API server does not serve resource.k8s.io/v1 "
@@ -49,8 +47,7 @@ class ClaimReconciler:
     delayed_queue: DelayedQueue
     out: list[events.Own] = field(default_factory=list)
     _watch_wanted: bool = False
-    _unprotected: dict[str, None] = field(default_factory=dict)
-    """Claims that do not take the finalizer: `sweep` deallocates them."""
+    _unprotected: dict[str, None] = field(default_factory=dict)  # without the finalizer: `sweep` deallocates them
     _sweeping: dict[ClaimKey, PendingWrite] = field(default_factory=dict)
 
     def make(self, record: PodRecord, view: PodView, now: float) -> None:

@@ -14,8 +14,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 class ClaimRequestIndex:
     """By the UID of each claim, its request; and claims that lost theirs."""
 
-    freed: dict[ClaimKey, None] = field(default_factory=dict)
-    """Claims whose request is over: the next pod that names one may ask."""
+    freed: dict[ClaimKey, None] = field(default_factory=dict)  # their request is over: the next pod may ask
     _by_claim: dict[str, PodRecord] = field(default_factory=dict)
     _refs: dict[RequestId, tuple[ResourceClaimRef, ...]] = field(default_factory=dict)
 

@@ -86,8 +86,7 @@ class ClaimStore:
     _claims: dict[ClaimKey, ClaimView] = field(default_factory=dict)
     _users: dict[ClaimKey, dict[RequestId, None]] = field(default_factory=dict)
     _listed: set[ClaimKey] | None = None
-    unused: dict[ClaimKey, float] = field(default_factory=dict)
-    """Claims that we allocated and that are reserved for none, and since when."""
+    unused: dict[ClaimKey, float] = field(default_factory=dict)  # allocated by us, reserved for none, and since when
 
     def get(self, namespace: str, name: str) -> ClaimView | None:
         return self._claims.get((namespace, name))

@@ -1,7 +1,8 @@
 """What a pod asks for by ResourceClaims of its own, in our words or in NVIDIA's: all of them are one request."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
 from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
@@ -18,8 +19,7 @@ from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
 
-@dataclass(frozen=True, slots=True)
-class OwnClaims:
+class OwnClaims(msgspec.Struct, frozen=True):
     """The request and the claims that it names; or why it is refused, or what is missing. Empty: none is ours."""
 
     request: ClaimRequests | None = None
@@ -33,8 +33,7 @@ class OwnClaims:
         return self.request is not None or self.refusal is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
+class _Missing(msgspec.Struct, frozen=True):
     why: str
 
 

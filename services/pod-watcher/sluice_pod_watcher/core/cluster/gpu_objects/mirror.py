@@ -120,11 +120,9 @@ class GpuMirror:
 
     config: ClusterConfig
     _wanted: dict[str, Status] = field(default_factory=dict)
-    _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)
-    """The written status, and when it was written or confirmed: oldest first."""
+    _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)  # by time, oldest first
     _of_node: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
-    _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    """Objects that differ in more than the observation time; none of them is under way."""
+    _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)  # in more than the time, not under way
     _under_way: dict[str, Status | None] = field(default_factory=dict)
     _not_before: float = float("-inf")
     _budget: TokenBucket = field(init=False)

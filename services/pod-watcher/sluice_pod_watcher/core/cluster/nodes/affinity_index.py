@@ -13,8 +13,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, OtherPods, PodTerm, Selector
 
-OTHERS_MAX, PORTS_MAX = 100, 200
-"""At most so many kinds of pods, and ports, are published per node; a kubelet runs 110 pods by default."""
+OTHERS_MAX, PORTS_MAX = 100, 200  # most kinds of pods, and ports, published per node; a kubelet runs 110 pods
 PodSignature = tuple[str, tuple[tuple[str, str], ...], tuple[PodTerm, ...], bool]
 """Namespace, labels, anti-affinity terms, whether it is being deleted."""
 PodSelector = tuple[tuple[str, ...], Selector]  # Namespaces, and the label selector
@@ -34,8 +33,7 @@ class AffinityIndex:
     _kinds: dict[PodSignature, dict[NodeName, int]] = field(default_factory=dict)
     _on: dict[NodeName, dict[PodSignature, int]] = field(default_factory=dict)
     _ports: dict[NodeName, dict[HostPort, int]] = field(default_factory=dict)
-    _spoken: dict[PodSelector, dict[RequestId, None]] = field(default_factory=dict)
-    """Selectors, with the requests that use them."""
+    _spoken: dict[PodSelector, dict[RequestId, None]] = field(default_factory=dict)  # selectors, by what uses them
     _of_request: dict[RequestId, tuple[PodSelector, ...]] = field(default_factory=dict)
     _keys: Counter[str] = field(default_factory=Counter)  # labels that terms use, with the number of terms
     _matters: dict[PodSignature, bool] = field(default_factory=dict)

@@ -103,14 +103,10 @@ class NodeCapacity:
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _needs: dict[str, HostNeeds] = field(default_factory=dict)  # parsed needs, by what the pods' specs contain
     _gone: dict[NodeName, None] = field(default_factory=dict)
-    _unproven: dict[NodeName, None] = field(default_factory=dict)
-    """Our nodes that were not seen, before nodes were listed."""
-    _urgent: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes that became (un)schedulable since they were last published: places are booked there meanwhile."""
-    _first: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes to publish before waiting requests, whose terms match pods there."""
-    _cut: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes with more kinds of pods, or ports, than are published."""
+    _unproven: dict[NodeName, None] = field(default_factory=dict)  # our nodes not seen before nodes were listed
+    _urgent: dict[NodeName, None] = field(default_factory=dict)  # became (un)schedulable: places are booked there
+    _first: dict[NodeName, None] = field(default_factory=dict)  # before requests whose terms match pods there
+    _cut: dict[NodeName, None] = field(default_factory=dict)  # with more kinds of pods, or ports, than published
     newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
     _listed: dict[events.ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})

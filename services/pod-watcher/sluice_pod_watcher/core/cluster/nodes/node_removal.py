@@ -21,10 +21,8 @@ class NodeRemovals:
 
     config: ClusterConfig
     missing: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)  # since when; the longest first
-    _removed: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)
-    """Our nodes whose removal was published, and when: the latest are remembered, as their agents may still report."""
-    _answers: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes whose agents answer, according to the inventory."""
+    _removed: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)  # published removals, latest last
+    _answers: dict[NodeName, None] = field(default_factory=dict)  # whose agents answer, by the inventory
 
     def here(self, node: NodeName) -> None:
         self.missing.pop(node, None)

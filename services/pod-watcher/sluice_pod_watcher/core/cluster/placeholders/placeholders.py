@@ -90,13 +90,11 @@ class Placeholders:
 
     config: ClusterConfig
     _pools: dict[str, PoolDemand] = field(default_factory=dict)
-    _reading: dict[str, PoolDemand] | None = field(default_factory=dict)
-    """The pools that the present reading of the bus has shown; None when there is none."""
+    _reading: dict[str, PoolDemand] | None = field(default_factory=dict)  # pools that it has shown; None: no reading
     _here: dict[str, _Placeholder] = field(default_factory=dict)
     _listing: dict[str, None] | None = field(default_factory=dict)
     _was_listed: bool = False
-    _under_way: dict[str, str] = field(default_factory=dict)
-    """Placeholders that are being created, with their pools, or deleted, with an empty one."""
+    _under_way: dict[str, str] = field(default_factory=dict)  # placeholders being created (their pools) or deleted
     _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
     _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _not_before: float = float("-inf")

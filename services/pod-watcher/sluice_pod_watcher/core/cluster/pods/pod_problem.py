@@ -2,8 +2,9 @@
 what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver
 from sluice.contracts.reason_hints import hint_for
@@ -16,8 +17,7 @@ WAITS, UNANSWERED, BEING_MADE = "WaitsForSlice", "NotYetLookedAt", "SliceBeingMa
 Patience = Literal["none", "a moment", "an answer"]
 
 
-@dataclass(frozen=True, slots=True)
-class PodProblem:
+class PodProblem(msgspec.Struct, frozen=True):
     """One problem of one pod. `reason` is the condition's, `event` the Event's. `patience`: how long to wait before
     showing it, since it may end by itself.
     """

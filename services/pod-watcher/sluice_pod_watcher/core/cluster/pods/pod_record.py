@@ -43,45 +43,35 @@ class PodRecord:
     held: msg.Held | None = None
     declined: AllocationId | None = None  # the last slice that it declined
     answer: msg.BindingMessage | None = None
-    answered_at: AnsweredAt = (Incarnation(""), 0)
-    """The position of the last answer that was read, even if a later reading did not show it."""
+    answered_at: AnsweredAt = (Incarnation(""), 0)  # of the last answer read, even if a later reading lacks it
     pending: msg.Pending | msg.WaitOver | None = (
         None  # why it waits, or that its wait is over, as a place is booked for it
     )
     eviction: str = ""  # why the allocator wants the pod evicted
     evicted: bool = False  # its eviction is reported, or that of all its pods was accepted
-    going: dict[RequestId, None] = field(default_factory=dict)
-    """Of its pod and those beside it, the ones whose eviction was accepted."""
+    going: dict[RequestId, None] = field(default_factory=dict)  # those whose eviction was accepted
     opened_at: float | None = None  # since when its gate is open, for pods that have not started
     writing: PendingWrite = field(default_factory=PendingWrite)  # writes of annotations, pin and gate: one at a time
     reading: PendingWrite = field(default_factory=PendingWrite)
     evicting: PendingWrite = field(default_factory=PendingWrite)
-    evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)
-    """Of each other pod with its ResourceClaim."""
+    evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)  # other pods with its claim
     reading_claims: PendingWrite = field(default_factory=PendingWrite)
     places: VolumeTopologies | None = None  # the topologies of its volumes; None before they were read
     places_for: AllocationId | None = None  # the slice for which they were last read; None before it has one
     unread: Raw | None = None  # its object, while parsing its request waits for that
-    unclaimed: Raw | None = None
-    """Its object, while its request waits for its ResourceClaims, or follows those that it names itself."""
-    by_own_claims: bool = False
-    """It asks by ResourceClaims of its own, if for anything; `asked` is None, as they are objects of their own."""
-    is_not_ours: bool = False
-    """None of its own ResourceClaims is ours, and it asks for nothing else: its gate is opened, without a slice."""
-    shared: msg.ResourceClaimRef | None = None
-    """Its own ResourceClaim, which the request of the pod `beside` stands for: it starts there, without a request."""
+    unclaimed: Raw | None = None  # its object, while the request waits for its claims or follows its own
+    by_own_claims: bool = False  # it asks by ResourceClaims of its own, if it does; then `asked` is None
+    is_not_ours: bool = False  # none of its own claims is ours, and it asks for nothing else: it starts without
+    shared: msg.ResourceClaimRef | None = None  # its own ResourceClaim, which the request of `beside` stands for
     beside: "PodRecord | None" = None
-    over: msg.WithdrawCause | Literal[""] = ""
-    """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
-    claim_missing: str = ""
-    """What has to exist before its own ResourceClaims can be read, as a sentence; empty if nothing."""
+    over: msg.WithdrawCause | Literal[""] = ""  # its pod has ended; others still use its claim, and its request stands
+    claim_missing: str = ""  # what must exist before its own ResourceClaims can be read; empty: nothing
     claim_warnings: tuple[str, ...] = ()  # about its own ResourceClaims, for its owner
     writing_claim: PendingWrite = field(default_factory=PendingWrite)  # writes of its ResourceClaims: one at a time
     claim_problem: str = ""  # why its ResourceClaim cannot be made or allocated, as a sentence; empty if it can
     claim_late_since: float | None = None  # since when its ResourceClaim does not become what it shall be
     writing_condition: PendingWrite = field(default_factory=PendingWrite)  # writes of the condition
-    confirm_by: ConfirmBy = ""
-    """Whether the last answer to the patch that binds it leaves the outcome open, and what settles it."""
+    confirm_by: ConfirmBy = ""  # what settles the open outcome of the patch that binds it; empty if known
     sent: Patch = ()  # that patch, while it may be sent again
     needs_read: bool = False  # our view of it may be wrong: read it by name
     read_too_early: bool = False  # it became so during a read, whose result may be older

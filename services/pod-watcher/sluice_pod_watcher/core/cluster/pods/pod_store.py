@@ -31,8 +31,7 @@ from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 from sluice_pod_watcher.core.request_phase import phase_of
 
 Change = Literal["", "new", "changed", "ended"]
-_OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)
-"""For a pod with a slice: today's limit does not apply if it was granted under another one."""
+_OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)  # a pod that has a slice may have it under another limit
 
 
 class PodStore:
@@ -47,8 +46,7 @@ class PodStore:
         self._gone: OrderedDict[RequestId, None] = OrderedDict()
         self._limits = RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
         self._asking: dict[RequestId, None] = {}
-        self._unknown: dict[RequestId, None] = {}
-        """Pods that may have a slice, but whose request is neither on them nor on the bus."""
+        self._unknown: dict[RequestId, None] = {}  # may have a slice, with a request that is nowhere to be read
         self.others_were_listed = False  # whether our pods outside the selection are known
         self.wait_for_nodes = True  # whether pods that terms of requests match have yet to be published
         self.claims = ClaimStore()  # the ResourceClaims that our pods name

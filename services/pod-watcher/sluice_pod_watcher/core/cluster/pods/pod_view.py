@@ -25,8 +25,7 @@ from sluice_pod_watcher.core.cluster.events import Raw, mapping_in, mappings_in
 from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
 
 DONE = frozenset({"Succeeded", "Failed"})
-_EDITABLE = ("nodeSelector", "affinity", "tolerations")
-"""Editable while gated (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
+_EDITABLE = ("nodeSelector", "affinity", "tolerations")  # while gated (Kubernetes docs, pod-scheduling-readiness)
 _VERSION_MAX = 20  # digits of a resourceVersion: the store counts in 64 bits
 
 
@@ -67,13 +66,11 @@ class PodView:
     generation: int  # how often its spec was edited; 0 where the API server does not count that for pods (before 1.33)
     editable: tuple[Any, ...]  # the editable part of its spec, where edits are not counted
     dying: bool
-    nothing_holds_it: bool
-    """It is terminating, past its grace period and without finalizers: a pod deleted like this is gone."""
+    nothing_holds_it: bool  # terminating, past its grace period and without finalizers: it is gone
     labels: Mapping[str, str]
     claims: tuple[str, ...]  # the volume claims that it mounts
     pod_claim: str  # the ResourceClaim that admission added for it; empty where a ticket hands its devices over
-    resource_claims: Mapping[str, str]
-    """By their names in the pod, its ResourceClaims; empty for one of a template that was not made yet."""
+    resource_claims: Mapping[str, str]  # by their names in the pod; empty for one of a template not made yet
     unknown: tuple[str, ...]  # constraints on its node that Sluice does not evaluate
     is_ignored: bool  # it has the label that excludes it from Sluice
     gates: tuple[str, ...]

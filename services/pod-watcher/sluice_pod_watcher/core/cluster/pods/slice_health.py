@@ -18,11 +18,9 @@ class SliceHealth:
     no observation.
     """
 
-    _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)
-    """By node: a request may have slices on several, one of them its pod's."""
+    _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)  # by node, as several may have one
     _making_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
-    _made_on: dict[RequestId, NodeName] = field(default_factory=dict)
-    """The same by request; of several nodes, the latest one observed."""
+    _made_on: dict[RequestId, NodeName] = field(default_factory=dict)  # by request, the latest observed
 
     def heard(self, word: NodeInventory) -> list[RequestId]:
         """Apply the inventory of a node. Returns the requests with news."""

@@ -6,8 +6,9 @@ https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.messages import NodeExpression, Selector
 from sluice.contracts.pod_specs import read_node_terms
@@ -18,8 +19,7 @@ VolumeTopologies = tuple[tuple[Selector, ...], ...]  # as `HostNeeds.volumes`
 CLAIMS_MAX = 32  # at most so many claims are read per pod; a node attaches fewer volumes
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeClaim:
+class VolumeClaim(msgspec.Struct, frozen=True):
     """One claim with the objects that were found."""
 
     name: str
