@@ -2,8 +2,7 @@
 `nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and `nvidia.migProfileAllowlist`
 (since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's `config.json`, each as a file or inside a
 ConfigMap. Every other key has no effect here and gets a warning. Formats: https://github.com/Project-HAMi/HAMi,
-charts/hami/templates, and https://github.com/Project-HAMi/volcano-vgpu-device-plugin.
-"""
+charts/hami/templates, and https://github.com/Project-HAMi/volcano-vgpu-device-plugin."""
 
 import json
 from collections.abc import Hashable, Iterable
@@ -46,8 +45,7 @@ def read_hami(device_config: Path | None, node_config: Path | None) -> HamiRules
 
 def parse_device_config(text: str, *, origin: str) -> HamiRules:
     """Read `knownMigGeometries` (what HAMi's keys may choose) and `migProfileAllowlist` (what may be made). An
-    allow-list without geometries serves as both. Raises PlacementFileError.
-    """
+    allow-list without geometries serves as both. Raises PlacementFileError."""
     top = _document(text, origin, DEVICE_CONFIG)
     nvidia = top.table("nvidia")
     known = tuple(_geometry(entry) for entry in nvidia.tables("knownMigGeometries"))
@@ -145,8 +143,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 class _OnceLoader(yaml.SafeLoader):
     """The safe loader, which makes plain values only, and refuses duplicate keys and aliases. A few lines of aliases
-    can expand to a document of any size.
-    """
+    can expand to a document of any size."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -21,8 +21,7 @@
     name = "gpu-a*"
     modes = ["exclusive"]
 
-HAMi's own files are read by `hami_files`, and stand after this one. It decides nothing.
-"""
+HAMi's own files are read by `hami_files`, and stand after this one. It decides nothing."""
 
 import re
 from pathlib import Path
@@ -85,8 +84,7 @@ def read_text(path: Path) -> str:
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacementConfig:
     """Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
-    Raises PlacementFileError at the first mistake.
-    """
+    Raises PlacementFileError at the first mistake."""
     hami = hami or HamiRules()
     top = read_toml(text, origin=origin, error=PlacementFileError)
     top.only(_TOP_KEYS)

@@ -1,7 +1,6 @@
 """The allocator's core: events in, instructions out. Every event changes facts (`core.changes`). What these concern is
 reconciled in one cycle (`core.cycle`), and the resulting writes go to the outbox. Nothing is decided while a stream is
-being reread, because partial facts lead to wrong decisions.
-"""
+being reread, because partial facts lead to wrong decisions."""
 
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import RunId, SourceName
@@ -33,8 +32,7 @@ WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})  # the 
 
 class Allocator:
     """One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request. It
-    starts on standby and becomes active with `LeaseChanged(held=True)`.
-    """
+    starts on standby and becomes active with `LeaseChanged(held=True)`."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
         self.ctx = SchedulerContext(run, rules, Outbox(run, WRITES))

@@ -1,6 +1,5 @@
 """What a changed fact concerns: it marks what has to be reconciled, and keeps the bookings of the cluster up to date.
-Nothing is decided here. The cycle (`core.cycle`) follows, unless a stream is being reread.
-"""
+Nothing is decided here. The cycle (`core.cycle`) follows, unless a stream is being reread."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Stream

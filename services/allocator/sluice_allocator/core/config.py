@@ -36,50 +36,41 @@ class SchedulerConfig:
     retry_max_s: float = 300.0  # ... and never longer than this.
     taken_back_max_s: float = 30.0
     """A request whose place another allocator revoked gets no grant for `retry_first_s`, then twice as long, ... and
-    never longer than this: an allocator that reads late is rarely further behind.
-    """
+    never longer than this: an allocator that reads late is rarely further behind."""
     promise_after_s: float = 300.0
     """The first request of a shape that waited this long gets a reservation. Well above what it takes until a place is
-    freed on a fleet that turns over, well below what people wait for without asking why.
-    """
+    freed on a fleet that turns over, well below what people wait for without asking why."""
     promises_percent: int = 10
     """Most GPUs of each model reserved at once, in percent, but always one; 0: none. Their free parts are unused
-    meanwhile, so this bounds what aging can cost.
-    """
+    meanwhile, so this bounds what aging can cost."""
     promise_tries: int = 2  # tries to reserve a place, per tick: each looks at some hundred GPUs and tries a node
     promise_retry_s: float = 30.0  # the pause where no place could be reserved, then twice as long, ...
     promise_retry_max_s: float = 480.0  # ... and never longer than this.
     waiting_max: int = 200_000
     """Most requests inside the queue (twice what was measured, at a few KiB each); more are kept outside with a reason,
-    and come in, in turn, as others leave.
-    """
+    and come in, in turn, as others leave."""
     group_patience_s: float = 60.0
     """A group of which only some have a place, without progress for this long, releases all places that no pod is bound
     to. Making the slices of a full node one after the other takes tens of seconds; each that is ready counts as
-    progress.
-    """
+    progress."""
     group_steps: int = 48  # one event is worth so many members of a group in a trial: as much as of tries of others
     group_pause_s: float = 0.001
     """After a failed trial, the pause before one is repeated, per place that it found. Finding a place costs about a
-    tenth of that, so that hopeless groups take a tenth of the time at most ...
-    """
+    tenth of that, so that hopeless groups take a tenth of the time at most ..."""
     group_burst_s: float = 0.1
     """... where more is to be made up for than this: a hundred places in vain wait for nothing."""
     preemption: bool = True  # whether pods marked `preemptible` are evicted for requests of higher priority (ADR 0022)
     eviction_patience_s: float = 120.0
     """An eviction that was not carried out for this long (a disruption budget, a silent source) is given up, and other
-    victims are searched. A deployment that replaces a pod elsewhere is ready again within that time.
-    """
+    victims are searched. A deployment that replaces a pod elsewhere is ready again within that time."""
     eviction_gone_s: float = 1200.0
     """An evicted pod whose slice is still not gone after this long is no longer waited for. Most pods end within their
-    30 s of grace; one that writes a checkpoint has twenty minutes.
-    """
+    30 s of grace; one that writes a checkpoint has twenty minutes."""
     spare_first_s: float = 60.0  # a pod that could not be evicted is left alone for so long, then twice as long, ...
     spare_max_s: float = 3600.0  # ... and never longer than this.
     move_cooldown_s: float = 600.0
     """A movable pod stays where it is for at least this long, as far as this process knows. A restart costs a training
-    run minutes, so at most a small part of its time goes into being moved.
-    """
+    run minutes, so at most a small part of its time goes into being moved."""
     moves_per_minute: int = 6  # moved at most, all together; a process that has just begun moves none at first
     moves_at_once: int = 8  # most places kept at once for pods that are being moved: they are unused meanwhile
     move_tries: int = 2  # looks per tick for a place of the size that was asked for, each a search of the fleet

@@ -8,8 +8,7 @@
     6 reservations, moves, defragmentation, and nodes asked for (ticks only)
 
 Nodes come before requests, and both before the queue: no request gets a place before everything that changed was looked
-at. One event has a budget; what is left goes on with the next one.
-"""
+at. One event has a budget; what is left goes on with the next one."""
 
 from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.context import SchedulerContext

@@ -1,7 +1,6 @@
 """What is looked at again as time passes: one rule for each condition, and what follows when it has lasted. The table
 `RULES` is the whole of it. Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind
-in turn.
-"""
+in turn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,8 +70,7 @@ def source_synced(ctx: SchedulerContext, source: SourceName) -> None:
 
 def watch_request(ctx: SchedulerContext, request: RequestId) -> None:
     """A request appeared or went: its slices have none from now on, or were found before. A standby looks no further;
-    otherwise it would later count a sync that came before as one that came after.
-    """
+    otherwise it would later count a sync that came before as one that came after."""
     for allocation in ctx.facts.allocations_of.get(request, ()):
         watch_grant(ctx, allocation)
     watch_answer(ctx, request)
@@ -80,8 +78,7 @@ def watch_request(ctx: SchedulerContext, request: RequestId) -> None:
 
 def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
     """A binding changed. An allocator that binds has read the request, even if it is unknown here: the time of an
-    orphan starts over.
-    """
+    orphan starts over."""
     watch_entry(ctx, request)
     bound = ctx.facts.bindings.get(request)
     if isinstance(bound, msg.Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
@@ -102,8 +99,7 @@ def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
     """The same for a binding, as long as no slice comes of it: `Bound` ends with its slice. And for a `Released` that
-    its source has not read, or it would have published its end.
-    """
+    its source has not read, or it would have published its end."""
     source = _source_of_answer(ctx, request)
     if source is None:
         ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
@@ -171,8 +167,7 @@ def _end_answer(ctx: SchedulerContext, request: RequestId) -> None:
 
 def watch_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """An agent's status has no ledger entry, or has one. The broker was wiped, the agent published its status again,
-    and before its node was adopted its disk was wiped as well: the request would wait for that slice without end.
-    """
+    and before its node was adopted its disk was wiped as well: the request would wait for that slice without end."""
     if allocation in ctx.facts.slices or ctx.conditions.young(Condition.STATUS_WITHOUT_SLICE):
         ctx.conditions.observe(Condition.STATUS_WITHOUT_SLICE, allocation, holds=_has_status_only(ctx, allocation))
 
@@ -200,8 +195,7 @@ def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watch
 
 def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """End the status: its agent answers that the slice was never made, and all is closed as usual. It books no place,
-    for a slice that the agent does not have is nowhere.
-    """
+    for a slice that the agent does not have is nowhere."""
     status, node = ctx.facts.slices[allocation], ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
     if ctx.outbox.busy(address):
@@ -232,8 +226,7 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
 def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
     """A bound slice has no ledger entry, or has one. The entry is on its way to us, or does not exist. A Bound over an
     empty subject may land in a broker that was wiped meanwhile, when its slice is gone, and its node's journal too. To
-    tell them apart the whole book is read again; what it does not show is lost.
-    """
+    tell them apart the whole book is read again; what it does not show is lost."""
     ctx.conditions.observe(
         Condition.BOUND_WITHOUT_ENTRY,
         request,
@@ -270,8 +263,7 @@ def _look_at_request(ctx: SchedulerContext, request: RequestId) -> None:
 
 def watch_head(ctx: SchedulerContext, node: NodeName) -> None:
     """The head of a node's ledger changed. If it was closed for a removal that is not read here, STATE is read first:
-    what is known of the node may lack what was made since, and its place would be given away.
-    """
+    what is known of the node may lack what was made since, and its place would be given away."""
     is_unread = node in ctx.facts.closed_heads and node not in ctx.facts.removed
     ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
     ctx.conditions.observe(Condition.REMOVAL_UNREAD, node, holds=is_unread, mark=ctx.conditions.readings[Stream.STATE])

@@ -1,6 +1,5 @@
 """Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
-Answers go to a temporary file, renamed when the run is complete, so that a partial output never takes the name.
-"""
+Answers go to a temporary file, renamed when the run is complete, so that a partial output never takes the name."""
 
 from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
 

@@ -18,8 +18,7 @@ WHOLE_GPU = "gpu"  # the summary's name for an exclusive GPU without MIG; shares
 class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
     """One device of a bound or released pod. `memory_mib` is that of the instance, the whole GPU or the share.
     `sm_percent` is, for an exclusive device, the percentage of the SMs of the model's largest profile, rounded down;
-    for a share, that of the GPU's SMs (100 if unbounded).
-    """
+    for a share, that of the GPU's SMs (100 if unbounded)."""
 
     gpu: GpuUuid
     mode: Mode

@@ -1,7 +1,6 @@
 """A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once. It
 plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while a
-step is settled.
-"""
+step is settled."""
 
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -1,7 +1,6 @@
 """Runs a workload through the production core: each line becomes a source's message, each relevant write an answer. All
 consequences of a line are processed before the next is read. Without a queue, a pod that the core would let wait
-withdraws its request at once, as any client could.
-"""
+withdraws its request at once, as any client could."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -174,8 +173,7 @@ class Simulation:
 def rules_for(fleet: FleetSpec, placing: PlacementConfig = PlacementConfig()) -> SchedulerConfig:  # noqa: B008  # frozen
     """The rules of a production allocator, with three differences that only an offline run can afford. A pod may ask
     for as many GPUs as the largest node has. One event may take any number of tries, failed groups included, since no
-    later event continues the work before time moves. Waiting pods get no repeated reasons.
-    """
+    later event continues the work before time moves. Waiting pods get no repeated reasons."""
     usual = SchedulerConfig()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
     return replace(

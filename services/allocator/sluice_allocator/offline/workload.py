@@ -1,7 +1,6 @@
 """Reads a workload, one JSON object a line, strictly and one at a time. Every mistake names the line, the field, the
 value and a valid form. Times never go backwards. Annotations and resources are not judged here: an invalid request is
-an answer of the simulation, not a mistake of the file.
-"""
+an answer of the simulation, not a mistake of the file."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -84,8 +83,7 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
     """The same steps, with consecutive arrivals of equal time in an order that the seed decides. A departure ends such
-    a run, so no pod leaves before it arrives. Holds one run in memory at a time.
-    """
+    a run, so no pod leaves before it arrives. Holds one run in memory at a time."""
     chance = random.Random(seed)
     run: list[Step] = []
     for step in steps:

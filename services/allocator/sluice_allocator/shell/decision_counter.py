@@ -1,7 +1,6 @@
 """Wraps the core to count its decisions by reason, and to time each phase of a request. The core knows nothing of it.
 Times are of this process's clock, from reading one message to reading the next. Messages read during a replay are not
-timed, nor is anything on a standby, so the counts of several allocators add up.
-"""
+timed, nor is anything on a standby, so the counts of several allocators add up."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Counts the devices that queued requests wait for, by the GPU model and profile that would serve: for autoscalers.
 Models are those of the catalog, not of the fleet, which may lack one just because no pod wanted it. Labels are never
-free text: a request for no single known model or profile counts as `any`.
-"""
+free text: a request for no single known model or profile counts as `any`."""
 
 from collections import Counter
 from functools import lru_cache

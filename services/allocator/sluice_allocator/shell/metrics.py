@@ -1,7 +1,6 @@
 """The allocator's metrics of requests, queue and nodes. Computed from the core's facts on each scrape: about 20 ms for
 100,000 requests, during which no decision is made. Several allocators show the same facts; only the active one knows
-the queue.
-"""
+the queue."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,6 @@
 """Carries resize requests from gRPC into the core, and the core's answers back. The core answers once the ledger has. A
 caller that waits too long gets TimeoutError, with the outcome unknown: requests carry absolute values, not differences,
-so a retry is safe.
-"""
+so a retry is safe."""
 
 import asyncio
 import itertools

@@ -1,7 +1,6 @@
 """The gRPC service: answers questions from the core's facts, and passes changes of shares to the core. The core is
 synchronous and holds the event loop while it handles an event, so a handler that does not await sees consistent facts.
-No question copies the fleet.
-"""
+No question copies the fleet."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,6 @@
 """The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself. So a
 second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn comes: an
-absent list or map is added whole.
-"""
+absent list or map is added whole."""
 
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,8 +52,7 @@ def mutations(
     pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig, *, claim: str = ""
 ) -> Iterator[Operation]:
     """The patch for a valid pod that requests at least one GPU. With `claim`, the name of a ResourceClaim, the kubelet
-    hands its devices over; else a volume with a ticket does.
-    """
+    hands its devices over; else a volume with a ticket does."""
     spec = pod.spec
     yield from _marks(pod, stored)
     if claim and not claim_added(spec):
@@ -96,8 +94,7 @@ def hide_gpus(pod: Pod) -> Iterator[Operation]:
 
 def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
     """The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed. In a pod of ours
-    always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`.
-    """
+    always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`."""
     ours = LABEL_MANAGED in (pod.metadata.labels or {})
     for at, container in enumerate(pod.spec.ephemeral_containers or ()):
         if container.name in added and (ours or sees_all_gpus(pod.spec, container)):

@@ -2,8 +2,7 @@
 settled by the first review: later ones follow the ResourceClaim that it added.
 
 The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
-first review read, so the first review stores the request, and later ones read only the stored one.
-"""
+first review read, so the first review stores the request, and later ones read only the stored one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,8 +47,7 @@ from sluice_pod_watcher.admission.mutate import (
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
     """The answer to an AdmissionReview (decoded JSON). Never raises. A dry run has the same answer: a review has no
-    side effects.
-    """
+    side effects."""
     request = decode_review(raw)
     if isinstance(request, MalformedReview):
         return request
@@ -170,8 +168,7 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
 
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
     """An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices. Only added
-    ones are judged: existing ones cannot be changed.
-    """
+    ones are judged: existing ones cannot be changed."""
     pod, old = decode_pod(request.object), decode_pod(request.old_object)
     if isinstance(pod, MalformedReview):
         return pod

@@ -5,8 +5,7 @@ last values on the bus; only the pauses towards a rival are remembered, and losi
 
 Two watchers that read the same file publish the same and leave each other alone. Two watchers of one source with
 different files (during a rollout) leave the other's message for a pause that grows. If two sources name the same
-namespace or node, the first keeps it until its file drops it.
-"""
+namespace or node, the first keeps it until its file drops it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -56,8 +55,7 @@ class LimitsUnreadable(msgspec.Struct, frozen=True):
 
 class LimitsPublished(msgspec.Struct, frozen=True):
     """The file's limits are on the bus, or there is nothing to publish: requests may be published. Emitted once per
-    incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe too.
-    """
+    incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe too."""
 
     incarnation: Incarnation  # the incarnation of BOOK for which this holds
 

@@ -2,8 +2,7 @@
 (folder: its identity is on disk; cluster: it is known whether the pod was bound). `SourceSynced` follows once
 everything it counts is on the bus. A message of a rival (another pod-watcher of the same source, or a late write of a
 predecessor) stands until the next listing, so that two never overwrite each other at the speed of the bus. The content
-comes from `RequestSource`.
-"""
+comes from `RequestSource`."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -149,8 +148,7 @@ class RequestPublisher:
 
     def _asks_over_a_withdrawal(self, report: Contested) -> bool:
         """Whether to publish a request again over its withdrawal, even our own: a lagging server may have shown an old
-        request that was closed and forgotten, so it was adopted.
-        """
+        request that was closed and forgotten, so it was adopted."""
         kept = self._outbox.kept(report.address)
         return isinstance(report.entry.message, msg.RequestWithdrawn) and not isinstance(kept, msg.RequestWithdrawn)
 

@@ -1,7 +1,6 @@
 """Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
 They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
-without a certificate.
-"""
+without a certificate."""
 
 import asyncio
 import itertools

@@ -1,7 +1,6 @@
 """Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
 aiohttp, because the Kubernetes client depends on it anyway: a second HTTP stack would add defects to the service that
-can block every pod of a cluster.
-"""
+can block every pod of a cluster."""
 
 import asyncio
 import contextlib
@@ -19,8 +18,7 @@ from sluice.runtime.errors import ServiceError
 DRAIN_S = 3.0  # how long running requests may take when the server stops; within the time a service has to end
 KEEP_ALIVE_S = 120.0
 """How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
-DefaultTransport), and would lose a review that it starts to send just when we close it.
-"""
+DefaultTransport), and would lose a review that it starts to send just when we close it."""
 
 OnRequest = Callable[[web.Request], None]  # called with each request as it starts
 
@@ -51,8 +49,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
     `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
-    port is not available.
-    """
+    port is not available."""
     connections = _Connections(limits)
     runner = web.AppRunner(
         make(connections.heard),
@@ -138,8 +135,7 @@ LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)  # kubelets and peo
 @asynccontextmanager
 async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
     """Serve `/healthz` and `/readyz` (200, or 503 with the reason) over plain HTTP, as kubelets' probes have no client
-    certificate. Yields the port. Raises ServiceError when it is not available.
-    """
+    certificate. Yields the port. Raises ServiceError when it is not available."""
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -1,7 +1,6 @@
 """Publish how many more nodes of each pool would serve what waits, so that its autoscaler can be asked for them.
 Counted seldom. More nodes are asked for only when two counts in a row find them missing: a node whose agent is just
-restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once.
-"""
+restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -92,8 +91,7 @@ def _pool_of(ctx: CapacityContext, node: NodeName) -> PoolDemand | None:
 
 def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
     """What waits for a place that no node has, as last looked at: not for a limit, nor for pods to end. A group counts
-    whole: it starts when all of its pods have places.
-    """
+    whole: it starts when all of its pods have places."""
     turn = None
     for _ in range(SHAPES_MAX):
         turn = ctx.queue.head_after(turn)

@@ -1,6 +1,5 @@
 """Count the nodes that pools lack: what waits is placed on new, empty nodes, by the search for real places. The cost
-follows from the bounds here and not from the cluster. An undercount is made up for when those nodes have come.
-"""
+follows from the bounds here and not from the cluster. An undercount is made up for when those nodes have come."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,6 +1,5 @@
 """Node templates: learned from nodes seen, and turned into the nodes that an autoscaler would add. A pool is known by
-the labels that providers set per pool and per machine type. A node without any belongs to no pool.
-"""
+the labels that providers set per pool and per machine type. A node without any belongs to no pool."""
 
 import re
 import zlib
@@ -23,8 +22,7 @@ POOL_LABELS = (
     "node.kubernetes.io/instance-type",
 )
 """Labels of nodes by which autoscalers tell pools, and what their nodes have, apart: the providers' documentation, and
-https://kubernetes.io/docs/reference/labels-annotations-taints/.
-"""
+https://kubernetes.io/docs/reference/labels-annotations-taints/."""
 NAME_CHARACTERS_MAX = 40  # of the label's value in a pool's name
 
 

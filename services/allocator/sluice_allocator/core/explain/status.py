@@ -1,7 +1,6 @@
 """Answers to questions: what would become of a pod if it asked now, and the status of a request. Computed between two
 events of the core, from the facts and with the search that real requests use. Nothing is booked, queued or written, so
-a question leaves no trace.
-"""
+a question leaves no trace."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,8 +58,7 @@ class WouldEvict:
 @dataclass(frozen=True, slots=True)
 class WouldBind:
     """A place that fits now, what would be left on its GPUs, and why other places do not fit. Without what is left if
-    other pods have to be evicted first.
-    """
+    other pods have to be evicted first."""
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]

@@ -12,8 +12,7 @@ All of it is derived from the requests, the ledger and the bindings, so that a r
 allocator come to the same. Waiving is written under the binding's guard: either `Bound` or `Waived` is the last
 message about an allocation, so no place is revoked while another process binds it.
 
-Call it for pods with a group only.
-"""
+Call it for pods with a group only."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -234,8 +233,7 @@ def _parties(ctx: GangContext, gang: Gang) -> Iterator[GangInstance]:
     """The members as parties of the group's size, each with what it means for its members. Bound members come first,
     then those with a place, then by age: so a running job is one party, and its restarted members belong to it. Surplus
     members wait as the next party while the first comes together. When that runs completely, the size is fulfilled and
-    further pods are single: they replace one that is about to go, or are extra (ADR 0054).
-    """
+    further pods are single: they replace one that is about to go, or are extra (ADR 0054)."""
     members = sorted(gang.known.values(), key=_order)
     if not members:
         return
@@ -344,8 +342,7 @@ def _is_given_up(
 ) -> bool:
     """Whether a party with places releases them: a member has published so since, or it made no progress for long. Of
     several blocking each other, the one with the earliest turn has twice the time: what the others release is offered
-    to it first.
-    """
+    to it first."""
     adopted_for = {member.adopted_for for member in members} - {None}
     if any(source not in ctx.facts.sources for source in adopted_for):
         return False  # it may run: the last message was lost with the broker, and its source publishes again

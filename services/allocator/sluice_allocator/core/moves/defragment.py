@@ -5,8 +5,7 @@ place first). So a reservation of any origin is helped along, and a restart betw
 
 Pods are only moved for a request that gains more than they are worth together, at most one per so many arrived
 requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for a
-request that does not preempt.
-"""
+request that does not preempt."""
 
 from collections.abc import Iterable
 

@@ -9,8 +9,7 @@ All of it is derived from the ledger and the requests: the grant itself shows th
 restart in the middle and a second allocator come to the same. A pod is moved again only after `move_cooldown_s`,
 whatever for, and never before a place is booked for it.
 
-Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`.
-"""
+Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`."""
 
 import msgspec
 from msgspec.structs import replace
@@ -189,8 +188,7 @@ def note_phase(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) ->
 
 def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
     """Give a request without a place the one that is kept for its predecessor, if one fits. True if so. A request with
-    a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it.
-    """
+    a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it."""
     if asked.group is not None or not ctx.moves.kept_for or standing_promise(ctx, request) is not None:
         return False
     for allocation in ctx.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):

@@ -1,7 +1,6 @@
 """Remembers for moves: which pods are movable, since when they stay where they are, and how many moves are allowed now.
 Losing it costs time only: a pod seen for the first time counts as just moved, and a new process may move none for a
-while.
-"""
+while."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Opens nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6). An empty ledger
 looks like an empty node; after a wiped broker that would give used slices away a second time. So first every reported
-slice gets its (adopting) entry of this incarnation, then the head is written, and only then do grants follow.
-"""
+slice gets its (adopting) entry of this incarnation, then the head is written, and only then do grants follow."""
 
 from msgspec.structs import replace
 
@@ -149,8 +148,7 @@ def head_landed(ctx: SchedulerContext, head: msg.NodeOpened) -> None:
 def _leave_to_other(ctx: SchedulerContext, node: NodeName, life: Life) -> bool:
     """Whether to leave a head for a while that another allocator has written over this process's own. One of the two
     learned late that an agent restarted. Without a pause they would overwrite each other at the speed of the bus; after
-    a pause of growing length the head is written again, so that neither waits without end.
-    """
+    a pause of growing length the head is written again, so that neither waits without end."""
     written, instead = ctx.heads_written.get(node), ctx.facts.heads.get(node)
     is_contested = instead is not None and instead.incarnation == life[0] and _life_of(instead) != life
     if written is None or written.life != life or not is_contested:
@@ -168,8 +166,7 @@ def _life_of(head: msg.NodeOpened) -> Life:
 def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> None:
     """Note whether the ledger lacks slices of an agent, as far as is known now; a node where that lasts is adopted
     again. Either their entries are on their way to us, or the node was adopted without them: BOOK was lost and STATE
-    was not, whose last message of the agent is older than its newest slice.
-    """
+    was not, whose last message of the agent is older than its newest slice."""
     if not _may_adopt(ctx, node, inventory):
         return
     lacks_some = any(_is_missing(ctx, report) for report in inventory.snapshot.slices)
@@ -180,8 +177,7 @@ def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.No
 
 def _is_to_be_closed(ctx: SchedulerContext, node: NodeName) -> bool:
     """Whether a slice that is reported gone is not closed yet (`entries` does that). An agent that lost its journal
-    would find an order for it, and mistake a slice made there since for it.
-    """
+    would find an order for it, and mistake a slice made there since for it."""
     there = ctx.facts.allocations_on.get(node, ())
     gone = (each for each in there if isinstance(ctx.facts.slices.get(each), msg.SliceGone))
     return any(not isinstance(ctx.facts.ledger.get(allocation), msg.Closed) for allocation in gone)
@@ -190,8 +186,7 @@ def _is_to_be_closed(ctx: SchedulerContext, node: NodeName) -> bool:
 def _close_again(ctx: SchedulerContext, node: NodeName) -> None:
     """Publish `Closed` again for slices that the agent never read to be closed, before the head for its new run. Expiry
     is silent. If the node was away longer than closing messages live, the bus has forgotten them, and an agent with a
-    wiped disk remembers nothing either: its `SliceGone` would stay.
-    """
+    wiped disk remembers nothing either: its `SliceGone` would stay."""
     for allocation in ctx.facts.allocations_on.get(node, ()):
         entry, word = ctx.facts.ledger.get(allocation), ctx.facts.slices.get(allocation)
         if isinstance(entry, msg.Closed) and isinstance(word, msg.SliceGone) and not word.closing:
@@ -222,8 +217,7 @@ def _was_ready(ctx: SchedulerContext, allocation: AllocationId) -> bool:
 def _is_missing(ctx: SchedulerContext, report: msg.SliceReport) -> bool:
     """Whether the ledger lacks a reported slice. If it is closed there, or reported gone, the snapshot was pulled too
     early; but if it was closed with its node, no agent reported it gone, and this one has it. A grant of an earlier
-    incarnation that landed late does not count: an agent that loses its journal would not make the slice again.
-    """
+    incarnation that landed late does not count: an agent that loses its journal would not make the slice again."""
     allocation = report.booking.allocation
     if isinstance(ctx.facts.slices.get(allocation), msg.SliceGone):
         return False

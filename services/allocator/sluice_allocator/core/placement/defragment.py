@@ -1,8 +1,7 @@
 """Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost. The
 search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search then
 finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded as
-theirs is.
-"""
+theirs is."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,8 +36,7 @@ class Move(msgspec.Struct, frozen=True):
 
 class MovePlan(msgspec.Struct, frozen=True):
     """The place that a request would have, and the pods to move for it. Memory in MiB: `gains_mib` of the request's
-    devices, `moves_mib` of the moved ones. Each move is one restart.
-    """
+    devices, `moves_mib` of the moved ones. Each move is one restart."""
 
     place: Place
     moves: tuple[Move, ...]
@@ -56,8 +54,7 @@ def plan_moves(
     moves_max: int,
 ) -> MovePlan | None:
     """The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
-    `shown` is the snapshot of each node.
-    """
+    `shown` is the snapshot of each node."""
     if find_free(cluster, request, avoid) is not None:
         return None
     destinations = _Destinations(cluster, may_move)

@@ -1,8 +1,7 @@
 """Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants. Full
 GPUs are found in the buckets of their layout states, those with least in the way first; a bounded number is looked at,
 however large the cluster. The best is tried on a trial cluster of that one node by the common search, so a reserved
-place is as valid as any other. The caller says which tenants may be waited for.
-"""
+place is as valid as any other. The caller says which tenants may be waited for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -62,8 +61,7 @@ def find_reservation(
     open_to: OpenTo,
 ) -> ReservedPlace | None:
     """The place with fewest tenants to wait for, then with most of it free already. `shown` is the snapshot of each
-    node. None when no place may be reserved, or none was found among those looked at.
-    """
+    node. None when no place may be reserved, or none was found among those looked at."""
     context = prepare(cluster, request, avoid)
     search = _ReservationSearch(context, shown, wait_for, open_to)
     plain = is_exclusive_only(request.claims[0])
@@ -230,8 +228,7 @@ class _ReservationSearch:
 
     def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> ReservedPlace | None:
         """The place without these tenants, and those of them that it needs gone. They are put back one by one, those
-        with most neighbours first; the ones in the way are waited for.
-        """
+        with most neighbours first; the ones in the way are waited for."""
         cluster, request, avoid = self.context.cluster, self.context.request, self.context.avoid
         snapshot = self.shown.get(node.name)
         if snapshot is None:

@@ -2,8 +2,7 @@
 allocator's rule `preemption`, and each victim's pod (`preemptible`). Only lower priorities ever go, and no victim that
 its own namespace's guarantee covers. The place is booked in the same step (a Grant with `after` and `evict`), so no
 other request gets it while the victims leave; `ordering` orders their evictions and lifts the orders, as the ledger's
-grants require. docs/preemption.md has the whole story.
-"""
+grants require. docs/preemption.md has the whole story."""
 
 from collections.abc import Iterable, Sequence
 
@@ -37,8 +36,7 @@ def find_victims(
 ) -> PreemptionPlan | None:
     """A place that a request of this priority can have by evicting others; None when that does not help. Serves real
     requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only have the places
-    of its own.
-    """
+    of its own."""
     if not ctx.rules.preemption:
         return None
 
@@ -60,8 +58,7 @@ def _keeps_guarantees(
     """Whether other namespaces keep their guarantees, also when everything that is leaving has left. A grant that the
     ledger does not have yet does not count: it may be refused, and the victims would be gone; nor does a place that
     others still have. Shares that are being resized count their certain size. `leaving` is the sum of all that, by
-    namespace: added up once for a search, which changes nothing.
-    """
+    namespace: added up once for a search, which changes nothing."""
     for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
         if other not in leaving:
             leaving[other] = _leaving(ctx, other)
@@ -89,8 +86,7 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
 def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
     """An allocation changed: look at it again if that can matter to an eviction. That is so if its pod is evictable, or
     may have been; if it is moving, was, waits for others, or has shares that are being resized, and its namespace may
-    have a guarantee: then it does not count for that.
-    """
+    have a guarantee: then it does not count for that."""
     concerned = False
     if isinstance(entry, msg.Grant):
         asked = ctx.facts.requests.get(entry.booking.request)

@@ -1,6 +1,5 @@
 """Remembers evictions: since when each is waited for, and which pods are exempt for a while. Losing it costs time,
-never a slice: a blocked eviction is then waited for again.
-"""
+never a slice: a blocked eviction is then waited for again."""
 
 import heapq
 from collections import OrderedDict
@@ -27,8 +26,7 @@ class EvictionBackoff:
     _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
     """By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
     ledger yet, or on a place that others still have. With their certain part: shares that are being resized keep the
-    smaller size.
-    """
+    smaller size."""
     leaving_of: dict[AllocationId, str] = field(default_factory=dict)  # the same by allocation: its namespace
     _since: dict[RequestId, float] = field(default_factory=dict)
     _failures: dict[RequestId, int] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """Tracks where something was freed, and how far it was offered to waiting requests. A pass offers one node (or the
 whole fleet) to the head of each group, in the order of turns; it may take many events. When more is freed meanwhile,
 the offer restarts with the first turn, and every other try continues where the earlier offer was: otherwise a node that
-keeps being freed would be offered to the first few only.
-"""
+keeps being freed would be offered to the first few only."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group. If the head of a
 group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory grows with the
 number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only, and come in, in
-turn, as others leave.
-"""
+turn, as others leave."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -99,8 +98,7 @@ class PendingQueue:
 
     def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
         """Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
-        is kept outside: then all inside come before it. A request that already waits keeps its original sequence.
-        """
+        is kept outside: then all inside come before it. A request that already waits keeps its original sequence."""
         before = self._waiting.get(request)
         if before is not None and before[0].shape == shape and before[1][0] == rank:
             return False
@@ -177,8 +175,7 @@ class PendingQueue:
 
     def _makes_room_for(self, turn: QueueKey) -> bool:
         """Whether one with this turn may come in: there is room and none outside comes before it, or the last one
-        inside comes after it and goes out.
-        """
+        inside comes after it and goes out."""
         if self.has_room:
             return not self._outside or turn < self._outside_turns.first()
         last = self._turns.last() if self._turns else None

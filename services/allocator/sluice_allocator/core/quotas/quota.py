@@ -1,8 +1,7 @@
 """Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found. A limit is policy and may change,
 so it refuses no request: one that would exceed it waits with a reason, and costs nothing meanwhile. Bookings count from
 the grant until the agent reports the slice gone; so a limit set later counts what runs, and a revoke frees nothing yet.
-That is exact with one active allocator; `excess` covers the rest.
-"""
+That is exact with one active allocator; `excess` covers the rest."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -23,8 +22,7 @@ _WORDS = {DEVICES: "devices", MEMORY: "MiB of memory", COMPUTE: "compute slices"
 
 class Exceeded(msgspec.Struct, frozen=True):
     """One limit that would be exceeded. All numbers are in units of `dimension` (devices, MiB, thousandths of compute
-    slices). `most` is the most that would fit now. `of_one` tells the limit of one pod from that of all together.
-    """
+    slices). `most` is the most that would fit now. `of_one` tells the limit of one pod from that of all together."""
 
     namespace: str
     dimension: str
@@ -108,8 +106,7 @@ def forbids(
 ) -> Exceeded | None:
     """Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed. `granted`
     is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden, even if a
-    namespace is over its limits.
-    """
+    namespace is over its limits."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
@@ -128,8 +125,7 @@ def forbids_place(
 ) -> tuple[Exceeded, ...]:
     """The limits that a namespace would exceed with these devices too; empty where it may have them. With `after` the
     devices are had when those are gone, so their usage does not count if they are of the same namespace. Nor does what
-    is reserved for `request`: it has one or the other.
-    """
+    is reserved for `request`: it has one or the other."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return ()

@@ -1,6 +1,5 @@
 """Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
-Losing it costs time: all of it follows from facts that are looked at again.
-"""
+Losing it costs time: all of it follows from facts that are looked at again."""
 
 import heapq
 from collections import OrderedDict
@@ -137,8 +136,7 @@ class QuotaContext(Context):
 def look_at_held(ctx: QuotaContext, request: RequestId) -> None:
     """A request or its slice's entry changed: note a slice that its source remembers and the ledger lacks. A limit
     counts bookings, and after a wipe nodes are opened one after another: without this the first of them would be filled
-    with pods of namespaces that have all they may on the others. Until a source has synced, their usage is unknown.
-    """
+    with pods of namespaces that have all they may on the others. Until a source has synced, their usage is unknown."""
     asked = ctx.facts.requests.get(request)
     unbooked = ctx.over_quota.unbooked
     held = asked.held if isinstance(asked, AllocationRequested) else None
@@ -162,8 +160,7 @@ def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> 
 
 def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
     """The source of a request while it has not published all of its requests in this incarnation of the broker; else
-    None.
-    """
+    None."""
     asked = ctx.facts.requests.get(request) if request is not None else None
     if not isinstance(asked, AllocationRequested) or asked.source in ctx.facts.sources:
         return None

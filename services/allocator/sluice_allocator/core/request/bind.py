@@ -103,8 +103,7 @@ def _told(bound: msg.Bound) -> tuple[object, ...]:
 def _is_newer(ctx: SchedulerContext, again: msg.Bound, binding: msg.Bound) -> bool:
     """Whether a slice's status is newer than what its pod read. One process numbers its writes. Of two runs of an agent
     the present one is that for which its node is open, as BOOK tells, which forgets nothing. Bindings of an older
-    allocator are compared by the sequences of STATE.
-    """
+    allocator are compared by the sequences of STATE."""
     if not (again.slice_operation and binding.slice_operation):
         return again.slice_sequence > binding.slice_sequence
     run, number = operation_parts(again.slice_operation)
@@ -131,8 +130,7 @@ def waived(
     alone: bool = False,
 ) -> msg.Waived:
     """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole group
-    releases its places, also where that was published before and is not done yet.
-    """
+    releases its places, also where that was published before and is not done yet."""
     before = ctx.facts.bindings.get(request)
     known = before.allocations if isinstance(before, msg.Waived) else ()
     still = tuple(each for each in known if each not in allocations and _is_taken_back(ctx, each))
@@ -168,8 +166,7 @@ def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[s
     """Warnings per container: more devices than one process can use, a time quota that its node does not enforce
     (`time_quota`: whether it does), or a larger profile than requested. CUDA picks one MIG device per process (NVIDIA
     MIG user guide, "CUDA visible devices"), and a process connects to the one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY
-    (NVIDIA MPS, "Environment variables").
-    """
+    (NVIDIA MPS, "Environment variables")."""
     homes: dict[str, dict[tuple[str, int], None]] = {}
     for device in booking.devices:
         if device.share is not None:

@@ -1,8 +1,7 @@
 """Decides which evictions are ordered, and which orders are lifted. Both follow from grants, bindings and cordons, so
 that a restart and a second allocator order the same. A pod is evicted only for a valid grant: the place of one that is
 being revoked would stay unused, and its Revoke may be read later than the order. A bound pod is evicted only from the
-place it is bound to.
-"""
+place it is bound to."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
@@ -37,8 +36,7 @@ def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: dict[
 
 def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
     """Publish whether a pod has to go. At a bounded rate while another allocator writes the opposite: one has read
-    less. Nothing is written twice.
-    """
+    less. Nothing is written twice."""
     address = subjects.eviction(word.request)
     stands = ctx.facts.evictions.get(word.request) == word
     if stands or ctx.outbox.kept(address) is not None or ctx.throttle(Condition.EVICTION_WRITTEN, word.request):
@@ -66,8 +64,7 @@ def _look_at_those_who_go_for(
     ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
     """The validity of a grant may have changed with its request: look again at the evictions for it. Not of slices that
-    are gone: two requests may each have had a place after the other's, at different times.
-    """
+    are gone: two requests may each have had a place after the other's, at different times."""
     for entry in entries.values():
         for each in entry.after if isinstance(entry, Grant) and entry.evict else ():
             other = ctx.facts.ledger.get(each)
@@ -83,8 +80,7 @@ def _is_in_the_way(ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntr
 
 def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationId) -> Grant | None:
     """The grant for whose place the pod with this allocation goes; None where there is none. For a pod bound elsewhere
-    this allocation is surplus and revoked anyway: its eviction would end the other one.
-    """
+    this allocation is surplus and revoked anyway: its eviction would end the other one."""
     binding = ctx.facts.bindings.get(request)
     if isinstance(binding, Bound) and binding.allocation != allocation:
         return None
@@ -93,8 +89,7 @@ def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationI
 
 def _evicting(ctx: SchedulerContext, allocation: AllocationId) -> list[Grant]:
     """The grants for whose place the pod of an allocation has to go. Only of requests seen in this incarnation of the
-    bus: others may be gone, and their grants are given up then.
-    """
+    bus: others may be gone, and their grants are given up then."""
     promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
     return [each for each in promises if isinstance(each, Grant) and each.evict and _is_asked_for(ctx, each)]
 

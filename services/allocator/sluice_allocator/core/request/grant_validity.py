@@ -2,8 +2,7 @@
 published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
 could end what another process has bound meanwhile: so it is waived first, under the binding's guard (`why_waive`).
 
-It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`.
-"""
+It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId
@@ -29,14 +28,12 @@ from sluice_allocator.core.state.grant_facts import is_move
 FAILED = (msg.SliceFailed, msg.SliceQuarantined)  # statuses of a slice that cannot be used
 AILING = (*FAILED, msg.SliceDegraded)
 """The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
-their node may show them as well until its inventory is pulled.
-"""
+their node may show them as well until its inventory is pulled."""
 
 
 def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
     """Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
-    valid.
-    """
+    valid."""
     return why_end_move(ctx, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(ctx, grant, asked)
 
 

@@ -1,6 +1,5 @@
 """Requests that publish a waiting reason of their own, not the queue's. Those that lost their slice, those whose place
-is still being freed, those in backoff, and those of a group.
-"""
+is still being freed, those in backoff, and those of a group."""
 
 from collections.abc import Mapping
 

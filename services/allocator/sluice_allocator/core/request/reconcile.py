@@ -11,8 +11,7 @@ next. So a restart, a skipped value, a second allocator and a wiped broker need 
       and its source has another slice    -> Bound, to what it has
     withdrawn, refused or failed          -> Revoke
     slice gone                            -> Closed
-    withdrawn, nothing booked any more    -> Released
-"""
+    withdrawn, nothing booked any more    -> Released"""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -162,8 +161,7 @@ def _keep_pinned(
     judged: GrantVerdicts,
 ) -> bool:
     """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it. If the
-    slice is lost, the request is released after its other grants were revoked.
-    """
+    slice is lost, the request is released after its other grants were revoked."""
     held = asked.held
     assert held is not None
     ticket = doubtful_ticket(ctx, held)
@@ -194,8 +192,7 @@ def _keep_pinned(
 def _release_lost(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, cause: str) -> None:
     """Publish that a lost slice of an existing pod is gone, and never over an empty subject. Over an empty subject it
     could land after the next wipe of the broker, when the node of its slice is back. A waiver, which names its
-    incarnation, comes first; a message over that is rejected in another incarnation.
-    """
+    incarnation, comes first; a message over that is rejected in another incarnation."""
     if request in ctx.facts.bindings:
         release(ctx, request, cause)
     else:

@@ -1,6 +1,5 @@
 """Ends a request that is withdrawn or gone, once nothing is left of its slices. `Released` is published when all its
-slices are gone, and again over an older binding that landed late. Its ledger entries are judged before (`entries`).
-"""
+slices are gone, and again over an older binding that landed late. Its ledger entries are judged before (`entries`)."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
@@ -59,8 +58,7 @@ def _landed_late(
 ) -> bool:
     """Whether a binding is older than the end of its request: then neither ledger nor source knows the request. A
     request is closed after `Released`. An unknown one may belong to a source that has not published yet in this
-    incarnation of the broker, and its pod may have another slice: see `orphans`.
-    """
+    incarnation of the broker, and its pod may have another slice: see `orphans`."""
     match binding:
         case Bound():
             return asked is not None or answer_without_slice(ctx, request) is None

@@ -1,6 +1,5 @@
 """Tracks when waiting requests are old enough for a reservation, and how many GPUs are reserved. The times are memory
-of one process: if lost, a request waits longer. The count of reservations follows from the ledger.
-"""
+of one process: if lost, a request waits longer. The count of reservations follows from the ledger."""
 
 import heapq
 from collections import Counter

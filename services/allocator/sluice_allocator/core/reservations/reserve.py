@@ -3,8 +3,7 @@ are by priority, then by age. A freed piece goes to any request that fits it, so
 end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use, to be had
 when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there stay free
 for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule and its
-bound. `placement.promising` chooses the place; nothing is evicted for it.
-"""
+bound. `placement.promising` chooses the place; nothing is evicted for it."""
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
@@ -147,8 +146,7 @@ class _Limits:
     def wait_for(self, allocation: AllocationId) -> int | None:
         """The cost of waiting for an allocation; None if it may not be waited for. Not for one that is not in the
         ledger yet, nor for one that waits for others itself: reservations would chain, and the wait have no bound. Both
-        will pass. Nor for one in quarantine, which may not pass.
-        """
+        will pass. Nor for one in quarantine, which may not pass."""
         ctx = self._ctx
         entry = ctx.facts.ledger.get(allocation)
         if is_in_quarantine(ctx, allocation):
@@ -186,8 +184,7 @@ def exchange_promise(
     """Book a place that is free now together with a part of what a request's reservation covers; False where there is
     none. Otherwise the pod would wait for a tenant that need not go: no other search counts reserved parts as free. The
     new grant comes after the reservation (`after`), which so ends without being given up first. `freed_on`: only if the
-    reservation is on this node, since nothing changed elsewhere.
-    """
+    reservation is on this node, since nothing changed elsewhere."""
     promise = standing_promise(ctx, request)
     if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(ctx, promise):
         return False

@@ -1,6 +1,5 @@
 """Pending resizes: what each asks for, its outcome, and which are not answered yet. Losing it costs an answer, never a
-slice: the caller asks again and gets what then holds.
-"""
+slice: the caller asks again and gets what then holds."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

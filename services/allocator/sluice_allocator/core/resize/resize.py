@@ -2,8 +2,7 @@
 (`adjust`): a dry run shows it, the real one books it, as a Grant with the next revision, which the agent carries out
 like any order. From the decision until the agent reports it done, a share counts as the larger of both sizes; so no
 other share gets what is still used, or what is about to be. Places never move, and the request keeps its size: the
-resized one is the allocation's, and ends with it.
-"""
+resized one is the allocation's, and ends with it."""
 
 from collections.abc import Iterator
 
@@ -52,8 +51,7 @@ _HIGHEST: dict[Field, int] = {
 """For memory only a sanity bound; what fits is decided by the home."""
 _OF_PROCESSES: tuple[Field, ...] = ("memory_mib", "sm_partition")
 """What an MPS server gives a client when it connects, and never changes for it (NVIDIA MPS documentation,
-"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`).
-"""
+"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`)."""
 _MEANS = {
     WaitReason.GPU_INSUFFICIENT_MEMORY: "its device has less memory left beside the other pods",
     WaitReason.GPU_INSUFFICIENT_SMS: "its device has fewer SMs left beside the other pods",
@@ -256,8 +254,7 @@ def _short_of(
     """What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together. A
     share grows against what is booked, also where it counts more than that: another allocator may have admitted others
     into the larger size, having read that it shrank. Not in a home that is closed: a process may be there whose use
-    journal and ledger have forgotten.
-    """
+    journal and ledger have forgotten."""
     trials: dict[tuple[object, ...], SharedDevice] = {}
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
         if booked.share is None or counted.share is None or max_sizes((booked,), (wanted,)) == (booked,):
@@ -287,8 +284,7 @@ def _most(
     ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
     """Per field that grows, the most that it could be now, with the others as booked. By bisection: more of a field
-    never fits where less does not. A few dozen looks at one home.
-    """
+    never fits where less does not. A few dozen looks at one home."""
     for name in FIELDS:
         fits = min(_values_of(name, booking.devices, container))
         too_much = max(_values_of(name, becomes, container))

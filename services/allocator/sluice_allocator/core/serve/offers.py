@@ -7,8 +7,7 @@ Fairness: what was freed is offered to earlier turns before later ones, and ever
 One event has a budget of tries: first the node that was freed last, then the passes under way, in turn; the rest
 follows with the next event. Two kinds may overtake others: a new request of another shape, which is tried at once; and,
 where something is freed on a node whose pass is under way, the groups which that pass reaches next (every other try is
-theirs, or the last turns would never be reached).
-"""
+theirs, or the last turns would never be reached)."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -105,8 +104,7 @@ def _look_outside(ctx: SchedulerContext) -> None:
 
 def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
     """Try a new request before it enters the queue: most never wait. Only while nothing else is to be looked at,
-    nothing freed is being offered and no other of its shape waits.
-    """
+    nothing freed is being offered and no other of its shape waits."""
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
         found = _search(ctx, request, asked)
@@ -128,8 +126,7 @@ def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequ
 
 def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
     """Add a request to the queue in its turn: the only way into it. False when it waits already, and when it is kept
-    outside the full queue (`serve` publishes that).
-    """
+    outside the full queue (`serve` publishes that)."""
     since = ctx.backoff.since_when(request, ctx.now)
     rank, sequence = turn_of(ctx, request, asked)
     if not ctx.queue.add(request, shape, rank, sequence):
@@ -233,8 +230,7 @@ def _try_all_alike(ctx: SchedulerContext, request: RequestId) -> None:
 
 def _try_new(ctx: SchedulerContext, request: RequestId) -> None:
     """Try a newly queued request; if an identical one is ahead, copy its reasons instead of searching. Even where a
-    pass is under way that has not reached its group: its head is reached, and then it.
-    """
+    pass is under way that has not reached its group: its head is reached, and then it."""
     if ctx.queue.is_head(request):
         _try_everywhere(ctx, request)
     else:

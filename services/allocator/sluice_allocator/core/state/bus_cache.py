@@ -1,6 +1,5 @@
 """Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
-snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone.
-"""
+snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
@@ -43,8 +42,7 @@ class BusCache:
     closed_heads: dict[NodeName, msg.NodeClosed] = field(default_factory=dict)  # of removed nodes, not opened since
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
     """Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
-    read later than the head that followed it.
-    """
+    read later than the head that followed it."""
     unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)  # subjects; such a node is not used
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
     slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)  # the node whose agent reports each slice
@@ -74,8 +72,7 @@ class BusCache:
     sharing: Interning = field(default_factory=Interning)
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
-    its way looks like a missing one.
-    """
+    its way looks like a missing one."""
 
     @property
     def settled(self) -> bool:
@@ -107,8 +104,7 @@ class BusCache:
         an earlier incarnation, and it must be reread. An earlier STATE shows slices that do not exist; an earlier BOOK
         shows nodes that are not open, and an order for one with nothing under its guard would be accepted. Streams that
         were not made together are of one incarnation when one of them was found unchanged after the other began to be
-        read.
-        """
+        read."""
         self.reading[event.stream] = {}
         before = self.incarnations.get(event.stream, event.incarnation)
         self.incarnations[event.stream] = event.incarnation
@@ -199,8 +195,7 @@ class BusCache:
         """Whether a message is newer than all that a reading has shown, which a lagging server has served. No guard of
         a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the
         guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that it acknowledged;
-        an expired closing message goes with the next reading that shows anything newer.
-        """
+        an expired closing message goes with the next reading that shows anything newer."""
         return stream_of(address.kind) is Stream.BOOK and self.sequences[address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
@@ -215,8 +210,7 @@ class BusCache:
     def _number_anew(self, stream: Stream) -> None:
         """In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
         They start at the time of creation, by the clock of the creating process, which may be an hour behind the
-        earlier one.
-        """
+        earlier one."""
         for subject in self.sequences:
             address = parse(subject)
             if stream_of(address.kind) is stream:
@@ -251,8 +245,7 @@ class BusCache:
 
     def _answer(self, message: msg.AnyMessage | None) -> BindingFact | None:
         """The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
-        bound one may have been waived: such a message names no place, and is ended like any other.
-        """
+        bound one may have been waived: such a message names no place, and is ended like any other."""
         if isinstance(message, msg.Bound | msg.Waived) and message.incarnation not in {"", self.incarnation}:
             return Outdated(
                 request=message.request,
@@ -300,8 +293,7 @@ class BusCache:
     def _says_something_now(self, message: msg.AnyMessage | None) -> TypeGuard[RequestFact]:
         """Whether this is a source's message about a request in this incarnation of the bus. A request of before a wipe
         that landed after it does not tell what its pod got since. It counts as unread (`speaks_of`): nothing follows
-        from it, nor from its absence, before its source publishes it again.
-        """
+        from it, nor from its absence, before its source publishes it again."""
         if isinstance(message, msg.AllocationRequested):
             return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
         return isinstance(message, REQUEST)
@@ -366,8 +358,7 @@ class BusCache:
 
     def _went_in_another_life(self, entry: msg.LedgerEntry) -> bool:
         """Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing. It
-        landed late. In this incarnation the node may never have been reported gone, and its agent may be running.
-        """
+        landed late. In this incarnation the node may never have been reported gone, and its agent may be running."""
         return isinstance(entry, msg.Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
 
     def _leave(self, node: NodeName, allocation: AllocationId) -> None:
@@ -412,8 +403,7 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
     """Remove one allocation from an index by request, if present; a request without any is dropped. A faulty agent may
-    have reported it twice in one snapshot.
-    """
+    have reported it twice in one snapshot."""
     there = index.get(request, {})
     there.pop(allocation, None)
     if not there:

@@ -1,7 +1,6 @@
 """Conditions that are looked at again as time passes, and since when each holds. Observed when a fact changes;
 `core.recheck` has the rule of each: how long it has to last, what confirms it, and what follows. Losing it costs time,
-never a slice.
-"""
+never a slice."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -112,8 +111,7 @@ class Conditions:
     def throttle(self, condition: Condition, key: str, until: float) -> bool:
         """Whether a message may be published over another allocator's opposite one: not again until then. One of the
         two has not read what the other has. Without a bound each would correct the other at the speed of the bus. What
-        is suppressed is looked at again (`mark`).
-        """
+        is suppressed is looked at again (`mark`)."""
         watched = self.get(condition, key)
         if watched is not None:
             watched.mark = 1

@@ -1,7 +1,6 @@
 """The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
 Each feature extends it by its own state and its part in a grant (`QuotaContext`, `GangContext` ...); `core.context`
-puts them together. `changed_*` collect what has to be looked at before `handle` returns.
-"""
+puts them together. `changed_*` collect what has to be looked at before `handle` returns."""
 
 from collections import OrderedDict
 
@@ -136,8 +135,7 @@ class Context:
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
         """Book a place and order its slice: assumed at once, certain when the ledger has it. With `after` the slice is
-        made when those are gone, whose pods are evicted or waited for.
-        """
+        made when those are gone, whose pods are evicted or waited for."""
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
         self.touch(booking.request)
@@ -181,8 +179,7 @@ class Context:
 
     def take_back(self, guard: str) -> None:
         """Another process wrote under `guard`: decisions that were made before and not sent are made again. Without
-        this a queued grant would go out under a guard that covers an entry it never considered.
-        """
+        this a queued grant would go out under a guard that covers an entry it never considered."""
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])
 

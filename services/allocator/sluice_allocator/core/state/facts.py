@@ -2,8 +2,7 @@
 without a ledger entry: the broker was wiped, and a node is not adopted yet. A source remembers its pods' bindings.
 Without waiting for that node, a running pod would get a second slice elsewhere, and its own, adopted later, would be
 revoked as surplus (LAW 4); and `Released` would be published for a slice that still exists. If the slice turns out to
-be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034).
-"""
+be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034)."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -57,16 +56,14 @@ def is_its_agent(ctx: Context, node: NodeName, inventory: msg.NodeInventory) -> 
 
 def is_unshown(ctx: Context, node: NodeName) -> bool:
     """Whether an adopted node's inventory is missing: STATE was lost since. Until it arrives nothing shows what the
-    agent has or doubts, and nothing without a ledger entry is lost for good.
-    """
+    agent has or doubts, and nothing without a ledger entry is lost for good."""
     return was_opened(ctx, node) and node not in ctx.facts.inventories and node not in ctx.facts.removed
 
 
 def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> msg.Held | None:
     """A slice of `request` that may exist without a ledger entry (yet); None when there is none. An agent or an
     inventory may report one: even on an adopted node, for an entry that is overwritten on its way to us is read later
-    than the head that followed it (and names it). A source may remember one: that counts until the node is adopted.
-    """
+    than the head that followed it (and names it). A source may remember one: that counts until the node is adopted."""
     world = ctx.facts
     for allocation in world.slices_of.get(request, ()):
         if _is_unbooked(ctx, allocation, world.slice_nodes[allocation]):
@@ -90,8 +87,7 @@ def _is_unbooked(ctx: Context, allocation: AllocationId, node: NodeName) -> bool
 
 def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId) -> bool:
     """Whether a slice was closed with its node, whose agent publishes again, and the node is not open yet. The Closed
-    may have landed long after it was decided; opening the node shows what exists.
-    """
+    may have landed long after it was decided; opening the node shows what exists."""
     entry = ctx.facts.ledger.get(allocation)
     went = isinstance(entry, msg.Closed) and entry.removed
     return went and node in ctx.facts.news and not was_opened(ctx, node)
@@ -99,8 +95,7 @@ def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId
 
 def why_lost(ctx: Context, request: RequestId, held: msg.Held) -> str | None:
     """Why a slice that a source remembers is gone; None while it exists, or may. Its pod is bound to the node, so no
-    other slice can serve it.
-    """
+    other slice can serve it."""
     entry = ctx.facts.ledger.get(held.allocation)
     if isinstance(entry, msg.Closed):
         return entry.cause if not _may_be_entered_again(ctx, held.node, held.allocation) else None
@@ -118,8 +113,7 @@ def why_taken_back(ctx: Context, request: RequestId) -> str | None:
     lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a revoked slice, and
     the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its source, or was
     withdrawn by it. A `Bound` is no proof of that: it is older, and landed late. Or it was surplus: a patch of a former
-    pod-watcher landed when its pod was bound elsewhere.
-    """
+    pod-watcher landed when its pod was bound elsewhere."""
     asked = ctx.facts.requests.get(request)
     held = asked.held if isinstance(asked, msg.AllocationRequested) else None
     if held is None or isinstance(ctx.facts.bindings.get(request), msg.Released):
@@ -142,8 +136,7 @@ def doubtful_ticket(ctx: Context, held: msg.Held) -> str:
 
 def is_too_late(ctx: Context, grant: msg.Grant) -> bool:
     """Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it. Opening its node
-    shows what exists of such grants, and orders it again (`nodes`).
-    """
+    shows what exists of such grants, and orders it again (`nodes`)."""
     return grant.incarnation != ctx.facts.incarnation and was_opened(ctx, grant.booking.node)
 
 
@@ -156,8 +149,7 @@ def held_instead(asked: RequestFact | None, binding: msg.Bound) -> msg.Held | No
 def is_found_instead(ctx: Context, allocation: AllocationId, binding: msg.Bound) -> bool:
     """Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will. That
     binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never carried
-    out.
-    """
+    out."""
     entry = ctx.facts.ledger.get(allocation)
     if not (
         isinstance(entry, msg.Grant)
@@ -183,15 +175,13 @@ def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
 def is_rejected(asked: RequestFact | None, booking: msg.Booking) -> bool:
     """Whether the source rejected the request of a slice; an older rejection was fixed since. Sources do not reject
     requests with a slice. So if one was bound, or found after a wipe, the rejection may be outdated: then the slice is
-    an orphan, until its source has synced (`orphans`).
-    """
+    an orphan, until its source has synced (`orphans`)."""
     return isinstance(asked, msg.RequestRejected) and asked.revision >= booking.request_revision
 
 
 def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
     """Whether the entry of a bound allocation is still on its way to us. False for a slice that is gone: a Bound that
-    was sent over an empty subject can land after the broker was wiped.
-    """
+    was sent over an empty subject can land after the broker was wiped."""
     is_known = allocation in ctx.facts.ledger or allocation in ctx.facts.lost
     return not is_known and not isinstance(ctx.facts.slices.get(allocation), msg.SliceGone)
 
@@ -199,8 +189,7 @@ def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
 def answer_without_slice(ctx: Context, request: RequestId) -> msg.Bound | msg.Refused | msg.Waived | None:
     """The last binding of a request that gets no slice (any more), as far as the ledger tells. A closed slice does not
     come either; but its pod may have another one, which only its source knows. None, too, if it does not name the
-    source: then no source can confirm that the request is gone.
-    """
+    source: then no source can confirm that the request is gone."""
     match ctx.facts.bindings.get(request):
         case msg.Refused() | msg.Waived() as answer if answer.source:
             return answer

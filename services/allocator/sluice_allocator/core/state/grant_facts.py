@@ -1,8 +1,7 @@
 """What follows from the ledger's grants, and what they come after (`after`): questions only, which change nothing. A
 grant with predecessors reserves their place (`is_promise`). One that comes after its own request's allocation keeps a
 place for a pod that is being moved (`is_move`) or is exchanged for that request's reservation (`is_exchange`). So every
-reader of the ledger knows, without another message or memory.
-"""
+reader of the ledger knows, without another message or memory."""
 
 import msgspec
 
@@ -55,8 +54,7 @@ def is_exchange(grant: Grant) -> bool:
 def has_place_now(ctx: Context, promised: Grant) -> bool:
     """Whether the request of a reservation has another grant that waits for nothing, or for this one only. If no pod is
     evicted for it, the reservation is kept until that other slice is there: making it may fail. Its exchange cannot be
-    made before it is gone.
-    """
+    made before it is gone."""
     own = promised.booking.allocation
     for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):
         other = ctx.facts.ledger[allocation]
@@ -120,8 +118,7 @@ def _size_of(device: DeviceGrant) -> str:
 class DeviceAmount(msgspec.Struct, frozen=True):
     """One device and its size. `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the
     percentage of the SMs of the model's largest profile, rounded down, for an instance; of the GPU's SMs for a share
-    (100 where it has no bound).
-    """
+    (100 where it has no bound)."""
 
     grant: DeviceGrant
     model: str

@@ -1,6 +1,5 @@
 """Interns node messages: equal parts of many nodes become one object, and parts that no decision reads are dropped. A
-hundred thousand GPUs of a few models each report their whole table of profiles.
-"""
+hundred thousand GPUs of a few models each report their whole table of profiles."""
 
 import sys
 from collections.abc import Mapping
@@ -28,8 +27,7 @@ class Interning:
     ) -> msg.NodeInventory:
         """The same without what is for users (counts of possible instances, MPS daemons and their clients, warnings),
         and without our instances, which the ledger knows. Of a fixed layout all are kept, but not their owners. An
-        unchanged GPU is the same object as before, and a booking is the ledger's where they are equal.
-        """
+        unchanged GPU is the same object as before, and a booking is the ledger's where they are equal."""
         known = {gpu.uuid: gpu for gpu in before.snapshot.gpus} if before is not None else {}
         gpus = tuple(self._gpu(report, known.get(report.uuid)) for report in said.snapshot.gpus)
         slices = tuple(_with_booking_of(report, ledger) for report in said.snapshot.slices)

@@ -1,7 +1,6 @@
 """Handle what the API server shows of our pods, and the results of our writes. The API server may show older versions,
 skip events and reuse a name. So versions are compared by UID, a pod counts as gone only after a read by name did not
-find it, and a pod that leaves our selection has not ended.
-"""
+find it, and a pod that leaves our selection has not ended."""
 
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.cluster import events

@@ -24,8 +24,7 @@ class BusHandler:
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
         """What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
-        Applied when the reading is complete.
-        """
+        Applied when the reading is complete."""
         self._read_orders: dict[RequestId, None] = {}  # with an eviction order, as far as this reading shows
 
     @property
@@ -65,8 +64,7 @@ class BusHandler:
 
     def _doubt_answers(self) -> None:
         """The bus has a new incarnation: open no pod's gate with a slice of the old one until the answers were read in
-        the new one. STATE may have been lost alone, so request that BOOK is read again.
-        """
+        the new one. STATE may have been lost alone, so request that BOOK is read again."""
         self._context.pod_reconciler.answers_are_old = True
         if not self._reading[Stream.BOOK]:
             self._reading[Stream.BOOK], self._read_answers = True, {}
@@ -196,8 +194,7 @@ class BusHandler:
 
     def _forget_orders(self) -> None:
         """The orders to evict were read whole: one that was not among them no longer exists. It was lost with a wiped
-        broker, and the allocator publishes it again if it still holds. No other event would take it back.
-        """
+        broker, and the allocator publishes it again if it still holds. No other event would take it back."""
         for uid, record in self._context.pod_store.records.items():
             if record.eviction and uid not in self._read_orders:
                 record.eviction = ""
@@ -206,8 +203,7 @@ class BusHandler:
     def _take_answers(self) -> None:
         """The answers were read whole: one that was not among them no longer exists, except that a slice was lost.
         After a wipe the bus no longer shows the loss, yet the pod still has to end: the agent that revokes its slice
-        waits for that, and the allocator waits for the agent.
-        """
+        waits for that, and the allocator waits for the agent."""
         read, self._read_answers = self._read_answers, {}
         self._context.pod_reconciler.answers_are_old = False
         for uid, record in self._context.pod_store.records.items():

@@ -31,15 +31,13 @@ class ClusterConfig:
     unscheduled_after_s: float = 60.0  # after its gate opened, by then its pin has failed; 0 disables
     start_after_s: float = 1800.0
     """Evict a scheduled pod without a started container this long after its gate opened; 0 disables. GPU images are
-    large.
-    """
+    large."""
     evict_lost: bool = True  # whether to evict a pod whose slice was lost, if a controller recreates it
     evict_retry_s: float = 10.0  # after a disruption budget blocked an eviction; doubles up to `retry_max_s`
     node_removed_after_s: float = 300.0
     """A node whose object has been absent this long, and whose agent does not answer, is removed and its grants are
     closed. A kubelet registers again in seconds, and a cluster collects the pods of such a node after 40 s (`pod
-    garbage collector`, k8s.io/kubernetes/pkg/controller/podgc).
-    """
+    garbage collector`, k8s.io/kubernetes/pkg/controller/podgc)."""
     host_interval_s: float = 1.0  # per node: how often its resources besides GPUs are published
     hosts_per_tick: int = 1000  # nodes published per turn
     hand_over: Literal["auto", "dra", "tickets"] = "auto"  # claims are watched from the start unless tickets hand over
@@ -47,15 +45,13 @@ class ClusterConfig:
     claim_told_after_s: float = 10.0  # for a late or unfitting ResourceClaim: most end by themselves
     claim_left_after_s: float = 60.0
     """An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag. A pod
-    whose claims cannot be listed is left to the scheduler.
-    """
+    whose claims cannot be listed is left to the scheduler."""
     protect_pods: bool = False  # annotate pods with slices so that node autoscalers leave them alone
     placeholder_image: str = "registry.k8s.io/pause:3.10"  # does nothing, in half a MiB; only runs on starting nodes
     placeholders_max: int = 50  # most placeholder pods of all pools: each is a machine
     placeholder_settles_s: float = 20.0
     """A placeholder on a node whose agent answers stands for nothing after this: by then the allocator has placed pods
-    there and counted again.
-    """
+    there and counted again."""
     placeholder_retry_s: float = 30.0  # the pause after a failed write of a placeholder
     mirror_gpus: bool = True  # whether to write the objects that `kubectl get gpus` shows
     gpus_per_s: float = 10.0  # writes of GPU objects, for all nodes

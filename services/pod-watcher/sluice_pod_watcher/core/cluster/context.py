@@ -71,8 +71,7 @@ class ClusterContext:
 
     def publish_affinity_nodes(self) -> None:
         """Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
-        Requests with such terms wait for that.
-        """
+        Requests with such terms wait for that."""
         self.index_terms(self.pod_store.due)
         for node, facts in self.node_capacity.first(BACKLOG_MAX):
             self.publisher.host(node, facts)

@@ -1,7 +1,6 @@
 """Events and instructions of the cluster core, besides those of the bus that all cores share. Objects come as the API
 server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the cluster:
-`ListingStarted`, one `...Seen` per object, `ListingEnded`.
-"""
+`ListingStarted`, one `...Seen` per object, `ListingEnded`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -30,8 +29,7 @@ ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 
 class ListingStarted(msgspec.Struct, frozen=True):
     """The objects seen until `ListingEnded` are complete. `went_back`: the API server was restored from a backup, so
-    its resourceVersions are smaller than before.
-    """
+    its resourceVersions are smaller than before."""
 
     what: ListedKind
     went_back: bool = False
@@ -93,8 +91,7 @@ class PatchDone(msgspec.Struct, frozen=True):
 
 class PatchRefused(msgspec.Struct, frozen=True):
     """A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed. `retry_after_s`: the
-    pause that the API server asks for, 0 for none.
-    """
+    pause that the API server asks for, 0 for none."""
 
     uid: RequestId
     step: Step
@@ -152,8 +149,7 @@ class GpuNotMirrored(msgspec.Struct, frozen=True):
 
 class ClaimsRead(msgspec.Struct, frozen=True):
     """The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist. `forbidden`:
-    why reading them is not allowed; empty when it is.
-    """
+    why reading them is not allowed; empty when it is."""
 
     uid: RequestId
     claims: "tuple[ClaimObjects, ...]" = ()
@@ -305,8 +301,7 @@ class BindPod(msgspec.Struct, frozen=True):
 
 class AnnotatePod(msgspec.Struct, frozen=True):
     """Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone`
-    or `PatchRefused` follows.
-    """
+    or `PatchRefused` follows."""
 
     uid: RequestId
     namespace: str
@@ -343,8 +338,7 @@ class ReadClaims(msgspec.Struct, frozen=True):
 
 class EvictPod(msgspec.Struct, frozen=True):
     """Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows. Pods are only deleted
-    by eviction: it deletes a pod that does not run, and respects disruption budgets for one that does.
-    """
+    by eviction: it deletes a pod that does not run, and respects disruption budgets for one that does."""
 
     uid: RequestId
     namespace: str
@@ -354,8 +348,7 @@ class EvictPod(msgspec.Struct, frozen=True):
 
 class WriteEvent(msgspec.Struct, frozen=True):
     """An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
-    Nothing follows: a lost Event is not written again.
-    """
+    Nothing follows: a lost Event is not written again."""
 
     uid: RequestId
     namespace: str
@@ -404,8 +397,7 @@ class ProtectClaim(msgspec.Struct, frozen=True):
 
 class WriteClaimStatus(msgspec.Struct, frozen=True):
     """Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused`
-    follows. `uid` is that of the pod; empty where no pod waits for it.
-    """
+    follows. `uid` is that of the pod; empty where no pod waits for it."""
 
     uid: RequestId
     namespace: str

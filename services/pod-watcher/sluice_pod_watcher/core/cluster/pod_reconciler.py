@@ -1,7 +1,6 @@
 """Reconcile one pod: derive its patch, its eviction, its condition and its Events from what is known. Level-triggered:
 only writes under way and retry times are remembered. A pod's gate cannot be restored and its pin cannot be changed
-(422), so it is bound once, and only on a `Bound` that can be carried out whole.
-"""
+(422), so it is bound once, and only on a `Bound` that can be carried out whole."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -133,8 +132,7 @@ class PodReconciler:
 
     def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
         """Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
-        its claims is ours, and others place it. Whether that is all about it.
-        """
+        its claims is ours, and others place it. Whether that is all about it."""
         if record.shared is not None:
             self._join(record, view, record.shared, now)
         unseen = self.claims.cannot_be_seen(record, view, now)
@@ -165,8 +163,7 @@ class PodReconciler:
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever. It
-        declines its slice before its gate opens, and gets one elsewhere (ADR 0061).
-        """
+        declines its slice before its gate opens, and gets one elsewhere (ADR 0061)."""
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
         why = kept_out or self.claims.why_other(record, view, bound)

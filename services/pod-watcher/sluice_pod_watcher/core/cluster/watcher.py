@@ -1,8 +1,7 @@
 """The core of a cluster's pod-watcher: events in, instructions out. Facts come from the API server (`api_handler`,
 `node_capacity`) and from the bus (`bus_handler`). Nothing is decided before our pods were listed once and both streams
 were read; then an event costs what it is about, independent of the size of the cluster. `pod_reconciler` decides what
-follows for a pod, `pod_store` derives its request, and `RequestPublisher` publishes it.
-"""
+follows for a pod, `pod_store` derives its request, and `RequestPublisher` publishes it."""
 
 from collections.abc import Mapping
 

@@ -42,8 +42,7 @@ class RequestRevision:
 class IdentityRecord:
     """One document of one file, for as long as it exists, as the request `uid`. `document` is `namespace/name`; empty
     when it stands for a problem with the whole file. `asks` are the last few revisions, newest last, never empty.
-    `ended` is set for good once the document no longer wants it.
-    """
+    `ended` is set for good once the document no longer wants it."""
 
     uid: RequestId
     file: str
@@ -72,8 +71,7 @@ class IdentitiesSaved:
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
     """One file of the folder: its name (no path) and its text, or why there is none. `too_large`: over
-    `FolderConfig.file_bytes_max`. `error`: any other reason.
-    """
+    `FolderConfig.file_bytes_max`. `error`: any other reason."""
 
     name: str
     text: str = ""

@@ -1,6 +1,5 @@
 """Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
-`sluice.contracts.manifests` reads the manifest and its requests.
-"""
+`sluice.contracts.manifests` reads the manifest and its requests."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -17,8 +16,7 @@ from sluice_pod_watcher.core.folder.events import NO_TERMS, ManifestFile, Manife
 @dataclass(frozen=True, slots=True)
 class ManifestPod:
     """One document of a file. `document` is its identity within the file: `namespace/name`, with a number where two
-    claim the same. Neither `claims` nor a `refusal` means a pod without a request.
-    """
+    claim the same. Neither `claims` nor a `refusal` means a pod without a request."""
 
     document: str
     namespace: str
@@ -92,8 +90,7 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
     """Give every object an identity that survives edits of the file. The first pod of a name gets that name; a second
     one is refused. Everything else (other kinds, objects without a name) gets a free name, so that a fixed `kind` keeps
-    its identity, or a number.
-    """
+    its identity, or a number."""
     taken: dict[str, None] = {}
     keys: dict[int, str] = {}
     pods_first = sorted(range(len(objects)), key=lambda at: _is_no_pod(objects[at]))

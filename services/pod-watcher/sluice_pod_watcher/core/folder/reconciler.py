@@ -4,8 +4,7 @@ request without a slice is a new revision; with a slice, it is a new pod. A requ
 ended: the document gets a new one after the next listing, which proves that it still exists.
 
 A pod that is ordered to be evicted ends, and its document makes a new request at once: the document stands in for a
-controller. If it was deleted meanwhile, the next listing shows that.
-"""
+controller. If it was deleted meanwhile, the next listing shows that."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -233,8 +232,7 @@ class FolderReconciler:
 
     def evict(self, uid: RequestId, why: str) -> None:
         """The allocator orders an eviction; whether it is allowed was its decision, from the request. An ended request
-        was evicted or ended by itself: in both cases its slice is free.
-        """
+        was evicted or ended by itself: in both cases its slice is free."""
         record = self.identities.get(uid)
         if record is None or not (record.asks[-1].claims or record.ended is not None):
             return
@@ -269,8 +267,7 @@ class FolderReconciler:
 
     def heard(self, uid: RequestId, message: msg.RequestMessage) -> bool:
         """The bus shows this about a request of our source: ours, a predecessor's, or a rival's. Returns whether the
-        request was unknown here, so that its answer counts from now on.
-        """
+        request was unknown here, so that its answer counts from now on."""
         record = self.identities.get(uid)
         if record is None and uid in self._contested:
             return False
@@ -302,8 +299,7 @@ class FolderReconciler:
 
     def _asked_anew(self, uid: RequestId, message: msg.RequestMessage) -> IdentityRecord | None:
         """The request, with the same slice, that was made for its pod while a lagging server hid this one from a
-        process without its book. The pod runs on the earlier slice, unless that was revoked since.
-        """
+        process without its book. The pod runs on the earlier slice, unless that was revoked since."""
         if not isinstance(message, msg.AllocationRequested) or message.held is None:
             return None
         other = self.identities.at(_place(message))

@@ -1,6 +1,5 @@
 """The folder as a whole: the pods it wants, broken files, and names that two files claim. Shows what is written, not
-what follows from it.
-"""
+what follows from it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,8 +43,7 @@ class ParsedFolder:
 
     def view(self, holders: Iterable[DocumentKey]) -> FolderView:
         """The result of the listing. A name that two files claim belongs to the first of `holders` (documents with a
-        request), or else to the first file; the others are refused.
-        """
+        request), or else to the first file; the others are refused."""
         wanted: dict[DocumentKey, ManifestPod] = {}
         broken: dict[str, Refusal] = {}
         asking_nothing: dict[DocumentKey, ManifestPod] = {}

@@ -1,7 +1,6 @@
 """The core of a folder's pod-watcher: events in, instructions out. Facts come from the folder, from the identities on
 disk, and from the bus. Nothing is decided before all three were read once; `reconciler` decides what follows, and
-`publisher` publishes it.
-"""
+`publisher` publishes it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -208,8 +207,7 @@ class FolderWatcher:
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
         """Adopt our own requests from the bus. The last known value counts, not the one just read: a write of ours may
-        have overtaken it.
-        """
+        have overtaken it."""
         words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
         # Requests first: a pod has a better claim to its document than a refusal.
         asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], msg.AllocationRequested))

@@ -1,6 +1,5 @@
 """Keep the identities on disk: one JSON file, replaced as a whole, and a lock that one process holds. A file that
-cannot be read is an error for a person to solve: new identities would rename every running pod.
-"""
+cannot be read is an error for a person to solve: new identities would rename every running pod."""
 
 import fcntl
 import os

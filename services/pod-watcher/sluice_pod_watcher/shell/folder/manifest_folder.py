@@ -1,6 +1,5 @@
 """List the folder of manifests on disk, and hint when it changes. Read-only. A listing is all or nothing. A folder that
-cannot be listed, or is over a limit, is reported as an error: a partial listing would end the pods that it lacks.
-"""
+cannot be listed, or is over a limit, is reported as an error: a partial listing would end the pods that it lacks."""
 
 import asyncio
 import fcntl
@@ -36,8 +35,7 @@ def is_manifest(name: str) -> bool:
 
 def is_locked(descriptor: int) -> bool:
     """Whether another process holds the lock (flock) of an open file. Raises OSError where a file cannot be locked. The
-    kernel releases it when the last process that holds it ends, even if killed (flock(2)).
-    """
+    kernel releases it when the last process that holds it ends, even if killed (flock(2))."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -78,8 +76,7 @@ class ManifestFolder:
 
     async def changes(self) -> AsyncIterator[None]:
         """Yields after a change. A hint: some file systems do not report every change. Never ends, even while the
-        folder is gone, or replaced by another one.
-        """
+        folder is gone, or replaced by another one."""
         log = logs.get("folder", folder=str(self.path))
         warned = False
         while True:

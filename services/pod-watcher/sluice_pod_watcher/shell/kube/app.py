@@ -50,8 +50,7 @@ async def watch_cluster(
     holds: Callable[[], bool] = lambda: True,
 ) -> None:
     """Run on an open bus and API server, until cancelled. Neither is closed. `status` is kept up to date. `begins` is
-    awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease.
-    """
+    awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease."""
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjectWriter(api)
     claims_wanted = asyncio.Event()
@@ -106,8 +105,7 @@ async def _go_on(_wanted: Continue) -> Continued:
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run `watch` while the lease is held, and stand by otherwise; until cancelled. A standby begins with a listing
     when it takes over. The lease only saves double work: two active watches publish the same messages and patches, of
-    which the second is refused.
-    """
+    which the second is refused."""
     log = logs.get("watch")
     async with asyncio.TaskGroup() as tasks:
         keeping = tasks.create_task(lease.keep(), name="lease")

@@ -1,6 +1,5 @@
 """List and watch ResourceClaims and DeviceClasses, where the API server has them in v1 (Kubernetes 1.34 and newer). All
-claims are watched: a user's own has no label of ours. The core keeps a few fields of each.
-"""
+claims are watched: a user's own has no label of ours. The core keeps a few fields of each."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,6 +1,5 @@
 """Carry out the core's instructions about ResourceClaims at the API server, and report the results. No retries. Also
-the ConfigMap from which admission reads how new pods get their devices.
-"""
+the ConfigMap from which admission reads how new pods get their devices."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,8 +23,7 @@ RESOURCE_V1 = "/apis/resource.k8s.io/v1"
 @dataclass(slots=True)
 class ClaimWriter:
     """The writes of one pod-watcher to claims, at most IN_FLIGHT_MAX at once. As for pods, nothing is sent after the
-    lease expired: the core gets a failure without an answer.
-    """
+    lease expired: the core gets a failure without an answer."""
 
     api: KubeApi
     clock: Clock

@@ -2,8 +2,7 @@
 finds and refreshes credentials, trusts certificates and pools connections. Its typed objects cost several times the
 processor time (measured against a real API server), so they are not used. No retries, with one exception: an
 unauthorised request (401) is sent once more if the credentials were replaced on disk. A token is rotated while in use,
-and the refused request had no effect. `kube.credentials` provides the identity.
-"""
+and the refused request had no effect. `kube.credentials` provides the identity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -45,8 +44,7 @@ LINE_BYTES_MAX = 16 * 1024 * 1024  # One event of a watch. An object in etcd has
 
 class KubeError(Exception):
     """The API server answered with this HTTP `status` and `message`; 0 when no answer came. `retry_after_s`: the pause
-    that it requests (`Retry-After`, with 429 and 503), 0 for none.
-    """
+    that it requests (`Retry-After`, with 429 and 503), 0 for none."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{message} ({status})" if status else message)
@@ -68,8 +66,7 @@ class KubeApi:
         """Connect with a kubeconfig, or None for the service account of this pod.
 
         Raises:
-            ServiceError: when there are no usable credentials.
-        """
+            ServiceError: when there are no usable credentials."""
         credentials = KubeCredentials(kubeconfig)
         await credentials.connect()
         return cls(credentials)
@@ -106,8 +103,7 @@ class KubeApi:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a streamed answer, for at most `timeout_s`, with at most `silent_s` between pieces. `gather_s`:
         how long pieces may wait for each other, since each piece costs a turn of the event loop. Raises KubeError, also
-        while lines are read, when the answer breaks off.
-        """
+        while lines are read, when the answer breaks off."""
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CALL_S, sock_read=silent_s)
         async with self._request("GET", path, query=query, limit=limit) as response:
             connection = response.connection
@@ -172,8 +168,7 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
 async def _break_off(transport: asyncio.BaseTransport | None) -> None:
     """End a connection on which an answer was still arriving, and wait until its socket is closed. aiohttp only begins
     to close it; with TLS that takes turns of the loop, and a session that is closed meanwhile leaves the transport
-    behind.
-    """
+    behind."""
     socket = transport.get_extra_info("socket") if transport is not None else None
     if not isinstance(transport, asyncio.WriteTransport) or socket is None:
         return

@@ -1,7 +1,6 @@
 """Credentials and trust for the API server: a kubeconfig or a service account, read again on change. New calls use new
 credentials; running ones, watches above all, finish with the old ones. Invalid files only produce a log line, which
-never shows their content.
-"""
+never shows their content."""
 
 import asyncio
 import os
@@ -190,8 +189,7 @@ def _children() -> set[int]:
 
 def _check(kubeconfig: Path) -> None:
     """Check a kubeconfig before the client reads it: the client takes a missing file for an empty one, and its YAML
-    parser has no bounds. Ten lines of aliases or merged keys would keep it busy forever. Raises OSError, YamlError.
-    """
+    parser has no bounds. Ten lines of aliases or merged keys would keep it busy forever. Raises OSError, YamlError."""
     read_documents(read_named_text(kubeconfig, LIMITS.file_bytes_max), LIMITS)
 
 

@@ -1,6 +1,5 @@
 """Write the objects that `kubectl get gpus` shows: a status and nothing else, never read back. Without the
-CustomResourceDefinition only these writes fail: the core pauses between tries.
-"""
+CustomResourceDefinition only these writes fail: the core pauses between tries."""
 
 from dataclasses import dataclass
 

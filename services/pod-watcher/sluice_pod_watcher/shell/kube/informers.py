@@ -2,8 +2,7 @@
 whole: a tenth of the bytes of watching all pods (measured). Other pods, by the opposite selector, matter for the
 resources they use and for affinity; one with our gate or a granted slice has lost its label. An API server sends whole
 objects (10 KiB each, most of it images and heartbeats), so all but a few fields of other pods and nodes are dropped
-unparsed.
-"""
+unparsed."""
 
 from typing import Any
 

@@ -1,6 +1,5 @@
 """Carry out the core's instructions at the API server, and report the results. No retries. At most IN_FLIGHT_MAX writes
-to pods run at once: beyond that the API server is the limit (measured).
-"""
+to pods run at once: beyond that the API server is the limit (measured)."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,8 +32,7 @@ NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 class PodWriter:
     """The writes of one pod-watcher to one API server. After a pause longer than its lease, the process sends no
     earlier decision: another pod-watcher may be active. The core gets a failure without an answer, and retries if it
-    still wants the write.
-    """
+    still wants the write."""
 
     api: KubeApi
     clock: Clock

@@ -5,8 +5,7 @@ the version to resume from.
 
 Versions only grow, except when the API server was restored from a backup. A watch from a future version stays silent
 forever (tried), so the present version is read before a watch resumes, and the core is notified when versions went
-back.
-"""
+back."""
 
 import asyncio
 import random
@@ -83,8 +82,7 @@ def _version_in(found: Raw) -> str:
 @dataclass(slots=True)
 class Reflector:
     """The objects at `path` that `selector` (a label selector; empty is all) selects. `seen` and `gone` make the core's
-    events; `read` parses an object, or only the fields that count.
-    """
+    events; `read` parses an object, or only the fields that count."""
 
     api: KubeApi
     clock: Clock

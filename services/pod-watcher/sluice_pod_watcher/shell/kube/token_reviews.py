@@ -1,6 +1,5 @@
 """Ask the API server whose ServiceAccount token this is (TokenReview), with a cache, a deadline, and bounds. Not by the
-published keys (JWKS): only the API server knows that the token's pod has been deleted.
-"""
+published keys (JWKS): only the API server knows that the token's pod has been deleted."""
 
 import asyncio
 import hashlib

@@ -2,8 +2,7 @@
 `uninstall`). First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated
 without Sluice, of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their
 node's driver answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts,
-sockets and directories of its node.
-"""
+sockets and directories of its node."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

@@ -1,7 +1,6 @@
 """Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration. Both objects
 come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name. The rotator
-retries in its next round.
-"""
+retries in its next round."""
 
 import base64
 import binascii
@@ -32,8 +31,7 @@ class _Secret(msgspec.Struct):
 
 class SecretStore(msgspec.Struct, frozen=True):
     """A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
-    `what` it keeps is for errors.
-    """
+    `what` it keeps is for errors."""
 
     api: KubeApi
     namespace: str
@@ -57,8 +55,7 @@ class SecretStore(msgspec.Struct, frozen=True):
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
         """Replace the version `replaces`. False when the Secret has changed since, or does not exist. Raises
-        StoreUnavailableError.
-        """
+        StoreUnavailableError."""
         if replaces is None:
             return False
         body = {"metadata": {"resourceVersion": replaces}, "data": {self.key: base64.b64encode(text.encode()).decode()}}

@@ -1,7 +1,6 @@
 """Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core. Requests are
 published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That wait is
-bounded, so that missing limits do not block all pods.
-"""
+bounded, so that missing limits do not block all pods."""
 
 import asyncio
 import os
@@ -129,8 +128,7 @@ async def publish_limits(
     first: LimitsGate,
 ) -> None:
     """Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods'
-    core. `first` is notified when all were published, or there are none.
-    """
+    core. `first` is notified when all were published, or there are none."""
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",
         core=LimitsSource(RunId(f"{run}-limits"), source, origin=str(path), closing_ttl_s=closing_ttl_s),

@@ -2,8 +2,7 @@
 *generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
 that could sign another. A new generation is made long before the old one ends. Its authority is published first, and it
 is served once the API servers have had time to learn it. Pure: the wall clock is an argument, as validity is in
-wall-clock times.
-"""
+wall-clock times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,8 +41,7 @@ class CertificateConfig:
     renew_before: timedelta = timedelta(days=30)  # early, as the store may be away for a month
     overlap: timedelta = timedelta(hours=1)
     """An authority is published this long before its certificate is served. API servers learn a new caBundle by their
-    watch, within seconds; other replicas of the webhook at their next refresh.
-    """
+    watch, within seconds; other replicas of the webhook at their next refresh."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that cannot work."""
@@ -84,8 +82,7 @@ def shown(
 ) -> Generation | None:
     """The generation to serve: the newest for these names whose authority was published long enough ago. Without one
     (the very first, or the others expired), the oldest for these names, which is trusted first. `published` is the
-    caBundle that is known to be in effect.
-    """
+    caBundle that is known to be in effect."""
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]
     if ripe:

@@ -1,7 +1,6 @@
 """Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities. An
 outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and retried
-in the next round. Certificates expire by the wall clock, so only this module decides by it.
-"""
+in the next round. Certificates expire by the wall clock, so only this module decides by it."""
 
 import os
 import ssl
@@ -36,8 +35,7 @@ def new_context() -> ssl.SSLContext:
 
 def show(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
     """Serve this certificate to new connections. Raises UnusableCertificateError; then the old one stays: it is tried
-    in a context of its own first. No key touches a disk: the library wants a file, and gets one in memory.
-    """
+    in a context of its own first. No key touches a disk: the library wants a file, and gets one in memory."""
     descriptor = os.memfd_create("sluice-webhook", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(certificate_pem + b"\n" + key_pem)

@@ -1,7 +1,6 @@
 """Where the webhook's certificates are kept, so that all replicas and later restarts serve the same. The port fits a
 Secret (`shell.kube.webhook_certificates`): read all, and replace all if unchanged since. In memory it serves one
-process.
-"""
+process."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,8 +26,7 @@ class CertificateStore(Protocol):
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
         """Replace the version `replaces` (None: nothing). False when it has changed since: read again. Raises
-        StoreUnavailableError; the write may have happened all the same.
-        """
+        StoreUnavailableError; the write may have happened all the same."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,5 @@
 """The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback. A review is CPU only;
-reading its body is the only wait, and is bounded in time, size and number.
-"""
+reading its body is the only wait, and is bounded in time, size and number."""
 
 import asyncio
 import contextlib
@@ -47,8 +46,7 @@ def make_app(
     """The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
     MUTATE applies `config` as it is; MUTATE/<mode> with this default mode, and a further /dra or /tickets with this
     hand-over: the API server chooses the path by the namespace's labels, which a review does not contain. Without that
-    `hand_over` tells the hand-over of now.
-    """
+    `hand_over` tells the hand-over of now."""
     handlers = _Handlers(config, why_not_ready, limits, hand_over)
 
     @web.middleware
@@ -173,8 +171,7 @@ async def listening(
     hand_over: HandOver | None = None,
 ) -> AsyncIterator[int]:
     """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-    `hand_over` is called for each review; without it that of `config` holds.
-    """
+    `hand_over` is called for each review; without it that of `config` holds."""
     now = hand_over if hand_over is not None else lambda: config.hand_over
 
     def make(heard: OnRequest) -> web.Application:

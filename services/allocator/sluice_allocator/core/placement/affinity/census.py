@@ -1,6 +1,5 @@
 """Keeps the kinds of pods, and the term counts of requests. A term count and its domains exist from the first request
-with these terms until no request has them; those of a simulated pod until the next question.
-"""
+with these terms until no request has them; those of a simulated pod until the next question."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

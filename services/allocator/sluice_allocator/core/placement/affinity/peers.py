@@ -1,8 +1,7 @@
 """Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports
 them. Ours count from their booking, which the API server learns of later, until their request is gone. This module
 maintains the term counts; `pod_filters` filters by them. Source of the rules:
-https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
-"""
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

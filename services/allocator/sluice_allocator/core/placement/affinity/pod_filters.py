@@ -3,8 +3,7 @@ bar reads one label of a node and one table. Conservative in one point: a pod co
 be evicted or moved, or is about to end. Sources:
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
-k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopologyspread, nodeports).
-"""
+k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopologyspread, nodeports)."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -63,8 +62,7 @@ def named_by(
     peers: Peers, pod_filters: Iterable[PodFilter], tells_apart: Callable[[str], bool]
 ) -> list[NodeName] | None:
     """The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
-    affinity.
-    """
+    affinity."""
     for pod_filter in pod_filters:
         if pod_filter.at_least and not tells_apart(pod_filter.key):
             return peers.nodes_with(pod_filter.key, pod_filter.term_count.counts)

@@ -1,6 +1,5 @@
 """Counts pods of a kind in each domain of a node label, updated with every pod that comes and goes. A pod updates only
-its own term counts, and a domain's count is one lookup: neither cost grows with the cluster.
-"""
+its own term counts, and a domain's count is one lookup: neither cost grows with the cluster."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,6 @@
 """The state of all nodes: what they have, what is booked on it, and the buckets on which searches find what is free.
 Each fact and each booking updates only what it changes. Which request gets a place is decided elsewhere, and where by
-`search`.
-"""
+`search`."""
 
 from collections.abc import Iterable
 
@@ -327,8 +326,7 @@ class ClusterState:
 
     def alone(self, snapshot: NodeSnapshot) -> "ClusterState":
         """A trial cluster of one node as shown here, with all its bookings. Costs what the node's bookings cost;
-        changes to it do not affect this cluster. Pods removed there still count for other pods' terms (`peers`).
-        """
+        changes to it do not affect this cluster. Pods removed there still count for other pods' terms (`peers`)."""
         name, trial = snapshot.node, self.without_nodes()
         trial.set_host(name, self._hosts.get(name))
         trial.show(snapshot)
@@ -342,8 +340,7 @@ class ClusterState:
 
     def has_room_beside(self, booking: Booking) -> bool:
         """Whether booked shares fit in their homes, and their pod on its node, beside all other bookings there. False
-        for what is no share.
-        """
+        for what is no share."""
         node = self.nodes.get(booking.node)
         if node is None or node.overbooked:
             return False

@@ -1,6 +1,5 @@
 """Usage per namespace, kept up to date with every booking and release, without a walk over bookings. Limits are
-compared with it in `quotas`.
-"""
+compared with it in `quotas`."""
 
 from collections.abc import Iterator
 
@@ -10,8 +9,7 @@ from sluice.contracts.quotas.usage import NOTHING, Usage
 
 class NamespaceUsage:
     """Per namespace, the usage of its bookings, and the bookings that may still be taken back. Every booking counts
-    from its first moment, limit or not: a limit set later finds what already runs.
-    """
+    from its first moment, limit or not: a limit set later finds what already runs."""
 
     def __init__(self) -> None:
         self._used: dict[str, Usage] = {}

@@ -1,7 +1,6 @@
 """Keeps the homes of shares up to date: a booked share moves into its home, and out when it is released. A home exists
 from its first tenant to its last. If bookings contradict each other (two trust domains in one home, or an overlapping
-instance), the home is mixed and takes no more tenants.
-"""
+instance), the home is mixed and takes no more tenants."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,6 @@
 """What the whole cluster could hold when empty: whether pods that start together ever can, by counting devices. A
 reported shortage is certain; one that is not reported may exist, because nodes, their CPU and shares are not looked at.
-Costs one look at each class of nodes per different request, never at single GPUs.
-"""
+Costs one look at each class of nodes per different request, never at single GPUs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -58,8 +57,7 @@ class _Demand:
 def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, int]]) -> TooFew | None:
     """Whether even an idle cluster is too small for all of these together: each request, and its number of pods. None
     where that is uncertain. Unusable GPUs count too, since they come back. Returns the largest shortage, of the fewest
-    pods.
-    """
+    pods."""
     there = _there(cluster)
     of_kinds: dict[frozenset[Kind], _Demand] = {}
     of_specs: dict[Held, _Demand] = {}

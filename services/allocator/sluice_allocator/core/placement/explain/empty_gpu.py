@@ -1,6 +1,5 @@
 """Decides what one empty GPU could serve: whether it fits a device of a claim, and how many. Uses kinds of GPUs and
-classes of nodes, and neither free capacity nor a pod's other needs.
-"""
+classes of nodes, and neither free capacity nor a pod's other needs."""
 
 from fractions import Fraction
 
@@ -67,8 +66,7 @@ def _serving(spec: DeviceSpec, gpu: Gpu, *, substitute: bool) -> list[Profile]:
 
 def part_of_one(spec: DeviceSpec, gpu: Gpu, *, substitute: bool) -> tuple[Fraction, Fraction]:
     """The least part of such a GPU that an exclusive device takes, of memory slices and of compute slices. The number
-    of devices per GPU does not tell: a GPU holds one `+me` instance, and others beside it.
-    """
+    of devices per GPU does not tell: a GPU holds one `+me` instance, and others beside it."""
     if is_unread(gpu) or isinstance(spec.shape_on(gpu), WholeGpu):
         part = Fraction(not is_unread(gpu))
         return part, part

@@ -2,8 +2,7 @@
 classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A request that is
 not reported may still never fit (the largest amounts need not be on one node). The result is not a refusal, because a
 later node may serve the request; it is one sentence with the nearest available alternative. Conditions that pass by
-themselves, such as a cordon or an unready node, do not count.
-"""
+themselves, such as a cordon or an unready node, do not count."""
 
 from collections.abc import Mapping
 from fractions import Fraction

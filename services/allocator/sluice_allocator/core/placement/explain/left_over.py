@@ -1,6 +1,5 @@
 """What GPUs would still allow with some more devices booked: for `sluice simulate`, never for a decision. The state
-afterwards comes from the same table that searches read.
-"""
+afterwards comes from the same table that searches read."""
 
 import msgspec
 
@@ -15,8 +14,7 @@ from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 
 class HomeLeft(msgspec.Struct, frozen=True):
     """A home of shares with all its tenants. Memory in MiB; SMs in percent of what the GPU can give. `sm_percent_free`
-    is the unreserved part: all of it where shares are of memory only (`mps`).
-    """
+    is the unreserved part: all of it where shares are of memory only (`mps`)."""
 
     profile: str | None
     start: int

@@ -1,6 +1,5 @@
 """Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
-Ignores bookings: `reasons` covers whether a device is free.
-"""
+Ignores bookings: `reasons` covers whether a device is free."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,7 +1,6 @@
 """Explains why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU. It reads the classes
 and buckets that searches read, so neither its cost nor the size of its answer grows with the cluster. For a bucket
-whose nodes lack room it reports what the first nodes on it lack.
-"""
+whose nodes lack room it reports what the first nodes on it lack."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,6 +1,5 @@
 """Suggests the nearest available profile, label or resource to one that no node has. For messages only; no decision
-depends on it.
-"""
+depends on it."""
 
 from collections.abc import Iterable, Sequence
 

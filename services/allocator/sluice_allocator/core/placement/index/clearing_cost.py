@@ -1,7 +1,6 @@
 """The cost of making room on a GPU: for each profile the place whose tenants cost least to evict, and those tenants.
 Depends only on which tenants may go, at which priority, and what each would lose: computed once for GPUs with equal
-tenants. `CostIndex` orders the GPUs of one kind by it; GPUs with the same costs for all profiles share a bucket.
-"""
+tenants. `CostIndex` orders the GPUs of one kind by it; GPUs with the same costs for all profiles share a bucket."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -25,8 +24,7 @@ VictimRank = tuple[int, int]  # a tenant that may go: its priority, and the memo
 
 class Occupant(msgspec.Struct, frozen=True):
     """One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays. A home of shares is
-    one span with several tenants.
-    """
+    one span with several tenants."""
 
     span: Span
     who: tuple[int, ...]

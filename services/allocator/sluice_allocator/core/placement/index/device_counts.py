@@ -1,6 +1,5 @@
 """Counts how many devices of one shape each node could hold, so that several devices are found without a scan. A shape
-is counted from its first multi-device request on. Each change on a node then recounts that node only.
-"""
+is counted from its first multi-device request on. Each change on a node then recounts that node only."""
 
 from collections.abc import Callable, Sequence
 

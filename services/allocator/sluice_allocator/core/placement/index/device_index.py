@@ -1,6 +1,5 @@
 """The index of free devices: every usable device in the bucket where searches look for its kind. A booking updates the
-buckets of one node only.
-"""
+buckets of one node only."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -269,8 +268,7 @@ class DeviceIndex:
     def group_by_labels(self, needs: HostNeeds) -> bool:
         """Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as
         well. A label that no request selected by before regroups all nodes: once per label, for at most
-        SELECTED_KEYS_MAX of them.
-        """
+        SELECTED_KEYS_MAX of them."""
         if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
         keys = keys_of(needs)
@@ -336,8 +334,7 @@ class DeviceIndex:
 
     def _see_values(self, node: Node) -> None:
         """Drop a label from those that tell classes apart once it has too many values. Otherwise every node would
-        become a class of its own, and each decision would look at all of them.
-        """
+        become a class of its own, and each decision would look at all of them."""
         for key, values in list(self._selected_by.items()):
             values[node.labels.get(key)] = None
             if len(values) > VALUES_PER_KEY_MAX:

@@ -1,7 +1,6 @@
 """The order in which the layout states of one kind of GPU are tried for a profile, computed once. Every state ever seen
 is on the list, and a decision walks it until it meets a state that some GPU is in. The list is as long as a model has
-states (some hundreds), however many GPUs there are.
-"""
+states (some hundreds), however many GPUs there are."""
 
 import bisect
 from dataclasses import dataclass, field
@@ -51,8 +50,7 @@ def layout_choice_for(
     gpu: Gpu, state: State, profile: Profile, policy: Policy, *, alone: bool = False
 ) -> LayoutChoice | None:
     """The rank of a GPU of this kind in `state` for one more instance; None when it has no place for it. `alone`: this
-    very GPU is meant, so its position on its node counts too.
-    """
+    very GPU is meant, so its position on its node counts too."""
     choices = gpu.table.choices(state, profile.name)
     if not choices:
         return None

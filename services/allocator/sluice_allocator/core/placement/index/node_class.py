@@ -1,7 +1,6 @@
 """Groups nodes that are alike in everything a request may ask of a node besides room, with the buckets of their
 devices. Only labels that requests have selected by tell classes apart: using every label (some differ on every node)
-would make every node a class of its own.
-"""
+would make every node a class of its own."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -61,8 +60,7 @@ class NodeClass:
 
     def why_not(self, needs: HostNeeds) -> WaitReason | None:
         """Why a pod with these needs cannot be on such nodes; None when it can. Labels of single nodes aside. A taint
-        set on purpose comes before taints that pass by themselves.
-        """
+        set on purpose comes before taints that pass by themselves."""
         if not self.taints:
             return None
         found = [meaning_of(taint) for taint in untolerated(self.taints, needs.tolerations)]

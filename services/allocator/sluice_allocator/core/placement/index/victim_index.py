@@ -1,7 +1,6 @@
 """Indexes the tenants that may be evicted for requests of higher priority, and orders their GPUs by cost. Each GPU with
 such tenants is kept by the cost of room on it (`clearing_cost`), so the cheapest one for a profile is found without a
-look at the others. The caller decides which tenants may go.
-"""
+look at the others. The caller decides which tenants may go."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -164,8 +163,7 @@ class VictimIndex:
         self, group: NodeClass, key: SharedDevicesKey, least_mib: int, below: int
     ) -> Iterator[tuple[int, SharedDeviceOnGpu]]:
         """Homes that would have so much memory left when every tenant up to a priority (the number) has gone. Only
-        priorities below this one; lowest first, then those with least to spare.
-        """
+        priorities below this one; lowest first, then those with least to spare."""
         levels = self._homes.get((group.number, key), {})
         for level in sorted(each for each in levels if each < below):
             gpu_key = levels[level].after((least_mib - 1, NO_LEVEL, 0, GpuUuid(""), ""))

@@ -3,8 +3,7 @@ alike in everything that decides whether a claim fits, so a decision looks at bu
 bucket the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per block on CPU and memory
 skip nodes without room: they are never too low, and are made exact after a block was searched in vain. A bound is
 raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that takes no more pods
-counts as one without CPU.
-"""
+counts as one without CPU."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,7 @@
 """What one device of a claim has to be, computed once per kind of GPU: the profile, or the share, or why neither. Never
 gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is given
 whole or shared. Percents are of what the GPU can give: with MIG of its largest profile, those of memory of its memory
-slices.
-"""
+slices."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -24,8 +23,7 @@ from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes
 _REMEMBERED_MAX = 4096
 _HOME_MAY_LOSE_PERCENT = 20
 """A smaller instance is the better home when it loses at most this part of the shares that the whole GPU could hold,
-since the rest of the GPU stays free.
-"""
+since the rest of the GPU stays free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +255,7 @@ class DeviceSpecs:
 
 def percent_mib(gpu: Gpu, percent: int) -> int:
     """So many percent of a GPU's memory in MiB, rounded down: as many shares of 1/n as it takes fit, and no more. With
-    MIG never more than an instance of that part has: two halves live on two halves of the GPU.
-    """
+    MIG never more than an instance of that part has: two halves live on two halves of the GPU."""
     exact = gpu.memory_mib * percent // 100
     if not gpu.mig:
         return exact

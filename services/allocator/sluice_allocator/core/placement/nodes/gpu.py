@@ -1,7 +1,6 @@
 """One GPU as the ledger and its agent's report have it: its bookings, its layout, and its homes of shares. Booked means
 in the ledger (live or being revoked), or decided by this process and not committed yet. Foreign instances and
-quarantined spans count as occupied.
-"""
+quarantined spans count as occupied."""
 
 from dataclasses import dataclass, field
 
@@ -215,8 +214,7 @@ class GpuModels:
 
 def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
     """The last known facts for the report of a GPU that its agent could not read yet. Its bookings count as before: a
-    home of unknown size would seem to have room for any share.
-    """
+    home of unknown size would seem to have room for any share."""
     return replace(
         report,
         model=last.model,
@@ -244,8 +242,7 @@ def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
 
 def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
     """The instances of a GPU with a fixed layout, by start; None for any other GPU. An instance that the GPU's own
-    profiles do not allow at its place cannot be named in a grant, so it is left out.
-    """
+    profiles do not allow at its place cannot be named in a grant, so it is left out."""
     if not report.fixed_layout or not report.mig_enabled:
         return None
     found = [Instance(each.profile, each.start, each.size) for each in report.instances]

@@ -1,6 +1,5 @@
 """What a node has besides GPUs (CPU, memory, pods, extended resources), and what our pods take of it. A node without
-reported facts is assumed to have room for everything, and only its host name as a label.
-"""
+reported facts is assumed to have room for everything, and only its host name as a label."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,7 @@ UNBOUNDED = 1 << 62  # room on a node without reported facts
 def cpu_per_gpu_of(cpu_milli: int, gpu_percent: int) -> int:
     """CPU per GPU, in half octaves: 10 % more or less does not matter. Pods are placed where this is nearest to their
     own ratio, so that neither CPU nor GPUs are stranded. On real traces that decides more than how GPUs are packed
-    (docs/performance.md).
-    """
+    (docs/performance.md)."""
     each = max(1, max(0, cpu_milli) * 100 // max(1, gpu_percent))
     return (each * each).bit_length()
 

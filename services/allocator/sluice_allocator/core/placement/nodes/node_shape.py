@@ -1,7 +1,6 @@
 """Count what nodes have when empty, by shape: GPUs of each kind, and the most of every other resource. Updated as nodes
 come and go, so that the allocator separates "no node could ever" from "not now" without visiting the nodes. A node's
-total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing.
-"""
+total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Claims whose devices must all be on one GPU: which of a request's claims they are, and which GPUs hold all of them.
 Exact for instances: a layout state tells whether they fit, so the answer is remembered by state and costs nothing for
-most GPUs.
-"""
+most GPUs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,8 +18,7 @@ _REMEMBERED_MAX = 1 << 16
 
 def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
     """By number of a claim that is bound to others: the numbers of all claims of its group. Groups with a container in
-    common are one. A single device is on one GPU anyway.
-    """
+    common are one. A single device is on one GPU anyway."""
     groups: list[set[str]] = []
     for names in request.same_gpu:
         joined = set(names).union(*(group for group in groups if group & set(names)))
@@ -44,8 +42,7 @@ def is_exclusive(claim: Claim) -> bool:
 
 def instances_fit(gpu: Gpu, state: State, specs: Sequence[tuple[DeviceSpec, int]]) -> bool:
     """Whether so many devices of these claims of a group fit on a GPU in this state, beside each other. Only the claims
-    that are never shares count. False where one of them would be all of a GPU without MIG.
-    """
+    that are never shares count. False where one of them would be all of a GPU without MIG."""
     names: Counter[str] = Counter()
     for spec, count in specs:
         if count and is_exclusive(spec.claim):

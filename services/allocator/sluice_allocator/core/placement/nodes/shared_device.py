@@ -1,7 +1,6 @@
 """The account of one home of shares: a whole GPU or a MIG instance that tenants of one trust domain share. It tells
 whether one more share fits and what is left. Bookings count even where they do not fit (the ledger is authoritative);
-only `why_not` refuses, and nothing here raises.
-"""
+only `why_not` refuses, and nothing here raises."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -44,8 +43,7 @@ def fits_alone(size: SharedDeviceSize, share: Share) -> bool:
 
 class SharedDevice:
     """The shares of one home and what is left. One mode and one trust domain at a time. The caller checks that a share
-    has the home's mode and domain.
-    """
+    has the home's mode and domain."""
 
     __slots__ = ("_shares", "_slots", "_width_booked", "domain", "free_memory_mib", "mixed", "mode", "size")
 
@@ -55,8 +53,7 @@ class SharedDevice:
         self.domain = domain
         self.mixed = False
         """Another booking conflicts here: a share of another mode or domain, or an overlapping instance. Two allocators
-        decided at once, and one of them will take its booking back.
-        """
+        decided at once, and one of them will take its booking back."""
         self.free_memory_mib = _memory_to_promise(size, mode)  # memory left to reserve; below zero when overbooked
         self._shares: dict[DeviceKey, Share] = {}
         self._width_booked = 0  # the sum of all widths without time sharing; unused with slots
@@ -171,8 +168,7 @@ class SharedDevice:
     def level(self) -> int:
         """The class by which searches find the home: no share that needs a higher level (`level_needed`) fits. Of 100:
         the widest share that may still fit (the free width, without time sharing), or in `mps` mode the free memory,
-        rounded up, so that 0 is a home with nothing left.
-        """
+        rounded up, so that 0 is a home with nothing left."""
         if self.full:
             return 0
         if self.mode == "mps":

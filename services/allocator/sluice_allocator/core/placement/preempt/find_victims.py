@@ -1,8 +1,7 @@
 """Finds a place by evicting pods of lower priority, at the least cost. The best place is the one whose most important
 victim is least important, then the one with fewest victims, then the one with the least cost; ties go to the node known
 first. The victims are minimal: the place needs each of them. `Victims` holds the candidates, and `allows` decides which
-of them may go together.
-"""
+of them may go together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +29,7 @@ from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceReque
 
 GPUS_TRIED_MAX = 256
 """Most GPUs tried for one device. The cheapest nearly always fits; only its node's CPU and memory, the guarantees of
-its victims' namespaces and the request's own lists can exclude it.
-"""
+its victims' namespaces and the request's own lists can exclude it."""
 GPUS_PER_BUCKET_MAX = 64  # most of those among GPUs with equal cost
 NODES_TRIED_MAX = 64  # most nodes looked at for several devices or for a named node
 NODES_FILLED_MAX = 4  # most of those nodes tried out, each a full fill of the node
@@ -77,8 +75,7 @@ def find_own_preemption(
     cluster: ClusterState, request: PlaceRequest, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> PreemptionPlan | None:
     """The same with victims of the request's own namespace only, for a namespace at its limits. Looks at the nodes of a
-    bounded number of its tenants.
-    """
+    bounded number of its tenants."""
     own = islice(cluster.index.victims.of(request.namespace), OWN_TRIED_MAX)
     going = [victim for victim in own if victim.priority < priority]
     if not going:
@@ -265,8 +262,7 @@ class _VictimSearch:
     def _counting(self, spec: DeviceSpec, wanted: int) -> Callable[[Node], int]:
         """The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL. The priority up to which
         all tenants go is exact for instances and whole GPUs; the number of victims is estimated from the cheapest GPUs.
-        For shares only the first victim counts.
-        """
+        For shares only the first victim counts."""
         cluster = self.context.cluster
         victims = cluster.index.victims
 

@@ -1,7 +1,6 @@
 """The fewest tenants of one node to evict so that all devices of a request fit there. Tried on a copy of the node
 (`emptied`): the more tenants have gone, the more fits, so the number is found by halving; then every tenant with room
-stays.
-"""
+stays."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -150,8 +149,7 @@ _LAST = (1 << 31, 0, 0)  # the rank of tenants on no usable GPU
 
 def least_of(order: Sequence[Victim], fits: Callable[[Sequence[Victim]], bool]) -> list[Victim] | None:
     """The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first. None
-    where it does not fit even without all of them. No victim in the answer could stay.
-    """
+    where it does not fit even without all of them. No victim in the answer could stay."""
     goes: list[Victim] = []
     if fits(goes):
         return goes

@@ -1,7 +1,6 @@
 """Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none. One device is
 found by walking buckets; several devices of one node among the nodes counted to have enough of them. Neither scans the
-cluster.
-"""
+cluster."""
 
 from collections.abc import Callable, Sequence
 
@@ -101,8 +100,7 @@ def _steps_alone(
     context: SearchContext, find: Callable[[SearchContext], Place | None], number: int, most: int
 ) -> Sequence[int]:
     """The steps in which one claim alone could be served: one that fails alone fails with the others too. For a pod
-    with several claims this leaves far fewer combinations to try.
-    """
+    with several claims this leaves far fewer combinations to try."""
     steps = range(most + 1)
     if len(context.specs) == 1:
         return steps

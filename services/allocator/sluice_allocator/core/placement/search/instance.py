@@ -1,7 +1,6 @@
 """Finds one empty device: a place for a MIG instance, or a whole GPU; given exclusively, or made a home. Buckets are
 walked in order of preference until one has a node with room. There is one per layout state, however many GPUs are on
-it, so the cost does not grow with the cluster.
-"""
+it, so the cost does not grow with the cluster."""
 
 from collections.abc import Callable
 

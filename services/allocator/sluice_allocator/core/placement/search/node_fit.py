@@ -1,6 +1,5 @@
 """Places all devices of a request on one given node: largest first, best place first, with backtracking. Trials change
-neither bookings nor homes.
-"""
+neither bookings nor homes."""
 
 from collections.abc import Iterator
 from itertools import islice, product
@@ -23,8 +22,7 @@ from sluice_allocator.core.placement.spec.policies import policy_for
 NUMA_CHOICES_MAX = 64
 STEPS_MAX = 600
 """Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold
-448 instances. A node that needs more is tried once more, with the sizes spread over the GPUs.
-"""
+448 instances. A node that needs more is tried once more, with the sizes spread over the GPUs."""
 STEPS_IN_ALL_MAX = 5000  # on all nodes, for one look: some 80 ms
 _TRIED = AllocationId("")  # owner of shares placed on trial; no allocation has this name
 
@@ -51,8 +49,7 @@ def fit_on_node(context: SearchContext, node: Node) -> tuple[DeviceGrant, ...] |
 
 def _too_few_slices(context: SearchContext, node: Node) -> bool:
     """Whether instances of several sizes need more memory slices than are free, so that no way of placing them would
-    do. In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying.
-    """
+    do. In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying."""
     if len(context.specs) == 1:
         return False  # counted before
     needed = 0

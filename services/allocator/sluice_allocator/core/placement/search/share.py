@@ -1,6 +1,5 @@
 """Finds one share for one claim: in a home of its trust domain with room, else in a new one. Homes are in buckets by
-what they have left, so the best one is found without a look at the others.
-"""
+what they have left, so the best one is found without a look at the others."""
 
 from collections.abc import Callable
 

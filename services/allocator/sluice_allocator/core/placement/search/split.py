@@ -20,8 +20,7 @@ def split(free_percent: Sequence[int], want_percent: int, quantum: int = 1) -> t
     Equal devices are taken in order. None when the devices have less free than is wanted, counted in whole quanta of
     each, or when the amount is not a positive multiple of the quantum. A device with less than nothing free counts as
     one with nothing. The even step is the aim of lablup/backend.ai's fractional allocation map
-    (src/ai/backend/agent/alloc_map.py); docs/sharing.md says where the answers differ.
-    """
+    (src/ai/backend/agent/alloc_map.py); docs/sharing.md says where the answers differ."""
     if want_percent < 1 or quantum < 1 or want_percent % quantum:
         return None
     quanta = want_percent // quantum
@@ -57,8 +56,7 @@ def _even(caps: list[int], quanta: int, fewest: int) -> list[tuple[int, int]] | 
 
 def _least_uneven(caps: list[int], sums: list[int], quanta: int, fewest: int) -> list[tuple[int, int]]:
     """Give alike up to what each device has, over the n devices with most free, for the n where the parts differ least.
-    `filled` is what every device gives that has as much; `above` devices have more than that.
-    """
+    `filled` is what every device gives that has as much; `above` devices have more than that."""
     count = len(caps)
     choices: list[tuple[int, int, int]] = []
     above = 1

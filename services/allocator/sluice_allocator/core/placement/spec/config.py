@@ -1,6 +1,5 @@
 """The operator's configuration of placement, as plain values: pools, weights, and allowed profiles. The defaults are
-those of a cluster without configuration.
-"""
+those of a cluster without configuration."""
 
 import re
 from collections.abc import Mapping
@@ -27,8 +26,7 @@ Amount = tuple[int, int]  # Used, and total; a total of 0 means the node has non
 class Weights:
     """The weight of each resource in a node's usage: whole numbers, at least 0, relative to each other. usage =
     sum(weight * used / total) / sum(weight) over what the node has, in permille, rounded down. By default all that
-    every node has counts alike; `resources` are extended resources, by name.
-    """
+    every node has counts alike; `resources` are extended resources, by name."""
 
     gpu_memory: int = 1
     gpu_sms: int = 1

@@ -1,7 +1,6 @@
 """Which MIG profiles HAMi's keys may choose on which model: HAMi's table as data, and how to read such a table. HAMi's
 users ask for memory and expect one of the profiles that HAMi makes, so that 8000 MiB on an A100-40GB is a 2g.10gb and
-never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU.
-"""
+never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU."""
 
 from functools import lru_cache
 
@@ -40,8 +39,7 @@ def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple
     """The names of the profiles of `model` that may be chosen, in the order of choice: memory, then compute slices. The
     first geometry that names the model and at least one of its profiles decides. Where none does: for each number of
     compute slices the plain profile with the least memory, as the table has for every model in it (except 4g beside 3g,
-    which has no more memory and is never chosen).
-    """
+    which has no more memory and is never chosen)."""
     for geometry in geometries:
         if names_model(model, geometry.models):
             listed = [each for each in model.profiles if any(names_same(name, each.name) for name in geometry.profiles)]
@@ -56,15 +54,13 @@ def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple
 
 def names_model(model: GpuModel, parts: tuple[str, ...]) -> bool:
     """Whether one of `parts` names the model: whole words of a product name, or a name of the catalog. HAMi compares
-    parts of words, so that its row for H20 also catches every H200.
-    """
+    parts of words, so that its row for H20 also catches every H200."""
     return any(is_named(name, part) for part in parts for name in model.product_names)
 
 
 def names_same(one: str, other: str) -> bool:
     """Whether two names mean the same profile of one model. The figure in a name is rounded by the driver: an A100-80GB
-    has a 7g.79gb or a 7g.80gb. One GB of a small profile is no rounding: 1g.5gb and 1g.6gb are different.
-    """
+    has a 7g.79gb or a 7g.80gb. One GB of a small profile is no rounding: 1g.5gb and 1g.6gb are different."""
     if one == other:
         return True
     first, second = _parsed(one), _parsed(other)

@@ -1,7 +1,6 @@
 """Larger profiles that may serve when the requested one has no place, and the order in which they are tried. A
 substitute never has less memory, fewer SMs or fewer engines of any kind; of those that do, the one that wastes least is
-tried first, on each model by itself. Only exclusive MIG instances have substitutes.
-"""
+tried first, on each model by itself. Only exclusive MIG instances have substitutes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 TRIED_MAX = 48
 """Most combinations of larger profiles tried for one pod. A claim has at most six, so this covers all for one and two
-claims.
-"""
+claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,7 @@ def larger_profiles(
 ) -> tuple[Profile, ...]:
     """The profiles of a model that may serve instead of `exact`, those that waste least first. `exact` is None where
     the model has no profile for the claim. The claim's name then counts as large as on any model, so that a name that
-    means less elsewhere never yields less than was meant.
-    """
+    means less elsewhere never yields less than was meant."""
     floor = _floor(model, claim, exact)
     if floor is None:
         return ()
@@ -64,8 +61,7 @@ def larger_profiles(
 def step_combinations(steps: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
     """The combinations in which a pod's claims use larger profiles: 0 is the requested one, 1 the next larger, ...
     `steps` are those that may be tried for each claim, the smallest first. One larger claim comes before several, then
-    the smallest total; at most TRIED_MAX.
-    """
+    the smallest total; at most TRIED_MAX."""
     if not all(steps):
         return
 

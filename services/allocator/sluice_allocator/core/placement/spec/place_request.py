@@ -15,8 +15,7 @@ Avoid = frozenset[GpuUuid]  # GPUs on which this request failed recently
 
 class PlaceRequest(msgspec.Struct, frozen=True):
     """Claims of one pod, and what its node needs besides GPUs. The namespace and the claims' uids make the trust domain
-    of shares. An empty policy is the pool's own.
-    """
+    of shares. An empty policy is the pool's own."""
 
     claims: tuple[Claim, ...]
     namespace: str = "default"

@@ -4,8 +4,7 @@ never decides whether something fits, so no policy can give a slice where there 
 pkg/scheduler/policy and docs), and tensor-fusion (https://github.com/NexusGPU/tensor-fusion, internal/gpuallocator).
 HAMi sums used slots, cores and memory over their totals, and tensor-fusion VRAM and TFLOPS. Ours compares nodes by the
 pool's weights, always as a ratio, and a GPU by what limits it: memory slices, or what the shares in a home are counted
-by.
-"""
+by."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from sluice_allocator.core.placement.spec.config import PoolConfig
 
 NodeOrder = Literal["any", "first", "fullest", "emptiest"]
 """`any`: the devices decide, then the node nearest to the pod in CPU per GPU, then the one known first. `first`: the
-first node that fits. `fullest`, `emptiest`: by the node's usage before placing (`Weights.node_usage`).
-"""
+first node that fits. `fullest`, `emptiest`: by the node's usage before placing (`Weights.node_usage`)."""
 _NUMA_UNKNOWN = 1 << 16  # after every NUMA node there is
 
 
@@ -51,8 +49,7 @@ class GpuRule(msgspec.Struct, frozen=True):
 class Policy:
     """What a search follows. `idle_only`: only GPUs on which nothing is booked. `lowest_start`: at the lowest free
     start of a GPU instead of the one that keeps most possible. `linked`: the set of GPUs that are closest to each other
-    (`topology.closest`).
-    """
+    (`topology.closest`)."""
 
     name: str
     nodes: NodeOrder
@@ -134,8 +131,7 @@ def check_names(node_policy: str, gpu_policy: str) -> str | None:
 
 def policy_for(node_policy: str, gpu_policy: str, pool: PoolConfig) -> Policy:
     """What a request follows in a pool: its own policies, and the pool's where it names none. A name of both levels
-    given for one only holds for both. Names must have passed `check_names`; raises KeyError on one that has not.
-    """
+    given for one only holds for both. Names must have passed `check_names`; raises KeyError on one that has not."""
     if not node_policy and not gpu_policy:
         return _policy(pool.node_policy, pool.gpu_policy)
     if not node_policy:

@@ -1,8 +1,7 @@
 """Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before
 the pod's gate opens. Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's
 own writes go one at a time, with the version that was seen as their guard, so a step that landed without an answer is
-seen or refused.
-"""
+seen or refused."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -99,8 +98,7 @@ class ClaimReconciler:
 
     def _let_go(self, record: PodRecord, claim: ClaimView, now: float) -> None:
         """End the reservation of a claim that was deleted before its pod's gate opened. kube-scheduler places no pod
-        with such a claim, and the claim controller waits for the end of its reservations.
-        """
+        with such a claim, and the claim controller waits for the end of its reservations."""
         if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
             self.out.append(events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))

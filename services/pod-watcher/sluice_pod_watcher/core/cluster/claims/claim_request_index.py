@@ -1,6 +1,5 @@
 """The request that stands for a ResourceClaim: that of the first pod that named it. Other pods that name the claim
-start beside it, on its node. A request on the bus goes before one that is not there yet.
-"""
+start beside it, on its node. A request on the bus goes before one that is not there yet."""
 
 from dataclasses import dataclass, field
 

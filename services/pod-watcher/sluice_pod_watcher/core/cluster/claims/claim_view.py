@@ -1,6 +1,5 @@
 """A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1). Nothing raises:
-the API server has validated the object.
-"""
+the API server has validated the object."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 """Decide how new pods get their devices: by ResourceClaims once every GPU node's kubelet can hand them over. Admission
-has no bus, and reads the result from a ConfigMap. A pod keeps the way with which it was created.
-"""
+has no bus, and reads the result from a ConfigMap. A pod keeps the way with which it was created."""
 
 from dataclasses import dataclass, field
 

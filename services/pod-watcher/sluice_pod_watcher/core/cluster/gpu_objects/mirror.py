@@ -1,7 +1,6 @@
 """Mirror the fleet for `kubectl get gpus`: one object per GPU, written from the inventory. For people: never read back.
 Changes are written first, at a bounded rate; the observation time alone at a rate of its own, so that an idle fleet
-costs little.
-"""
+costs little."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,7 @@
 """Choose which pods without slices to publish per node, for the affinity and port rules of requests. Published are:
 pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in use. Labels are
 published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet does) are one
-entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not used yet.
-"""
+entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not used yet."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,6 @@
 """Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours. Sums are kept,
 so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`, and only after
-pods and nodes were both listed; earlier it would promise too much.
-"""
+pods and nodes were both listed; earlier it would promise too much."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -290,8 +289,7 @@ class NodeCapacity:
 
     def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
         """The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read. Only
-        absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other resources.
-        """
+        absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other resources."""
         asks = {key: spec.get(key) for key in _READ}
         labels = meta.get("labels") if asks["affinity"] else None
         namespace = str(meta.get("namespace", "")) if asks["affinity"] else ""

@@ -1,8 +1,7 @@
 """Decide which nodes of this cluster are removed, and when to publish that (PROTOCOL §6, ADR 0012). A kubelet whose
 Node object was deleted by mistake registers it again, and a cluster collects the pods of a node that stays away. So a
 node must have been absent for some time without a break; while its agent answers, its slices are released one by one,
-as their pods end. Only nodes of this cluster count: seen as objects, published by our source, or bound to our pods.
-"""
+as their pods end. Only nodes of this cluster count: seen as objects, published by our source, or bound to our pods."""
 
 from collections import OrderedDict
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """Reconciles placeholder pods with the nodes that the allocator finds missing. An autoscaler adds a node for each. The
 scheduler puts the placeholder there, so that no second node is added for it while the node's agent starts. When pods
 have their slices there, the allocator misses fewer nodes, and the placeholder goes. One that sits for long on a node
-whose agent answers stands for nothing: that node does not serve what waits.
-"""
+whose agent answers stands for nothing: that node does not serve what waits."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,8 +26,7 @@ def placeholder_pod(
 ) -> tuple[str, Mapping[str, Any]]:
     """Its name and its object: it fits on a new node of the pool, and on none with pods that have slices. It takes most
     of a node, so that no two share one, but not all: autoscalers estimate what DaemonSets leave. Its priority is the
-    lowest for which cluster-autoscaler adds nodes. It goes to none of the `useless` nodes.
-    """
+    lowest for which cluster-autoscaler adds nodes. It goes to none of the `useless` nodes."""
     name = f"{PREFIX}{demand.pool}-{number}"
     room = demand.template.room
     requests = {

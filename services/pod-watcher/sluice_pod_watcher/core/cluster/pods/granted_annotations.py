@@ -1,6 +1,5 @@
 """The annotations that give a pod its slice; and what they prove after everything else is lost. An annotation mirrors a
-grant and never is one: nothing is granted because of it.
-"""
+grant and never is one: nothing is granted because of it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,7 @@ def annotations_of(bound: Bound, asked: ResolvedRequest, *, by_claim: bool = Fal
     """Every granted annotation of a pod, with a neutral value where a mode does not use it; or why there is none. The
     binding is validated once more: a ticket named `.` would mount the whole volume, and a container without its value
     would start with that of its image. `by_claim`: the kubelet hands the devices over, so the pod names only its
-    allocation.
-    """
+    allocation."""
     devices = {each.container: each for each in bound.containers}
     found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
     served = {claim.container: claim.container for claim in asked.pod.claims} | dict(asked.served_by)

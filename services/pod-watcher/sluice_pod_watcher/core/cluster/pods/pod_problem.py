@@ -1,6 +1,5 @@
 """The problem that keeps a pod from running, as its owner reads it. The caller decides when to show it. A sentence says
-what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet.
-"""
+what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet."""
 
 from typing import Literal
 
@@ -19,8 +18,7 @@ Patience = Literal["none", "a moment", "an answer"]
 
 class PodProblem(msgspec.Struct, frozen=True):
     """One problem of one pod. `reason` is the condition's, `event` the Event's. `patience`: how long to wait before
-    showing it, since it may end by itself.
-    """
+    showing it, since it may end by itself."""
 
     reason: str
     event: str
@@ -35,8 +33,7 @@ class PodProblem(msgspec.Struct, frozen=True):
 
 def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodProblem | None:
     """The problem of a pod; None when there is none. `stuck`: why a bound pod does not start. `ails`: what is wrong
-    with its slice. `made_on`: the node on which its slice is being created.
-    """
+    with its slice. `made_on`: the node on which its slice is being created."""
     view, answer = record.view, record.answer
     if view is None:
         return None

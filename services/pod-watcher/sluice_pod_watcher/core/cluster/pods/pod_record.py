@@ -1,6 +1,5 @@
 """The facts about one pod of ours, and the message that the bus shall hold. `pod_store` changes the facts;
-`pod_reconciler` and `status_writer` write to the pod.
-"""
+`pod_reconciler` and `status_writer` write to the pod."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -18,8 +17,7 @@ from sluice_pod_watcher.core.workqueue import PendingWrite
 AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
 ConfirmBy = Literal["", "read", "write"]
 """Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
-had no answer and may land after any read.
-"""
+had no answer and may land after any read."""
 LOST = "SliceLost"  # the reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)
 
 
@@ -105,16 +103,14 @@ class PodRecord:
     @property
     def binding_unknown(self) -> bool:
         """Whether its pod may be bound to its grant, but is not seen to be. Until that is known, its request is not
-        changed: one without its slice would be granted another.
-        """
+        changed: one without its slice would be granted another."""
         is_gated = self.view is not None and self.view.is_gated
         return self.active and is_gated and (self.writing.under_way or bool(self.confirm_by))
 
     @property
     def is_lost(self) -> bool:
         """Whether the slice that its pod is pinned to was lost for good: it gets no other. The bus may have lost that
-        with its disk; the pod's condition still shows it.
-        """
+        with its disk; the pod's condition still shows it."""
         if not self.active or self.held is None:
             return False
         told = self.view.condition if self.view is not None else None
@@ -126,8 +122,7 @@ class PodRecord:
     def is_passed_over(self) -> bool:
         """Whether it is labelled to be ignored, and yet waits behind our gate. No webhook has reviewed such a pod, so
         its gate, label and request were written by hand. A pod that got the label after its request is followed to its
-        end: its slice would leak otherwise.
-        """
+        end: its slice would leak otherwise."""
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
@@ -191,8 +186,7 @@ OWNERS_MAX, NODES_MAX = 1000, 20
 @dataclass(slots=True)
 class AvoidedNodes:
     """Nodes, by the UID of a controller, on which the scheduler could not place its pods: the next ones avoid them. The
-    scheduler's message is not parsed. A restart loses this; then the next pod may try such a node once more.
-    """
+    scheduler's message is not parsed. A restart loses this; then the next pod may try such a node once more."""
 
     _of: OrderedDict[str, dict[NodeName, float]] = field(default_factory=OrderedDict)
 

@@ -2,8 +2,7 @@
 its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and pods that it
 holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be edited until
 it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or when its
-object is gone: not because it is terminating, and not because of its name (PROTOCOL §7).
-"""
+object is gone: not because it is terminating, and not because of its name (PROTOCOL §7)."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -78,8 +77,7 @@ class PodStore:
 
     def may_publish(self, uid: RequestId) -> bool:
         """Whether its pod's slice is known: otherwise a wiped bus would grant it a second one. A waiting request with
-        affinity terms follows the pods that they match: else it would be placed beside them.
-        """
+        affinity terms follows the pods that they match: else it would be placed beside them."""
         record = self.records.get(uid)
         if record is None or record.binding_unknown:
             return False
@@ -160,8 +158,7 @@ class PodStore:
 
     def is_over(self, uid: RequestId) -> None:
         """The allocator closed the request of a deleted pod that is unknown here. Our own final message was lost,
-        perhaps, by a server that had not synced it. An API server that shows the pod again is lagging.
-        """
+        perhaps, by a server that had not synced it. An API server that shows the pod again is lagging."""
         self._bury(uid)
 
     def heard(self, uid: RequestId, word: msg.RequestMessage, now: float) -> PodRecord | None:
@@ -205,8 +202,7 @@ class PodStore:
 
     def marked(self, view: PodView, now: float) -> PodRecord | None:
         """A pod outside our selection that is one of ours: its label was removed, and the bus may have lost its
-        request. Only its new version is recorded. Returns the record if it has to be read by name.
-        """
+        request. Only its new version is recorded. Returns the record if it has to be read by name."""
         uid = view.uid
         if uid in self._gone:
             return None
@@ -249,8 +245,7 @@ class PodStore:
 
     def claim_changed(self, record: PodRecord, now: float) -> Change:
         """Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a
-        slice names the present one.
-        """
+        slice names the present one."""
         view, raw = record.view, record.unclaimed
         if record.over and self._ended(record, record.over):
             return "ended"
@@ -394,8 +389,7 @@ class PodStore:
 
     def _own_claims(self, record: PodRecord, view: PodView, raw: Raw, spec: Raw) -> OwnClaims:
         """What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none. A pod that
-        asks in other words may name claims of other drivers, but none of ours.
-        """
+        asks in other words may name claims of other drivers, but none of ours."""
         is_settled = record.terms is not None and (isinstance(record.answer, msg.Bound) or not view.is_gated)
         by_both = bool(view.pod_claim) and view.has_own_claims and view.is_gated and record.terms is None
         is_new = record.held is not None or view.is_gated

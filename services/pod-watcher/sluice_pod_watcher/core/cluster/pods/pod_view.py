@@ -1,6 +1,5 @@
 """A pod as the API server has it, reduced to the fields used here. Nothing raises: the API server has validated the
-object. `containers_ended` is the only place that interprets a pod's status.
-"""
+object. `containers_ended` is the only place that interprets a pod's status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -42,8 +41,7 @@ class PodCondition:
 class NodePin:
     """The node terms of a pod's spec, as far as a pin depends on them. `terms` holds, for each required term, the node
     that it names (empty: none); None without required terms. `has_affinity`, `has_node_affinity`: whether those objects
-    exist and can be added to.
-    """
+    exist and can be added to."""
 
     has_affinity: bool = False
     has_node_affinity: bool = False
@@ -183,8 +181,7 @@ def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dyin
     """Whether the kubelet reports that no container of the pod runs, or will run again. Seen on a real kubelet:
     `terminated` of all containers always came after their processes were gone; it is no end while the pod is neither
     done nor terminating, as they are restarted. `phase` alone proves nothing, as others than the kubelet write it too;
-    and a container that a done pod never started stays `waiting` forever.
-    """
+    and a container that a done pod never started stays `waiting` forever."""
     done = str(status.get("phase")) in DONE
     states = list(_states(status))
     if any("running" in state for state in states):

@@ -1,6 +1,5 @@
 """The content of a request: read from the pod's annotation and its spec, or from the bus. `pod_store` decides when a
-pod makes its request.
-"""
+pod makes its request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -74,8 +73,7 @@ def terms_of_pod(
     """The terms of a pod: its request, what its spec needs of a node, and its priority. The API server has resolved the
     pod's PriorityClass into its spec; the pod's own annotation takes precedence. `by_claims`: `asked` is what its own
     ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would
-    leave its slice without a request.
-    """
+    leave its slice without a request."""
     pod = asked.pod
     needs = read_host_needs(spec, view.namespace, view.labels)
     if not isinstance(needs, Refusal):
@@ -118,7 +116,6 @@ def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) 
 
 def _unmoved(leeway: msg.Leeway) -> msg.Leeway:
     """The leeway of a pod that no controller recreates: it is never moved, since it would not come back. It may still
-    be evicted for more important pods: there its owner has agreed that it may end.
-    """
+    be evicted for more important pods: there its owner has agreed that it may end."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
     return msg.Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)

@@ -1,7 +1,6 @@
 """Track from the inventory which pods have an unhealthy slice, and whose slice is being created. The binding of a pod
 with an unhealthy slice stands, and only this shows its owner why the program fails. A slice under creation is the
-answer for a pod without a binding. Costs the slices of one node per inventory.
-"""
+answer for a pod without a binding. Costs the slices of one node per inventory."""
 
 from dataclasses import dataclass, field
 
@@ -15,8 +14,7 @@ _BEING_MADE = frozenset({"planned", "making"})
 @dataclass(slots=True)
 class SliceHealth:
     """The health of the slices of a cluster's pods, and slices under creation. A stale inventory changes nothing: it is
-    no observation.
-    """
+    no observation."""
 
     _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)  # by node, as several may have one
     _making_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)

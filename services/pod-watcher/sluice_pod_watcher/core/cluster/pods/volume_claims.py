@@ -2,8 +2,7 @@
 bound claim demands the node affinity of its volume. A claim that binds with its first pod demands the topologies that
 its class allows, if any; the provisioner then follows the pod. Sources:
 https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity,
-https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies.
-"""
+https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies."""
 
 from collections.abc import Mapping
 from typing import Any
