@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from sluice.contracts.quotas.limits_file import BYTES_MAX
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.limits_source import LimitsRead, LimitsUnreadable
-from sluice_pod_watcher.shell.limits.limits_file import SETTLED_S, LimitsFile
+from sluice_pod_watcher.shell.limits.app import SETTLED_S, LimitsFile
 
 
 class Looks:

@@ -4,7 +4,7 @@ import msgspec
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 
 from sluice.contracts.messages import Leeway
-from sluice_allocator.core.moves.consolidation import consolidate
+from sluice_allocator.core.moves.defragment import consolidate
 
 
 def add(bench: Bench, *names: str) -> None:

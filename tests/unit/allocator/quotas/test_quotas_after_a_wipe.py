@@ -23,7 +23,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import Continue
-from sluice_allocator.core.quotas import unadopted_usage
+from sluice_allocator.core.quotas import retry
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import AdjustReason
 
@@ -177,14 +177,14 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
 def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_is_found(empty, monkeypatch):
     """With 40,000 pods of one namespace the allocator would do nothing else for minutes, while all nodes are opened."""
     looks = 0
-    least_of = unadopted_usage.least_of
+    least_of = retry.least_of
 
     def looking(ctx, claims):
         nonlocal looks
         looks += 1
         return least_of(ctx, claims)
 
-    monkeypatch.setattr(unadopted_usage, "least_of", looking)
+    monkeypatch.setattr(retry, "least_of", looking)
     opens(empty, "node-z")
     empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=100)))
     bookings = [whole_gpu(f"p{n}_r0_1", node=f"node-{n}", request=f"p{n}") for n in range(100)]
@@ -195,6 +195,6 @@ def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_
     looks = 0
     for booking in bookings:
         opens(empty, booking.node, SliceReport(booking=booking, revision=1, state="ready", revoked=False))
-        remembered_still = unadopted_usage.usage_unbooked(empty.allocator.ctx, "default", None)
+        remembered_still = retry.usage_unbooked(empty.allocator.ctx, "default", None)
         assert usage(empty.allocator.ctx, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
     assert looks < 1000

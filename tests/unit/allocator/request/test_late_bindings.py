@@ -32,7 +32,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.state.node_waits import NodeWaits
+from sluice_allocator.core.state.conditions import NodeWaits
 
 P1 = RequestId("p1")
 ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
