@@ -5,15 +5,7 @@ from typing import Any
 import pytest
 from deploy_check import Document
 from factories.cluster import admission
-from unit.deploy.policy_engine import (
-    GATED,
-    OURS,
-    Rendering,
-    denials,
-    evaluate,
-    pod,
-    policy_of,
-)
+from unit.deploy.policy_engine import GATED, OURS, Rendering, denials, evaluate, pod, policy_of
 
 from sluice.contracts.kube import names
 

@@ -22,10 +22,7 @@ PROGRAM = KUBERNETES / "uninstall.sh"
 KUBECTL = shutil.which("kubectl")
 Json = dict[str, Any]
 
-pytestmark = [
-    pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on PATH"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on PATH"), pytest.mark.slow]
 
 
 @dataclass

@@ -405,11 +405,7 @@ class Node:
     def closed(self, booking: Booking, revision: int = 2) -> Closed:
         """The end of an entry."""
         return Closed(
-            revision=revision,
-            allocation=booking.allocation,
-            request=booking.request,
-            node=self.name,
-            cause="pod gone",
+            revision=revision, allocation=booking.allocation, request=booking.request, node=self.name, cause="pod gone"
         )
 
     def word(self, allocation: str) -> Any:

@@ -3,13 +3,7 @@
 import msgspec
 import pytest
 
-from sluice.contracts.messages import (
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceQuarantined,
-    SliceReady,
-)
+from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,

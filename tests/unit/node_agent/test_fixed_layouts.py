@@ -62,13 +62,7 @@ def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node)
     gone = revoked(node, booking)
     assert isinstance(gone, SliceGone)
     assert gone.cause == "pod gone"
-    assert [type(done) for done in node.own_done] == [
-        SaveJournal,
-        RemoveTicket,
-        SaveJournal,
-        ListHolders,
-        SaveJournal,
-    ]
+    assert [type(done) for done in node.own_done] == [SaveJournal, RemoveTicket, SaveJournal, ListHolders, SaveJournal]
     assert node.instances() == LAYOUT
     assert uuid_at(node, 6) == uuid
     assert granted(node, "a2")[1].devices[0].uuid == uuid
@@ -116,10 +110,7 @@ def test_an_instance_is_never_handed_out_twice(node):
     first, _ = granted(node)
     _, word = granted(node, "a2", owner="pod-2")
     assert isinstance(word, SliceFailed)
-    assert (word.error, word.message) == (
-        "InUse",
-        f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still",
-    )
+    assert (word.error, word.message) == ("InUse", f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still")
     assert node.tickets.names() == (node.word("a1").ticket,)
     assert isinstance(revoked(node, first), SliceGone)
 

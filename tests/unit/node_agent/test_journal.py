@@ -187,11 +187,7 @@ def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
     """Records count by their order, so another order is another story."""
     path = directory / "journal"
     lines = path.read_bytes().splitlines(keepends=True)
-    wrong = (
-        [*lines[:1], *lines[2:]],
-        [*lines, lines[-1]],
-        [lines[0], lines[2], lines[1], *lines[3:]],
-    )
+    wrong = ([*lines[:1], *lines[2:]], [*lines, lines[-1]], [lines[0], lines[2], lines[1], *lines[3:]])
     for order in wrong:
         path.write_bytes(b"".join(order))
         (directory / "journal.told").write_bytes(b"")

@@ -79,10 +79,7 @@ def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking
 RECORDS = (
     NodeRecord(node=NODE, boot_id="boot-1", generation_upto=1000),
     SliceRecord(
-        booking=booking("alone"),
-        revision=1,
-        phase="ready",
-        devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),),
+        booking=booking("alone"), revision=1, phase="ready", devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),)
     ),
     SliceRecord(
         booking=booking("shared", share=Share(mode="mps", uid=1000, memory_mib=2000), start=1),

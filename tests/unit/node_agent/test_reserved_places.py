@@ -53,12 +53,7 @@ def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on
     promised = node.booking("a2", WHOLE, owner="pod-2")
     gpu, token = node.gpus[2], node.agent._in_flight._token
     record = SliceRecord(
-        booking=promised,
-        revision=2,
-        phase="unmaking",
-        devices=(DeviceRecord(),),
-        after=(A1,),
-        cause="never made",
+        booking=promised, revision=2, phase="unmaking", devices=(DeviceRecord(),), after=(A1,), cause="never made"
     )
     revoke = msgspec.structs.replace(node.revoke(promised), after=(A1,))
     assert _own(node.order(revoke)) == [SaveJournal(token + 1, record)]

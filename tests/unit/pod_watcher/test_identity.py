@@ -15,14 +15,7 @@ from sluice.contracts.bus.events import (
     Write,
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Claim,
-    Held,
-    RequestRejected,
-    RequestWithdrawn,
-    SourceSynced,
-)
+from sluice.contracts.messages import AllocationRequested, Claim, Held, RequestRejected, RequestWithdrawn, SourceSynced
 from sluice_pod_watcher.core.folder.events import (
     FolderListed,
     FolderUnlistable,
@@ -396,8 +389,7 @@ def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     bench.now += 60
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
         WriteLogLine(
-            "warning",
-            "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed",
+            "warning", "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed"
         )
     ]
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == []

@@ -21,12 +21,7 @@ from factories.scheduling.gangs import (
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    Pending,
-    QuotaSet,
-)
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, QuotaSet
 from sluice.contracts.messages.operators import Amounts
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator

@@ -600,9 +600,7 @@ def test_a_pod_is_bound_again_where_it_runs_although_another_slice_is_ready_firs
         devices=(msgspec.structs.replace(mine.booking.devices[0], gpu=GpuUuid("GPU-node-b-0")),),
     )
     other = msgspec.structs.replace(mine, booking=elsewhere)
-    empty.request(
-        msgspec.structs.replace(asked("p1"), held=Held(node=NODE, allocation=mine.booking.allocation)),
-    )
+    empty.request(msgspec.structs.replace(asked("p1"), held=Held(node=NODE, allocation=mine.booking.allocation)))
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), slices=(other,)))
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(mine,)))
 

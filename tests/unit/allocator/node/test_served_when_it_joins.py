@@ -6,14 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    Pending,
-    Refused,
-    Revoke,
-    Waived,
-)
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, Waived
 from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged

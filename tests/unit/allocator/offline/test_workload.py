@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_allocator.offline.workload import (
-    LINE_BYTES_MAX,
-    Arrival,
-    Departure,
-    WorkloadError,
-    read_workload,
-    shuffled,
-)
+from sluice_allocator.offline.workload import LINE_BYTES_MAX, Arrival, Departure, WorkloadError, read_workload, shuffled
 
 GOOD = b'{"at": 1, "arrive": {"id": "a"}}\n'
 

@@ -199,10 +199,7 @@ def test_a_gpu_that_was_never_read_may_be_anything():
         ([claim(gpus=3)], "it asks for 3 GPUs, and the most is 2 on one node"),
         ([claim(profile="3g.20gb", gpus=5)], "it asks for 5 x 3g.20gb, and the most is 4 on one node"),
         ([share(250)], "it asks for 3 GPUs, and the most is 2 on one node"),
-        (
-            [claim(modes=("mps",), memory_mib=1, gpus=3)],
-            "it asks for 3 x 1 MiB, and the most is 2 on one node",
-        ),
+        ([claim(modes=("mps",), memory_mib=1, gpus=3)], "it asks for 3 x 1 MiB, and the most is 2 on one node"),
         (
             [claim(container=name, profile="7g.40gb") for name in "abc"],
             "its containers together ask for more than the GPUs of any one node hold",

@@ -17,8 +17,7 @@ def filled(*profiles: str) -> Shop:
 
 
 @pytest.mark.parametrize(
-    ("profiles", "creatable_total"),
-    [((), 19), (("7g.40gb",), 0), (("3g.20gb",), 11), (("1g.5gb",), 15)],
+    ("profiles", "creatable_total"), [((), 19), (("7g.40gb",), 0), (("3g.20gb",), 11), (("1g.5gb",), 15)]
 )
 def test_creatable_totals_are_those_that_the_driver_lists(profiles, creatable_total):
     """A100-40GB: 19 when empty, 0 beside 7g, 11 beside 3g at 4, 15 beside 1g at 6 (nvidia-smi -lgip)."""

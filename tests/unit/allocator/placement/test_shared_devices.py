@@ -203,11 +203,7 @@ def test_a_search_by_level_never_misses_a_home_with_room(
     home = SharedDevice(size, mode, ("default", 0))
     for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):
         share = Share(
-            mode=mode,
-            uid=0,
-            memory_mib=memory_mib,
-            sm_partition=sm_partition,
-            quota_request_permille=quota_permille,
+            mode=mode, uid=0, memory_mib=memory_mib, sm_partition=sm_partition, quota_request_permille=quota_permille
         )
         assert 0 <= home.level <= 100
         if home.why_not(share) is None:

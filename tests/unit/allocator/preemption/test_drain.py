@@ -261,11 +261,7 @@ def test_a_cordoned_gpu_is_passed_over(pair):
 @pytest.mark.parametrize("gpus", [(), ("GPU-node-a-0", "GPU-node-a-1")], ids=["node", "each GPU"])
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"priority": 10},
-        {"leeway": Leeway(substitute="return", movable=True)},
-        {"group": PodGroup(name="job", size=1)},
-    ],
+    [{"priority": 10}, {"leeway": Leeway(substitute="return", movable=True)}, {"group": PodGroup(name="job", size=1)}],
     ids=["preempting", "substituted", "in a group"],
 )
 def test_no_other_way_leads_onto_a_cordoned_place(pair, changes, gpus):

@@ -10,13 +10,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    Cordoned,
-    EvictionOrdered,
-    Grant,
-    RequestWithdrawn,
-    Revoke,
-)
+from sluice.contracts.messages import Cordoned, EvictionOrdered, Grant, RequestWithdrawn, Revoke
 from sluice_allocator.core.events import Instruction
 
 SERVICE, NODE = RequestId("service"), NodeName("node-a")

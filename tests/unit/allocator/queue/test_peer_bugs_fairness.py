@@ -219,14 +219,7 @@ def test_what_was_released_is_not_remembered(bench):
     ctx = bench.allocator.ctx
 
     def remembered() -> int:
-        kept = (
-            ctx.cluster.booked(),
-            ctx.assumed,
-            ctx.committing,
-            ctx.undecided,
-            ctx.sparing.look,
-            ctx.moves.phases,
-        )
+        kept = (ctx.cluster.booked(), ctx.assumed, ctx.committing, ctx.undecided, ctx.sparing.look, ctx.moves.phases)
         return sum(len(each) for each in (*kept, ctx.moves.stays_since, ctx.gangs.member_of, ctx.facts.promises))
 
     before = remembered()

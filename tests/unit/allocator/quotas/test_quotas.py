@@ -79,8 +79,7 @@ def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
 
 
 @pytest.mark.parametrize(
-    ("total", "fit"),
-    [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)],
+    ("total", "fit"), [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)]
 )
 def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fit):
     """tensor-fusion §1.5 (B9): an unset dimension beside a set one is a cap of zero there."""

@@ -8,16 +8,7 @@ from factories.scheduling.quotas import SMALL, all_of, asks, bound, granted, lim
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
-from sluice.contracts.messages import (
-    Amounts,
-    Bound,
-    Grant,
-    Pending,
-    QuotaSet,
-    RequestWithdrawn,
-    Revoke,
-    Waived,
-)
+from sluice.contracts.messages import Amounts, Bound, Grant, Pending, QuotaSet, RequestWithdrawn, Revoke, Waived
 from sluice_allocator.core.quotas.quota import forbids_place
 
 

@@ -209,10 +209,7 @@ def test_an_answer_ends_after_what_was_granted(bench):
     tick(bench, 100.0)
     (revoke,) = [i for i in tick(bench, 131.0) if isinstance(i, Write)]
     assert revoke.message == Revoke(
-        revision=2,
-        incarnation=INCARNATION,
-        booking=grant.booking,
-        cause="orphan: its source no longer requests it",
+        revision=2, incarnation=INCARNATION, booking=grant.booking, cause="orphan: its source no longer requests it"
     )
     bench.land(revoke)
     assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []

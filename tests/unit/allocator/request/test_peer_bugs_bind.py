@@ -91,8 +91,7 @@ def test_a_refused_write_holds_up_nobody_behind_it(bench):
     (mine,) = [each for each in bench.request(asked("one", SMALL)) if isinstance(each, Write)]
     bench.request(asked("two", SMALL))
     foreign = msgspec.structs.replace(
-        mine.message,
-        booking=msgspec.structs.replace(mine.message.booking, allocation="other_r9_1", request="other"),
+        mine.message, booking=msgspec.structs.replace(mine.message.booking, allocation="other_r9_1", request="other")
     )
     sequence = next(bench.sequence)
     said = bench.handle(WriteRefused(mine.operation, sequence + 1))

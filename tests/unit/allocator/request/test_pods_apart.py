@@ -281,11 +281,7 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
     bench = bench_of(**{"gpu-1": facts()})
     bench.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w"), epoch=1, count=0))
     question = PodAsked(
-        "default",
-        {"sluice.dev/profile": "1g.5gb"},
-        (ContainerRequest("main"),),
-        ONE_PER_HOST,
-        {"app": "llm"},
+        "default", {"sluice.dev/profile": "1g.5gb"}, (ContainerRequest("main"),), ONE_PER_HOST, {"app": "llm"}
     )
     assert isinstance(simulate(bench.allocator.ctx, question), WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]

@@ -350,10 +350,7 @@ def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
     (revoke,) = messages(bench.observe(subjects.binding(P1), theirs))
 
     assert revoke == Revoke(
-        revision=2,
-        incarnation=INCARNATION,
-        booking=grant.booking,
-        cause="surplus: the request is bound elsewhere",
+        revision=2, incarnation=INCARNATION, booking=grant.booking, cause="surplus: the request is bound elsewhere"
     )
 
 

@@ -40,8 +40,7 @@ def retried() -> Bench:
         bench.land_all(bench.ready(grant))
     bench.land_all(
         bench.observe(
-            subjects.request(RequestId(two.booking.name)),
-            RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone"),
+            subjects.request(RequestId(two.booking.name)), RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
         )
     )
     bench.land_all(bench.gone(two))

@@ -24,14 +24,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    NodeClosed,
-    NodeOpened,
-    NodeRemoved,
-    PlacementReport,
-    RequestWithdrawn,
-)
+from sluice.contracts.messages import Amounts, NodeClosed, NodeOpened, NodeRemoved, PlacementReport, RequestWithdrawn
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged

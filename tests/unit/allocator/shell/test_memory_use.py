@@ -53,10 +53,7 @@ def full_node(name: str) -> NodeSnapshot:
     uuids = [GpuUuid(f"GPU-{name}-11111111-2222-3333-4444-{index:012}") for index in range(GPUS_PER_NODE)]
     gpus = tuple(
         msgspec.structs.replace(
-            report,
-            uuid=uuid,
-            creatable=CREATABLE,
-            links={other: 100 for other in uuids if other != uuid},
+            report, uuid=uuid, creatable=CREATABLE, links={other: 100 for other in uuids if other != uuid}
         )
         for report, uuid in zip(REPORTS, uuids, strict=True)
     )

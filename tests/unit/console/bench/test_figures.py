@@ -27,12 +27,7 @@ START_S = 1767323040.0
 def said(make, subject: str, message, second: float, request: str = "", **headers: str) -> HistoryMessage:
     """A word of the history, `second` after the start."""
     envelope = Envelope(
-        id="i",
-        operation="o",
-        request=request,
-        schema=1,
-        time=f"2026-01-02T03:04:{second:06.3f}+00:00",
-        message=message,
+        id="i", operation="o", request=request, schema=1, time=f"2026-01-02T03:04:{second:06.3f}+00:00", message=message
     )
     return HistoryMessage(
         f"hist.sluice.{subject}", envelope, {key.replace("_", "-"): text for key, text in headers.items()}

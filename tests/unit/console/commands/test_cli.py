@@ -171,11 +171,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("user", "verb", "said"),
     [
-        (
-            "console",
-            "Publish",
-            "may not publish sluice.cordon.node1: use the user 'operator' for changes",
-        ),
+        ("console", "Publish", "may not publish sluice.cordon.node1: use the user 'operator' for changes"),
         ("console", "Subscription", "does not let 'console' listen to 'sluice.cordon.node1'"),
         ("operator", "Publish", "does not let 'operator' publish to 'sluice.cordon.node1'"),
     ],

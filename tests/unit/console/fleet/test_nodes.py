@@ -106,11 +106,7 @@ def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
         ({"head": None}, "not open", "not open: what its agent reports is not booked yet"),
         ({"cordon": Cordoned(node=NODE, why="fans")}, "cordoned", "cordoned: fans"),
         ({"cordon": Cordoned(node=NODE, why="fans", drain=True)}, "draining", "draining: fans"),
-        (
-            {"cordon": Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")},
-            "open",
-            "open, 2 GPUs cordoned: fans",
-        ),
+        ({"cordon": Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")}, "open", "open, 2 GPUs cordoned: fans"),
         (
             {"host": HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)},
             "cordoned",

@@ -132,10 +132,7 @@ def test_what_is_not_named_stays_as_it_is():
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
     word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=SAME)
     assert word == QuotaSet(
-        namespace="lab",
-        total=Amounts(gpus=4, memory_mib=65536),
-        request=Amounts(gpus=2),
-        guaranteed=Amounts(gpus=1),
+        namespace="lab", total=Amounts(gpus=4, memory_mib=65536), request=Amounts(gpus=2), guaranteed=Amounts(gpus=1)
     )
 
 

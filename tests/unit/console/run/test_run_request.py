@@ -169,8 +169,7 @@ def test_who_waits_reads_why():
 
 
 @pytest.mark.parametrize(
-    ("mode", "code", "words"),
-    [(None, 127, "there is no such command"), (stat.S_IRUSR, 126, "cannot be executed")],
+    ("mode", "code", "words"), [(None, 127, "there is no such command"), (stat.S_IRUSR, 126, "cannot be executed")]
 )
 def test_a_command_that_is_none_is_told_before_anybody_is_asked(tmp_path, mode, code, words):
     """Not after an hour in the queue; with the shell's exit codes."""

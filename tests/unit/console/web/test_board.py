@@ -209,8 +209,7 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(
-        "sluice.cordon.gpu-1_example_internal",
-        Cordoned(node=NodeName(NODE), why="new fans", source=make.source),
+        "sluice.cordon.gpu-1_example_internal", Cordoned(node=NodeName(NODE), why="new fans", source=make.source)
     )
     told, _ = page.step()
     assert (told[f"node/{NODE}"]["state"], told[f"node/{NODE}"]["why"]) == ("cordoned", "new fans")

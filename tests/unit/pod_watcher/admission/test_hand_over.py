@@ -35,11 +35,7 @@ def test_a_pod_gets_a_claim_instead_of_volume_annotations_and_runtime_class_by_e
         {"op": "add", "path": "/spec/resourceClaims", "value": [{"name": "sluice", "resourceClaimName": CLAIM}]},
         {"op": "remove", "path": "/spec/containers/0/resources/limits/nvidia.com~1gpu"},
         {"op": "remove", "path": "/spec/containers/0/resources/requests/nvidia.com~1gpu"},
-        {
-            "op": "add",
-            "path": "/spec/containers/0/resources/claims",
-            "value": [{"name": "sluice", "request": "main"}],
-        },
+        {"op": "add", "path": "/spec/containers/0/resources/claims", "value": [{"name": "sluice", "request": "main"}]},
         {"op": "add", "path": "/spec/containers/0/env", "value": [VOID]},
     ]
 
@@ -103,10 +99,7 @@ def denial(made, config=DRA):
 def test_other_claims_of_the_pod_stay_beside_ours():
     """A claim for a network card has nothing to do with us."""
     nic = {"name": "nic", "resourceClaimTemplateName": "nics"}
-    made = taken(
-        pod(container(resources=gpu(gpu="1") | {"claims": [{"name": "nic"}]}), resourceClaims=[nic]),
-        DRA,
-    )
+    made = taken(pod(container(resources=gpu(gpu="1") | {"claims": [{"name": "nic"}]}), resourceClaims=[nic]), DRA)
     assert made["spec"]["resourceClaims"] == [nic, {"name": "sluice", "resourceClaimName": CLAIM}]
     assert uses(made, "main") == [{"name": "nic"}, {"name": "sluice", "request": "main"}]
 

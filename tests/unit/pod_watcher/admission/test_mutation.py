@@ -18,12 +18,7 @@ from factories.cluster.admission import (
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored, review_pod
 
-MOUNT = {
-    "name": "sluice-slice",
-    "mountPath": "/run/sluice/slice",
-    "subPathExpr": "$(SLUICE_TICKET)",
-    "readOnly": True,
-}
+MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 VOLUME = {"name": "sluice-slice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
 EXCLUSIVE = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLUICE_TICKET"]
 SHARES = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]

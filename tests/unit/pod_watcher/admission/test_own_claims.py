@@ -18,11 +18,7 @@ def test_such_a_pod_gets_our_marks_and_nothing_else_by_exactly_this_patch(entry)
     response = answer(asks, DRA)
     assert (response.allowed, response.warnings) == (True, ())
     assert sent_patch(response) == [
-        {
-            "op": "add",
-            "path": "/metadata/annotations",
-            "value": {"sluice.dev/request": '{"first":"main","version":1}'},
-        },
+        {"op": "add", "path": "/metadata/annotations", "value": {"sluice.dev/request": '{"first":"main","version":1}'}},
         {"op": "add", "path": "/metadata/labels", "value": {"sluice.dev/managed": "true"}},
         {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]},
     ]

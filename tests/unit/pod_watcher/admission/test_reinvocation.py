@@ -28,11 +28,7 @@ def test_a_container_that_another_webhook_adds_sees_no_gpu():
     made = taken(pod(container(resources=gpu(gpu="1"))))
     made["spec"]["containers"].append(container("proxy"))
     assert sent_patch(answer(made)) == [
-        {
-            "op": "add",
-            "path": "/spec/containers/1/env",
-            "value": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-        }
+        {"op": "add", "path": "/spec/containers/1/env", "value": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
     ]
 
 

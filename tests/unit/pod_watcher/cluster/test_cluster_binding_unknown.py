@@ -9,10 +9,7 @@ from sluice.contracts.messages import AllocationRequested, Held, Refused, Releas
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_pod_watcher.core.cluster import events as e
 
-ENDED = {
-    "phase": "Succeeded",
-    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
-}
+ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
 def bound_without_success(bench, status=0, why="timeout"):

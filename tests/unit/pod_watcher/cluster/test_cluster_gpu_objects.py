@@ -74,13 +74,7 @@ def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), *
     )
     slices = (SliceReport(booking=booking, revision=1, state="ready", revoked=False),) if devices else ()
     snapshot = NodeSnapshot(
-        node=NODE,
-        boot_id="b",
-        agent_run=RunId("a"),
-        generation=1,
-        driver_version="1",
-        gpus=reports,
-        slices=slices,
+        node=NODE, boot_id="b", agent_run=RunId("a"), generation=1, driver_version="1", gpus=reports, slices=slices
     )
     return NodeInventory(snapshot=snapshot, stale=False, observed_at=observed)
 

@@ -130,10 +130,7 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
     }
     body = {
         "metadata": {"uid": "uid-of-mine", "resourceVersion": version},
-        "status": {
-            "allocation": written,
-            "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}],
-        },
+        "status": {"allocation": written, "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}]},
     }
     assert dra.calls == [e.WriteClaimStatus("u1", "ns", "mine", "allocate", body)]
     dra.automatic = True

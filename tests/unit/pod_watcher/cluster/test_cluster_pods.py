@@ -24,10 +24,7 @@ from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-ENDED = {
-    "phase": "Succeeded",
-    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
-}
+ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
 
@@ -45,8 +42,7 @@ def pin(node="node-a"):
 
 
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [("", (1_000_000, False)), (',"sluice.dev/priority":"-3"', (-3, False))],
+    ("annotations", "expected"), [("", (1_000_000, False)), (',"sluice.dev/priority":"-3"', (-3, False))]
 )
 def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_one(bench, annotations, expected):
     """A PriorityClass is what clusters govern urgency by; passed over, production waits behind experiments."""

@@ -28,11 +28,7 @@ BODY = {
         "finalizers": [FINALIZER],
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "train", "uid": "u1", "controller": True}],
     },
-    "spec": {
-        "devices": {
-            "requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev", "count": 1}}],
-        }
-    },
+    "spec": {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev", "count": 1}}]}},
 }
 RESERVED = [{"resource": "pods", "name": "train", "uid": "u1"}]
 
@@ -47,10 +43,7 @@ def allocation(number=1, node="node-a", uid="claim-1"):
     """As it is written, without its timestamp."""
     result = {"request": "main", "driver": "gpu.sluice.dev", "pool": node, "device": device(number, uid)}
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    return {
-        "devices": {"results": [result]},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
-    }
+    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
 
 
 @pytest.fixture

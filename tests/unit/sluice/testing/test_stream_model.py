@@ -29,13 +29,7 @@ def put(
 ) -> PublishOutcome:
     """Publish some message."""
     return values.publish(
-        subject=subject,
-        guard=guard,
-        expected=expected,
-        operation=OperationId("o"),
-        message=WORD,
-        now=now,
-        ttl_s=ttl_s,
+        subject=subject, guard=guard, expected=expected, operation=OperationId("o"), message=WORD, now=now, ttl_s=ttl_s
     )
 
 
@@ -221,9 +215,7 @@ def test_a_wipe_takes_the_agents_durables_with_it() -> None:
         max_size=40,
     )
 )
-def test_guards_are_always_the_highest_remaining_sequence(
-    writes: list[tuple[str, str, int | None, int]],
-) -> None:
+def test_guards_are_always_the_highest_remaining_sequence(writes: list[tuple[str, str, int | None, int]]) -> None:
     """Against a model that keeps everything and looks at all of it each time."""
     values = StreamModel()
     kept: dict[str, tuple[int, float]] = {}

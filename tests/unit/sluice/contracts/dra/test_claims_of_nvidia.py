@@ -59,10 +59,7 @@ def sentence(spec, classes=None, **more) -> str:
             request("r", GPU, "A.cudaComputeCapability.isGreaterThan(semver('12.0.0'))"),
             {"only": DeviceFilter(models=("gb10",))},
         ),
-        (
-            request("r", GPU, "A.cudaComputeCapability == semver('7.5.0')"),
-            {"only": DeviceFilter(models=("t4",))},
-        ),
+        (request("r", GPU, "A.cudaComputeCapability == semver('7.5.0')"), {"only": DeviceFilter(models=("t4",))}),
         (
             request("r", GPU, "C.memory.compareTo(quantity('250Gi')) > 0"),
             {"only": DeviceFilter(models=("b300-269gb", "gb300-278gb"))},
@@ -416,13 +413,7 @@ IN_DOCS = "a profile or productName of docs/models.md; GPUs that are not in it b
             "uuid == 'GPU-...', !=, or in ['GPU-...', 'GPU-...']; parentUUID for MIG devices",
         ),
         (
-            claim(
-                request(
-                    "r",
-                    MIG,
-                    "A.parentUUID == 'GPU-1' ? A.profile == '1g.5gb' : A.parentUUID == 'GPU-2'",
-                )
-            ),
+            claim(request("r", MIG, "A.parentUUID == 'GPU-1' ? A.profile == '1g.5gb' : A.parentUUID == 'GPU-2'")),
             CEL,
             "it selects different devices on different GPUs",
             "one request for each, or firstAvailable",

@@ -42,13 +42,7 @@ name = "no-gpus"
 def test_a_whole_fleet_is_read_as_written() -> None:
     """What a person describes is what is simulated."""
     fleet = parse_fleet(WHOLE, origin="fleet.toml")
-    assert [node.name for node in fleet.nodes] == [
-        "gpu-1.example.internal",
-        "small-0",
-        "small-1",
-        "small-2",
-        "no-gpus",
-    ]
+    assert [node.name for node in fleet.nodes] == ["gpu-1.example.internal", "small-0", "small-1", "small-2", "no-gpus"]
     first = fleet.nodes[0]
     assert (first.cpu_cores, first.memory_mib, first.create_ms, first.destroy_ms) == (31.5, 262_144, 10, 20)
     assert first.labels == {"topology.kubernetes.io/zone": "a"}
@@ -141,12 +135,7 @@ def in_node(line: str) -> str:
         (in_node("gpus = [{}]"), "node 1 (gpu-1).gpus[1].model", "(not given)", "must be a text"),
         (in_node('gpus = [{model = "A1000"}]'), "node 1 (gpu-1).gpus[1].model", '"A1000"', "did you mean "),
         (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
-        (
-            in_node('gpus = [{model = "A30", x = 1}]'),
-            "node 1 (gpu-1).gpus[1].x",
-            "1",
-            "known here: model, memory_mib",
-        ),
+        (in_node('gpus = [{model = "A30", x = 1}]'), "node 1 (gpu-1).gpus[1].x", "1", "known here: model, memory_mib"),
         (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
         (
             in_node('gpus = [{model = "A30", layout = ["3g.20gb"]}]'),

@@ -134,11 +134,7 @@ async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
 
 @pytest.mark.parametrize(
     ("service", "settings"),
-    [
-        ("allocator", AllocatorSettings),
-        ("inventory", InventorySettings),
-        ("node-agent", NodeAgentSettings),
-    ],
+    [("allocator", AllocatorSettings), ("inventory", InventorySettings), ("node-agent", NodeAgentSettings)],
 )
 @pytest.mark.parametrize("tick_s", ["60", "inf", "nan"])
 def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(service, settings, tick_s):
