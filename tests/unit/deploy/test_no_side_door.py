@@ -28,7 +28,6 @@ NO_DEBUG = "a container for debugging gets no GPU and no ticket of the pod"
 
 
 def host(path: str) -> Document:
-    """A volume of a directory of the host."""
     return {"name": "h", "hostPath": {"path": path}}
 
 

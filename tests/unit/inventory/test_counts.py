@@ -40,13 +40,11 @@ def booked(allocation: str, *places: tuple[str | None, int, int], state="ready",
 
 
 def instance(profile: str, start: int, size: int, allocation: str | None) -> InstanceReport:
-    """A GPU instance on the device."""
     owner = AllocationId(allocation) if allocation is not None else None
     return InstanceReport(gi_id=start, profile=profile, start=start, size=size, uuid=f"MIG-{start}", allocation=owner)
 
 
 def use(*slices: SliceReport, **gpu) -> GpuUse:
-    """The use of one GPU."""
     (found,) = gpu_uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
     return found
 
@@ -193,7 +191,6 @@ def test_gpus_come_in_the_order_of_their_index():
 
 
 def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
-    """A node with one GPU."""
     inventory = NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
     return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
@@ -210,9 +207,6 @@ def test_stale_nodes_and_unhealthy_gpus_offer_nothing():
 def test_an_empty_fleet_has_nothing():
     """No nodes, no division by zero."""
     assert fleet_use([]).creatable_total == 0
-
-
-# -- fixed layouts ----------------------------------------------------------------------------------------------------
 
 
 def test_a_free_instance_of_a_fixed_layout_is_neither_foreign_nor_in_use():

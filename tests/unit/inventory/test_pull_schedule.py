@@ -13,12 +13,10 @@ LATER = "2026-01-01T00:00:10+00:00"
 
 
 def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list:
-    """The agent answers."""
     return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
 
 
 def written(bench: Bench, number: int, message) -> None:
-    """The inventory's write lands and is read back."""
     bench.sequence += 1
     assert bench.feed(WriteAccepted(OperationId(f"{RUN}-{number}"), bench.sequence)) == []
     bench.sequence -= 1
@@ -31,9 +29,6 @@ def pulled(bench: Bench) -> Bench:
     assert answered(bench) == [bench.write(1, known())]
     written(bench, 1, known())
     return bench
-
-
-# -- reasons to pull ----------------------------------------------------------------------------------------------
 
 
 def test_a_new_node_is_pulled_and_published(bench):
@@ -131,9 +126,6 @@ def test_an_undecodable_announcement_stops_nothing(bench):
     assert bench.at(10.0) == [ASK]
 
 
-# -- many nodes ---------------------------------------------------------------------------------------------------
-
-
 def test_a_large_fleet_is_not_asked_all_at_once(bench):
     """At most `pulls_max` pulls are under way; each answer lets in the next."""
     nodes = [NodeName(f"n{number}") for number in range(3)]
@@ -154,9 +146,6 @@ def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
     assert bench.at(1.5) == []
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(dead[0], "away")) == [Pull(dead[1], ENDPOINT)]
-
-
-# -- answers that are of no use -----------------------------------------------------------------------------------
 
 
 def test_an_answer_for_another_node_is_refused_loudly(bench):
@@ -236,9 +225,6 @@ def test_a_late_or_double_answer_changes_nothing(bench):
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.feed(PullFailed(NodeName("unknown"), "away")) == []
     assert bench.core.view(NODE).inventory == known()
-
-
-# -- age ----------------------------------------------------------------------------------------------------------
 
 
 def went_stale(bench: Bench) -> str:

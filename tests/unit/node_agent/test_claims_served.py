@@ -40,7 +40,6 @@ class _Nodes:
 
 @pytest.fixture
 def threads():
-    """For what blocks."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 

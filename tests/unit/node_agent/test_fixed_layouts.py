@@ -38,9 +38,6 @@ def node(make_node):
     return opened(make_node)
 
 
-# -- handing out and taking back ------------------------------------------------------------------------------------
-
-
 def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node):
     """An administrator would lose the partitioning to the first pod."""
     uuid = uuid_at(node, 6)
@@ -157,9 +154,6 @@ def test_a_gpu_without_mig_is_given_whole_as_ever(make_node):
     assert isinstance(revoked(node, booking), SliceGone)
 
 
-# -- others on it -----------------------------------------------------------------------------------------------------
-
-
 def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
     """A tenant would share its device with a stranger, and the reason for an unavailable slice would be unknown."""
     device = uuid_at(node, 6)
@@ -233,9 +227,6 @@ def test_an_instance_without_compute_instance_is_not_offered_and_says_why(node):
     assert changes(node) == []
 
 
-# -- the administrator changes it ---------------------------------------------------------------------------------
-
-
 def test_a_new_instance_is_offered_at_the_next_reading(node):
     """The agent would have to be restarted after each change of the layout."""
     admin_removes(node, 0)
@@ -302,9 +293,6 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
     reread(node)
     node.tick(node.config.remake_retry_s)
     assert isinstance(node.word("a1"), SliceReady)
-
-
-# -- shares -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):

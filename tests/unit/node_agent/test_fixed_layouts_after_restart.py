@@ -32,9 +32,6 @@ def node(make_node):
     return opened(make_node)
 
 
-# -- crashes ----------------------------------------------------------------------------------------------------------
-
-
 def ordered(make_node, kind):
     """A node that has just been ordered a slice, or a share, in instances of its administrator; and what was booked."""
     node = make_node(fleet=FLEET)
@@ -156,9 +153,6 @@ def test_instances_of_an_administrator_are_no_sign_of_a_lost_journal(make_node):
     node = make_node(fleet=FLEET)
     node.live()
     assert node.agent.snapshot().warnings == ()
-
-
-# -- given to an administrator, and back ------------------------------------------------------------------------------
 
 
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):

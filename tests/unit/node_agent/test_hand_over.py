@@ -33,7 +33,6 @@ LEFT = (PodProcess(41, "python"),)
 
 @pytest.fixture
 def node(make_node):
-    """A node whose kubelet runs pods."""
     node = make_node()
     node.has_pods = True
     node.live()
@@ -62,9 +61,6 @@ def _answer(call, booking, uid="u1"):
 
 def _steps(node):
     return [type(step) for step in node.own_done if not isinstance(step, SaveJournal)]
-
-
-# -- preparing --------------------------------------------------------------------------------------------------------
 
 
 def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
@@ -269,9 +265,6 @@ def test_a_resized_share_has_its_new_values_in_its_file(node):
     assert node.cdi["u1"][0].container.pinned_memory_limit == "0=2000M"
 
 
-# -- restarts ---------------------------------------------------------------------------------------------------------
-
-
 def test_preparing_survives_a_crash_at_every_step(make_node):
     """Wherever the agent dies, the kubelet's next call gets its devices, and the end gives all of it back."""
     steps = 0
@@ -370,9 +363,6 @@ def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_
     node.pods.clear()
     node.tick()
     assert isinstance(node.word("a1"), SliceGone)
-
-
-# -- taking back ------------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_its_use(node):
@@ -519,9 +509,6 @@ def test_a_journal_of_an_older_version_is_read(node):
         name: value for name, value in msgspec.to_builtins(record).items() if name not in {"prepared", "cdi_files"}
     }
     assert unpack(msgspec.json.encode(older)) == record
-
-
-# -- what is known of it ----------------------------------------------------------------------------------------------
 
 
 def test_a_node_says_whether_its_kubelet_hands_over(node):

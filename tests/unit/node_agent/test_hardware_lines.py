@@ -29,7 +29,6 @@ while True:
 
 @pytest.fixture
 def path(tmp_path):
-    """A file with two states."""
     made = str(tmp_path / "n1.json")
     hardware_lines.begin(made, b"first")
     hardware_lines.add_line(made, b"second")

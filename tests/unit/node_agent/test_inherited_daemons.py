@@ -38,7 +38,6 @@ def lose_both_while_one_leaves(node, place):
 
 
 def ends(node, daemon, *pids):
-    """Processes end, and the agent has time to see it."""
     for pid in pids:
         del daemon.clients[pid]
         node.mps.leave(pid)

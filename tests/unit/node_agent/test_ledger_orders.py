@@ -36,12 +36,10 @@ A1 = AllocationId("a1")
 
 
 def own(instructions):
-    """The agent's own instructions of a list."""
     return [i for i in instructions if hasattr(i, "token")]
 
 
 def exchange(instructions):
-    """What of a list goes to the bus: subjects only."""
     return [i.subject for i in instructions if not hasattr(i, "token")]
 
 

@@ -196,9 +196,6 @@ def _barely_told(gpu):
     return never_read(gpu.uuid, gpu.index, gpu.health_message, fixed=False) if gpu.lost else gpu
 
 
-# -- what somebody else has made ----------------------------------------------------------------------------------
-
-
 def _by_hand(node, at, uuid="MIG-by-hand"):
     number, profile, start, size = at
     with node.hardware.changing() as hardware:

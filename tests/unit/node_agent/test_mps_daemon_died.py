@@ -140,9 +140,6 @@ def test_a_daemon_that_died_is_noticed_although_its_limits_shall_change(node):
     assert "died once" in node.word("a1").warnings[0]
 
 
-# -- it does not start again -----------------------------------------------------------------------------------------
-
-
 def _daemon_dies(node, *, refused):
     """The daemon of the node's only home dies, and so many starts are refused."""
     node.mps.die(node.mps.living()[0])

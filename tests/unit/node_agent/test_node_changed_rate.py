@@ -15,12 +15,10 @@ EVERY_S = 0.5
 
 @pytest.fixture
 def node(make_node):
-    """One that says its news as the default is."""
     return make_node(news_every_s=EVERY_S)
 
 
 def _listen(node):
-    """What is said of the node from now on."""
     said, answer = [], node.answer
 
     def listening(instruction):
@@ -33,7 +31,6 @@ def _listen(node):
 
 
 def _somebody_makes_an_instance(node, start):
-    """By hand, on a GPU that is read after that."""
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=start + 1, profile="1g.5gb", start=start, size=1))
     node.handle(GpuTroubled(node.gpus[0]))

@@ -62,7 +62,6 @@ def data(monkeypatch):
 
 
 def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking:
-    """A pod's."""
     return Booking(
         allocation=AllocationId(f"{name}_a_1"),
         request=RequestId(name),
@@ -106,7 +105,6 @@ RECORDS = (
 
 
 def report(**changes) -> GpuReport:
-    """A GPU with an instance of each owner."""
     instances = tuple(
         InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
         for gi_id, uuid in ((10, "MIG-10"), (9, ""), (8, "MIG-8"), (7, "MIG-7"))
@@ -125,9 +123,6 @@ def report(**changes) -> GpuReport:
         creatable={},
     )
     return msgspec.structs.replace(plain, **changes)
-
-
-# -- show ---------------------------------------------------------------------------------------------------------
 
 
 def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
@@ -264,9 +259,6 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(data, capsys):
     assert "checksum" in out
 
 
-# -- check --------------------------------------------------------------------------------------------------------
-
-
 def test_a_simulated_node_that_never_ran_can_be_checked(data, capsys):
     """One looks before one starts; the check makes nothing."""
     assert run_command(["check"]) == 0
@@ -304,9 +296,6 @@ def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys
     monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
     assert run_command(["check"]) == 1
     assert "/nowhere/mps does not exist" in capsys.readouterr().out
-
-
-# -- which node ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [["check"], ["show"], ["release-quarantine", "a"]])
@@ -351,9 +340,6 @@ def test_a_wrong_command_exits_with_2(command, capsys):
         run_command(command)
     assert ended.value.code == 2
     assert "usage: sluice-node-agent" in capsys.readouterr().err
-
-
-# -- the control socket -------------------------------------------------------------------------------------------
 
 
 def test_without_an_agent_nothing_can_be_released(data, capsys):
@@ -411,9 +397,6 @@ def test_a_path_too_long_for_a_socket_is_told(tmp_path):
     """There is no agent to be reached, whether it runs or not."""
     with pytest.raises(NoAgentError, match="longer than 107 bytes"):
         ask_snapshot(tmp_path / ("x" * 100), NODE)
-
-
-# -- programs -----------------------------------------------------------------------------------------------------
 
 
 def test_a_program_that_hangs_is_ended(monkeypatch):

@@ -57,7 +57,6 @@ def _ids(gpus, number=0):
 
 
 def _process(root, pid, *, comm="python3", pod="", opened=()):
-    """A process in a made-up /proc."""
     home = root / str(pid)
     (home / "fd").mkdir(parents=True)
     (home / "comm").write_text(f"{comm}\n")
@@ -66,9 +65,6 @@ def _process(root, pid, *, comm="python3", pod="", opened=()):
     )
     for number, path in enumerate(opened):
         (home / "fd" / str(number)).symlink_to(path)
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_is_told_as_the_driver_tells_it(library, begin):
@@ -212,9 +208,6 @@ def test_behind_switches_every_gpu_is_close_to_every_other(library, begin):
     for report in gpus.read():
         assert report.links == {gpu.uuid: 1800 for gpu in library.gpus if gpu.uuid != report.uuid}
         assert gpus.read_gpu(report.uuid).links == report.links
-
-
-# -- GPUs that are lost, stale handles ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["handle", "all"])
@@ -455,9 +448,6 @@ def test_profiles_are_asked_for_once(library, begin):
     assert gpu.seen == 2 * seen
 
 
-# -- making and unmaking ------------------------------------------------------------------------------------------
-
-
 def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
     """The main path: placement by reference, the id that the driver chose, the MIG device's UUID."""
     gpu = library.gpu()
@@ -615,8 +605,6 @@ def test_the_compute_mode_is_read_back(library, begin):
         gpus.set_exclusive_process(split.uuid, exclusive=True)
 
 
-# -- holders ------------------------------------------------------------------------------------------------------
-
 POD = "11111111-2222-3333-4444-555555555555"
 OWN_POD = "22222222-2222-3333-4444-555555555555"
 
@@ -756,9 +744,6 @@ def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_
         begin(proc=tmp_path / "none").processes(gpu.uuid, gpu.uuid)
 
 
-# -- trouble ------------------------------------------------------------------------------------------------------
-
-
 def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_reset(library, begin):
     """Tenants would be sent to a broken GPU."""
     gpu, fine = library.gpu(), library.gpu()
@@ -889,9 +874,6 @@ def test_closing_ends_the_wait(library, begin):
     waiter.join(10)
     assert not waiter.is_alive()
     assert library.set_freed
-
-
-# -- no backend ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ STEPS_MAX = 60
 
 
 def booking_of(node, kind):
-    """What is being made or unmade."""
     match kind:
         case "exclusive":
             return node.booking("a1", SMALL)
@@ -63,12 +62,10 @@ def what_is_left(node):
 
 
 def is_ready(node):
-    """Whether its ticket told whose it is."""
     return {report.state for report in node.agent.snapshot().slices} == {"ready"}
 
 
 def foreign(node):
-    """Foreign instances, as a pull shows them."""
     gpus = node.agent.snapshot().gpus
     return [(gpu.index, i.profile, i.start) for gpu in gpus for i in gpu.instances if i.allocation is None]
 
@@ -135,7 +132,6 @@ def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make
 
 
 def lose_the_journal(node):
-    """Its orders are there still."""
     node.stop()
     (node.tmp_path / "agent" / "journal").unlink()
 
@@ -502,7 +498,6 @@ def a_daemon_serves_nobody_yet(node):
 
 
 def half_made(node, gpu=0, allocation="a1"):
-    """A slice has its instances, and no ticket yet."""
     if node.journal is None:
         node.live()
     node.own_done.clear()

@@ -26,8 +26,6 @@ EMPTY = (gpu_report("node", 0, uuid=GPU),)
 
 
 class Refusing:
-    """Every step is refused, for one reason."""
-
     def __init__(self, kind, seen):
         self.kind, self.seen = kind, seen
         self.marked = []
@@ -45,7 +43,6 @@ class Refusing:
 
 
 def there(tmp_path, boot="boot-1"):
-    """What the next agent would find."""
     found = tmp_path / "found"
     shutil.copytree(tmp_path / "marks", found, dirs_exist_ok=True)
     return list(OwnershipMarks(found, boot).found(()))
@@ -53,7 +50,6 @@ def there(tmp_path, boot="boot-1"):
 
 @pytest.fixture
 def marks(tmp_path):
-    """None yet."""
     return OwnershipMarks(tmp_path / "marks", "boot-1")
 
 
@@ -95,7 +91,6 @@ class Taken(Refusing):
         super().__init__(DeviceErrorKind.UNKNOWN, lambda: None)
 
     def instance_at(self, gpu, profile_id, start, size):
-        """The administrator's, at the granted place."""
         return 5 if (gpu, profile_id, start, size) == (GPU, CREATE.profile_id, 4, 2) else None
 
 
@@ -111,8 +106,6 @@ def test_where_an_instance_is_no_mark_is_put_and_nothing_is_doubted(marks, tmp_p
 
 
 class Made:
-    """Every step goes well."""
-
     def _do(self, *_args, **_kwargs):
         return 3
 

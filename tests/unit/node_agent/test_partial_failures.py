@@ -22,7 +22,6 @@ OTHER_MIG = (1, "3g.20gb", 4, 4)
 
 
 def step(node):
-    """Carry out what is next."""
     if isinstance(node.waiting[0], (Write, ReadLast)):
         node.answer(node.waiting.popleft())
     else:

@@ -13,13 +13,11 @@ OTHER_HALF = (0, "3g.20gb", 0, 4)
 
 
 def foreign(node, profile="1g.5gb", start=6, size=1, uuid="MIG-by-hand"):
-    """An administrator creates an instance by hand."""
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=99, profile=profile, start=start, size=size, uuid=uuid))
 
 
 def ready(node, allocation="a1", device=HALF):
-    """A pod that has its slice."""
     booking = node.booking(allocation, device, owner=f"pod-{allocation}")
     node.order(node.grant(booking))
     node.work()
@@ -28,11 +26,7 @@ def ready(node, allocation="a1", device=HALF):
 
 
 def destroyed(node):
-    """What was destroyed on devices, in order."""
     return [each for each in node.own_done if isinstance(each, (DestroyComputeInstance, DestroyGpuInstance))]
-
-
-# -- journals -----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node):
@@ -73,7 +67,6 @@ def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
 
 
 def spoil(path: Path, damage: str) -> None:
-    """What disks and people do to a file."""
     data = path.read_bytes()
     match damage:
         case "flipped":
@@ -168,9 +161,6 @@ def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
     assert node.mps.living() == []
 
 
-# -- making -------------------------------------------------------------------------------------------------------
-
-
 def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
     """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
     node.live()
@@ -249,9 +239,6 @@ def test_an_agent_that_could_not_begin_a_slice_is_ready_for_the_next(node):
     node.order(node.revoke(node.booking("a1", HALF)))
     node.work()
     ready(node, "a2")
-
-
-# -- instances of somebody else, devices in use -------------------------------------------------------------------
 
 
 def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(node):

@@ -22,7 +22,6 @@ LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
 
 @pytest.fixture
 def node(make_node):
-    """A node whose kubelet runs pods."""
     node = make_node()
     node.has_pods = True
     node.live()

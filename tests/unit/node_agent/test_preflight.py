@@ -14,13 +14,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def hardware(tmp_path):
-    """One A100 cut into instances, one H100 whole."""
     return made_hardware(tmp_path)
 
 
 @pytest.fixture
 def well(hardware):
-    """A real node that is all well."""
     with well_made(hardware) as machine:
         yield machine
 

@@ -24,13 +24,11 @@ from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
 
 @pytest.fixture
 def hardware(tmp_path):
-    """One A100 cut into instances, one H100 whole."""
     return made_hardware(tmp_path)
 
 
 @pytest.fixture
 def well(hardware):
-    """A real node that is all well."""
     with well_made(hardware) as machine:
         yield machine
 

@@ -18,13 +18,11 @@ from sluice_node_agent.simulated.backend import SimulatedBackend
 
 @pytest.fixture
 def hardware(tmp_path):
-    """One A100 cut into instances, one H100 whole."""
     return made_hardware(tmp_path)
 
 
 @pytest.fixture
 def well(hardware):
-    """A real node that is all well."""
     with well_made(hardware) as machine:
         yield machine
 
@@ -166,7 +164,6 @@ def test_the_mig_mode_of_each_gpu_is_said(well):
 
 
 def made_by_hand(hardware) -> tuple[GpuUuid, int]:
-    """An instance on the A100."""
     gpus = SimulatedBackend(hardware)
     gpu = gpus.read()[0]
     profile = next(profile for profile in gpu.profiles if profile.name == "1g.5gb")
@@ -174,7 +171,6 @@ def made_by_hand(hardware) -> tuple[GpuUuid, int]:
 
 
 def booking(gpu: GpuUuid) -> Booking:
-    """A pod on one slice of a GPU."""
     return Booking(
         allocation=AllocationId("r1_a_1"),
         request=RequestId("r1"),

@@ -15,7 +15,6 @@ from sluice_node_agent.preflight.tickets import check_tickets, file_system_of
 
 @pytest.fixture
 def well(tmp_path):
-    """A real node whose tickets lie where they shall."""
     with well_made(made_hardware(tmp_path)) as machine:
         yield machine
 

@@ -55,7 +55,6 @@ NO_POD = {
 
 
 def told(root: Path, pid: int, **files: str) -> Processes:
-    """A /proc with one process more."""
     (root / str(pid)).mkdir(parents=True)
     for name, content in files.items():
         (root / str(pid) / name).write_bytes(content.encode())
@@ -150,7 +149,6 @@ def test_a_real_process_has_its_real_name_and_start():
 
 
 def opened(root: Path, pid: int, *targets: str) -> None:
-    """A process with these files open."""
     folder = root / str(pid) / "fd"
     folder.mkdir(parents=True)
     for number, target in enumerate(targets):

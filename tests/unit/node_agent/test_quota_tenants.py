@@ -15,7 +15,6 @@ from sluice_node_agent.shell.quota.server import TenantUsage
 
 @pytest.fixture
 def timed(node):
-    """A node that has the client library."""
     node.time_quota = True
     return node
 

@@ -39,7 +39,6 @@ def _live_with(node, *bookings):
 
 
 def _client(node, pid=500, owner="pod-1"):
-    """A process of a pod connects to the only daemon."""
     (daemon,) = node.mps.living()
     daemon.clients[pid] = owner
     node.mps.enter(pid, daemon.order.device, owner)

@@ -31,8 +31,6 @@ from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import Instance
 
-# -- making and unmaking ------------------------------------------------------------------------------------------
-
 
 def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     """A container would start beside a server that serves no client, or that lets it take everything."""
@@ -209,9 +207,6 @@ def test_another_user_or_namespace_cannot_join(node):
     assert len(node.mps.living()) == 1
 
 
-# -- limits -------------------------------------------------------------------------------------------------------
-
-
 def test_the_server_lets_its_largest_tenant_through_and_no_more(node):
     """A larger share would be cut to a smaller one's, or a smaller one could take what a larger one left behind."""
     small, large = node.share("a1", ON_MIG, memory_mib=1000), node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")
@@ -241,9 +236,6 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
     assert isinstance(word, SliceFailed)
     assert "limits" in word.message
     assert isinstance(node.word("a1"), SliceReady)
-
-
-# -- trouble ------------------------------------------------------------------------------------------------------
 
 
 def test_limits_stay_while_nobody_knows_how_large_the_gpu_is(node, monkeypatch):
@@ -470,9 +462,6 @@ def test_a_tool_that_only_looks_at_a_device_keeps_nobody(node):
     node.order(node.revoke(booking))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
-
-
-# -- lives --------------------------------------------------------------------------------------------------------
 
 
 @PLACES

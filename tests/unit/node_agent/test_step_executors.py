@@ -55,8 +55,6 @@ PATIENCE_S = 10.0
 
 
 class Backend:
-    """GPUs that take as long as the test says."""
-
     def __init__(self, gpus=8):
         """`gate` opens when `gpus` calls are at it at the same time."""
         self.gate = threading.Barrier(gpus)
@@ -67,26 +65,20 @@ class Backend:
         """Nothing is there yet."""
 
     def create_gpu_instance(self, gpu, profile_id, start, size):
-        """Comes back only with as many others."""
         self.gate.wait(PATIENCE_S)
         return profile_id
 
     def set_exclusive_process(self, gpu, *, exclusive):
-        """Note it; a GPU in MIG mode cannot."""
         if gpu == "MIG":
             raise NotSupportedError("compute modes are not for MIG")
         self.modes.append((gpu, exclusive))
 
     def read_gpu(self, gpu):
-        """As the test says."""
         return self.report
 
 
 class Daemons:
-    """Daemons that do, and one that refuses."""
-
     def __init__(self):
-        """Nothing was asked yet."""
         self.asked = []
 
     def _take(self, order):
@@ -95,12 +87,10 @@ class Daemons:
         self.asked.append(order)
 
     def start(self, order):
-        """Started as pid 7."""
         self._take(order)
         return 7, 70
 
     def look(self, order):
-        """Alive."""
         self._take(order)
         return MpsSeen(order.token, alive=True, fault="", waiting=(5,))
 
@@ -109,7 +99,6 @@ class Daemons:
 
 @pytest.fixture
 def journal(tmp_path):
-    """An open journal."""
     opened = Journal(tmp_path / "agent", "n1")
     yield opened
     opened.close()
@@ -117,13 +106,11 @@ def journal(tmp_path):
 
 @pytest.fixture
 def marks(tmp_path):
-    """Where nothing was made yet."""
     return OwnershipMarks(tmp_path / "m", "boot")
 
 
 @pytest.fixture
 def threads():
-    """One thread per GPU."""
     pool = ThreadPoolExecutor(max_workers=8)
     yield pool
     pool.shutdown()
@@ -248,15 +235,12 @@ class Long:
         self.begun, self.replaced, self.did = threading.Event(), threading.Event(), []
 
     def write(self, records):
-        """Of each record its allocation is kept in `did`."""
         self.did.extend(record.allocation for record in records)
 
     def sync(self):
-        """As `synced` in `did`."""
         self.did.append("synced")
 
     def rewrite(self):
-        """As `replaced` in `did`, at its end."""
         self.is_long = False
         self.begun.set()
         assert self.replaced.wait(PATIENCE_S)

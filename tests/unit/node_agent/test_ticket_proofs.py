@@ -35,12 +35,10 @@ def lose_both(node):
 
 
 def own(instructions):
-    """The agent's own instructions among some."""
     return [each for each in instructions if hasattr(each, "token")]
 
 
 def run(node, *bookings):
-    """These slices, ready."""
     node.live()
     for booking in bookings:
         node.order(node.grant(booking))
@@ -48,12 +46,10 @@ def run(node, *bookings):
 
 
 def reported(node):
-    """Slices, as a pull shows them."""
     return {(report.booking.allocation, report.revision, report.state) for report in node.agent.snapshot().slices}
 
 
 def document_of(node, ticket):
-    """The file in which a ticket says something."""
     return node.tmp_path / "tickets" / ticket / "slice.json"
 
 
@@ -66,8 +62,6 @@ def change(node, ticket, **record):
 
 
 class _Order:
-    """What `pack` needs of an order."""
-
     def __init__(self, record):
         self.record, self.containers = record, ()
         self.allocation, self.owner = record.booking.allocation, record.booking.owner
@@ -200,9 +194,6 @@ def test_a_share_that_was_being_made_smaller_counts_as_before(node):
     records = [each.record for each in node.own_done if isinstance(each, SaveJournal)]
     adjusting = [each.adjusting for each in records if isinstance(each, SliceRecord)][-1]
     assert adjusting == ResizeRecord(counts=booking.devices, renewed=True)
-
-
-# -- what is not believed -----------------------------------------------------------------------------------------
 
 
 def _of_another_node(node, ticket):

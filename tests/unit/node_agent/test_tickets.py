@@ -168,7 +168,6 @@ UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 
 @pytest.fixture
 def pods(tmp_path):
-    """The directories of a node with a kubelet."""
     sources = PodDirectories(tmp_path / "pods")
     sources.open()
     return sources

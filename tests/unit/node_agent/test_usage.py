@@ -29,23 +29,19 @@ class Watched:
     """A node's book of looks, and its slices' use by name."""
 
     def __init__(self, node) -> None:
-        """Nothing was looked at."""
         self.node, self.book = node, UsageTracker()
 
     def look(self, now: float, **use) -> None:
-        """Each device is seen to do the same."""
         snapshot = self.node.agent.snapshot()
         for gpu, devices in self.book.wanted(snapshot).items():
             self.book.look(snapshot, gpu, [seen(device, **use) for device in devices], now)
 
     def told(self, now: float):
-        """The use of each slice."""
         usage = self.book.told(self.node.agent.snapshot(), 30.0, now)
         return {each.allocation: each for each in usage.slices}
 
 
 def seen(device, *processes, memory_mib=0, busy=None, sm=None) -> DeviceUse:
-    """One look at a device."""
     return DeviceUse(device, memory_mib, busy, sm, busy, tuple(processes))
 
 
@@ -197,24 +193,18 @@ def test_who_watches_sees_each_gpus_memory_slices(node):
     assert samples["sluice_agent_gpu_creatable", node.gpus[0], model, "2g.10gb"] == 2
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
-
-
 class SlowDevices:
     """A GPU on which everything takes until the test says so."""
 
     def __init__(self) -> None:
-        """Nothing is under way."""
         self.begun, self.go_on, self.looked = asyncio.Event(), None, 0
 
     def processes(self, _gpu, _uuid):
-        """Takes its time."""
         self.loop.call_soon_threadsafe(self.begun.set)
         asyncio.run_coroutine_threadsafe(self.go_on.wait(), self.loop).result(PATIENCE_S)
         return ()
 
     def uses(self, _gpu, devices):
-        """Quick."""
         self.looked += 1
         return tuple(seen(device, busy=0.0) for device in devices)
 
@@ -237,7 +227,6 @@ async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
 
 
 def node_journal(node):
-    """The node's journal, opened by its life."""
     node.start()
     return node.journal
 
@@ -299,10 +288,7 @@ def test_who_has_dashboards_of_hami_finds_their_names(node):
 
 
 class RefusingDevices:
-    """A GPU whose processes cannot be listed."""
-
     def processes(self, gpu, _uuid):
-        """No."""
         raise GpuLostError(f"{gpu}: it does not answer")
 
 

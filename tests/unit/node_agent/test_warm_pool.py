@@ -10,7 +10,6 @@ PLACE = (0, "2g.10gb", 4, 2)
 
 
 def _given_back(node, place=PLACE, allocation="a1"):
-    """A slice was there and is gone."""
     booking = node.booking(allocation, place)
     node.order(node.grant(booking))
     node.work()
@@ -24,7 +23,6 @@ def _given_back(node, place=PLACE, allocation="a1"):
 
 @pytest.fixture
 def warm(make_node):
-    """A node that keeps instances warm for a minute."""
     node = make_node(keep_warm_s=60.0)
     node.live()
     return node

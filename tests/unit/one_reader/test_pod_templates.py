@@ -17,7 +17,6 @@ GROUPS = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1"}
 
 
 def read(kind, spec, version="x/v1", **metadata):
-    """The pods of one object."""
     text = yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "w", **metadata}, "spec": spec})
     found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert not isinstance(found, Refusal), found

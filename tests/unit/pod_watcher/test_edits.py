@@ -26,7 +26,6 @@ spec:
 
 
 def rejected(bench) -> dict[str, RequestRejected]:
-    """The refusals on the bus, by file."""
     return {message.origin: message for message in bench.requests().values() if isinstance(message, RequestRejected)}
 
 

@@ -35,7 +35,6 @@ def running(bench, manifest):
 
 
 def evicted(bench) -> dict[str, object]:
-    """What was said of evictions, by request."""
     return {
         subject.rpartition(".")[2]: message
         for subject, message in bench.bus.items()

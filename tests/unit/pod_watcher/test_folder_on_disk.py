@@ -44,7 +44,6 @@ RECORDS = (
 
 @pytest.fixture
 def folder(tmp_path) -> ManifestFolder:
-    """An empty folder; a file may have 100 bytes."""
     path = tmp_path / "pods"
     path.mkdir()
     return ManifestFolder(path, SystemClock(), 100)

@@ -49,7 +49,6 @@ def asked(uid: str, revision: int = 1, claims=SMALL, *, name: str = "a") -> Allo
 
 
 def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=None) -> IdentityRecord:
-    """What the disk says of the same pod."""
     asks = (RequestRevision(revision, claims),)
     return IdentityRecord(RequestId(uid), f"{name}.yaml", f"default/{name}", "default", name, asks, ended)
 

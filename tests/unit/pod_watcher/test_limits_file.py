@@ -19,7 +19,6 @@ class Looks:
         self.then = list(then)
 
     def utc(self) -> datetime:
-        """The time of day, as files are stamped."""
         return datetime.now(UTC)
 
     async def sleep(self, _seconds: float) -> None:
@@ -30,10 +29,7 @@ class Looks:
 
 
 class Later(Looks):
-    """A clock that is some seconds ahead."""
-
     def utc(self) -> datetime:
-        """The time of day, after a while."""
         return datetime.now(UTC) + timedelta(seconds=SETTLED_S + 1)
 
 

@@ -44,7 +44,6 @@ TTL_S = 60
 
 
 def lab(gpus: int, source: str = CLUSTER) -> QuotaSet:
-    """The limit of a namespace."""
     return QuotaSet(namespace="lab", total=Amounts(gpus=gpus), source=SourceName(source))
 
 
@@ -56,7 +55,6 @@ UNCORDONED = Uncordoned(node=NodeName("gpu-1.example"), source=CLUSTER)
 def write(
     run: str, number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None
 ) -> Write:
-    """One write of the limits' core as it must be."""
     return Write(
         operation=OperationId(f"{run}-{number}"),
         attempt=1,
@@ -80,13 +78,11 @@ class Bus:
     landed: list[Write] = field(default_factory=list)
 
     def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> Entry:
-        """Somebody says something."""
         entry = Entry(address.subject, next(self.sequence), OperationId(operation), message)
         self.values[address.subject] = entry
         return entry
 
     def take(self, wanted: Write) -> WriteAccepted | WriteRefused:
-        """A write arrives."""
         last = self.values.get(wanted.subject)
         if (last.sequence if last is not None else 0) != wanted.expected:
             return WriteRefused(wanted.operation, last.sequence if last is not None else 0)
@@ -95,18 +91,15 @@ class Bus:
         return WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
 
     def wipe(self) -> None:
-        """A broker without data takes its place."""
         self.values.clear()
         self.incarnation += 1000
         self.sequence = itertools.count(self.incarnation * 1000)
 
     def said(self) -> dict[str, AnyMessage]:
-        """The last word at each subject."""
         return {subject: entry.message for subject, entry in self.values.items() if entry.message is not None}
 
 
 def said_in(bus: Bus) -> LimitsPublished:
-    """All is on the bus, in its present life."""
     return LimitsPublished(Incarnation(str(bus.incarnation)))
 
 
@@ -124,15 +117,12 @@ class Watcher:
     core: LimitsSource = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with a core that knows nothing."""
         self.core = LimitsSource(RunId(self.run), self.source, origin="limits.toml", closing_ttl_s=TTL_S)
 
     def step(self, event: Event) -> list[Instruction]:
-        """One event in, its instructions out."""
         return self.core.handle(event, self.now)
 
     def do(self, event: Event) -> None:
-        """One event in; everything that follows is done."""
         waiting = self.step(event)
         while waiting:
             match waiting.pop(0):
@@ -165,24 +155,18 @@ class Watcher:
         self.do(ReadingCaughtUp(Stream.BOOK))
 
     def hear(self, address: Address) -> None:
-        """It reads what the bus says now."""
         self.do(Observed(Stream.BOOK, self.bus.values[address.subject]))
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes."""
         self.now += seconds
         self.do(Ticked())
 
 
 def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -> Watcher:
-    """A process that has read the file and the bus."""
     watcher = Watcher(bus, run, source)
     watcher.do(LimitsRead(text))
     watcher.read()
     return watcher
-
-
-# -- what is said -------------------------------------------------------------------------------------------------
 
 
 def test_what_the_file_says_is_said_once_both_were_read():
@@ -322,9 +306,6 @@ def test_a_write_without_an_answer_is_settled_by_itself():
     assert (again.operation, again.expected, again.message, again.attempt) == (first.operation, 0, lab(4), 2)
 
 
-# -- what others say ----------------------------------------------------------------------------------------------
-
-
 def test_what_a_person_said_of_others_is_left_alone():
     """The file would take back what it never said."""
     bus = Bus()
@@ -454,9 +435,6 @@ def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
     assert watcher.step(LimitsRead(""))[1:] == []
 
 
-# -- whatever happens in between ----------------------------------------------------------------------------------
-
-
 @dataclass
 class Life:
     """One process after another, through edits and a wipe; a restart may come after any step."""
@@ -472,12 +450,10 @@ class Life:
         self.start()
 
     def start(self) -> None:
-        """A process with nothing but the file and the bus."""
         self.runs += 1
         self.watcher = started(self.bus, self.text, f"run{self.runs}")
 
     def edit(self, text: str) -> None:
-        """The file changes."""
         self.text = text if text != BAD else self.text
         self.watcher.do(LimitsRead(text))
 

@@ -25,7 +25,6 @@ spec:
 
 
 def shared(*, priority: int = 3, zone: str = "west", memory: str = "8000") -> str:
-    """A manifest in HAMi's words."""
     return SHARED.format(priority=priority, zone=zone, memory=memory)
 
 
@@ -126,12 +125,10 @@ spec:
 
 
 def in_class(more: str = "", spec: str = "") -> str:
-    """A pod of that class."""
     return IN_CLASS.format(more=more, spec=spec)
 
 
 def urgency(bench) -> tuple[int, bool]:
-    """What the only pod asks."""
     (asked,) = [each for each in bench.requests().values() if isinstance(each, AllocationRequested)]
     return asked.priority, asked.preempts
 

@@ -10,7 +10,6 @@ from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 
 
 def loaded(**own: str) -> PodWatcherSettings:
-    """From an environment."""
     environ = {f"SLUICE_POD_WATCHER_{name}": value for name, value in own.items()}
     return load(PodWatcherSettings, service="pod-watcher", environ=environ)
 
@@ -89,12 +88,9 @@ def test_addresses_are_read(text, address):
 
 
 class Clock:
-    """Stands where it is put."""
-
     now = 0.0
 
     def monotonic(self) -> float:
-        """Seconds."""
         return self.now
 
 

@@ -154,7 +154,6 @@ def test_nonsense_is_refused_by_its_name_or_means_something(field, key, make, wh
 
 
 def _check_claims(ask: PodRequest) -> None:
-    """Nothing came out as nothing."""
     for claim in ask.claims:
         assert 1 <= claim.gpus <= 64
         sizes = (claim.sm_count, claim.sm_percentage, claim.memory_mib, claim.memory_percentage, claim.sm_partition)

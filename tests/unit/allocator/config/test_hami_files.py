@@ -14,8 +14,6 @@ from sluice_allocator.core.placement.spec.hami_profiles import Geometry
 from sluice_allocator.hami_files import parse_device_config, parse_node_config
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 
-# -- HAMi's files -------------------------------------------------------------------------------------------------
-
 VOLCANO = """
 nvidia:
   knownMigGeometries:

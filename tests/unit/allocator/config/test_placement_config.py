@@ -15,16 +15,12 @@ from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES,
 
 
 def model(name: str) -> GpuModel:
-    """A model of the catalog."""
     found = find_model(name)
     assert found is not None
     return found
 
 
 NOTHING = (0, 0)
-
-
-# -- usage --------------------------------------------------------------------------------------------------------
 
 
 def test_a_node_s_usage_is_the_weighted_mean_of_what_it_has() -> None:
@@ -68,9 +64,6 @@ def test_usage_is_the_exact_fraction_whatever_the_numbers(parts: list[tuple[int,
     assert usage == int(1000 * exact)
 
 
-# -- pools and nodes ----------------------------------------------------------------------------------------------
-
-
 def test_a_pool_that_nobody_configured_follows_the_default() -> None:
     """A new pool label must not fall out of the operator's rules."""
     rules = PlacementConfig(default=PoolConfig(node_policy="binpack"), pools={"a": PoolConfig(overcommit_percent=200)})
@@ -92,9 +85,6 @@ def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
     assert rules.modes_of(NodeName("gpu-77")) == ("mps", "fractional")
     assert rules.modes_of(NodeName("cpu-gpu-7")) is None
     assert PlacementConfig(node_modes=(NodeModes("gpu.7", ("mps",)),)).modes_of(NodeName("gpu-7")) is None
-
-
-# -- what HAMi's keys may choose ----------------------------------------------------------------------------------
 
 
 def chosen(name: str, memory_mib: int) -> str | None:

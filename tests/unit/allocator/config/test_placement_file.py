@@ -128,9 +128,6 @@ def test_what_is_no_toml_is_told(text: str) -> None:
         parse_placement(text, origin="placement.toml")
 
 
-# -- settings -----------------------------------------------------------------------------------------------------
-
-
 def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     """All three together: the operator's file, and both of HAMi's."""
     files = {"PLACEMENT": WHOLE, "HAMI_DEVICE_CONFIG": GEOMETRIES, "HAMI_NODE_CONFIG": NODES}

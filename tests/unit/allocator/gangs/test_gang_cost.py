@@ -30,11 +30,8 @@ from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import RequestState, RequestStatus, how_it_stands
 from sluice_allocator.core.gangs import reconcile as groups
 
-# -- what it costs ------------------------------------------------------------------------------------------------
-
 
 def many(count: int) -> list[AllocationRequested]:
-    """A group of so many small pods."""
     return [member(f"m{number}", size=count) for number in range(count)]
 
 
@@ -171,11 +168,7 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     assert len(told) <= SchedulerConfig().pending_refresh_batch
 
 
-# -- what users read -----------------------------------------------------------------------------------------
-
-
 def standing(bench: Bench, request: str) -> RequestStatus:
-    """How it stands."""
     found = how_it_stands(bench.allocator.ctx, RequestId(request))
     assert found is not None
     return found

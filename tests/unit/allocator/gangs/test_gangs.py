@@ -39,8 +39,6 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 
-# -- together or not at all ---------------------------------------------------------------------------------------
-
 
 def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
     """Half a job that holds GPUs while its rest may never come starves the others."""
@@ -203,11 +201,7 @@ def test_more_pods_than_the_size_wait_as_the_next_group():
     assert sorted(grants(ask(bench, member("d", WHOLE)))) == ["c", "d"]
 
 
-# -- before anything runs -----------------------------------------------------------------------------------------
-
-
 def failed(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
-    """The slice could not be made."""
     booking = grant.booking
     word = SliceFailed(
         allocation=booking.allocation,
@@ -349,9 +343,6 @@ def test_a_job_that_was_given_back_is_tried_again_as_a_whole():
     assert sorted(bound(ready(bench, again["b"]))) == ["a", "b"]
 
 
-# -- once it runs -------------------------------------------------------------------------------------------------
-
-
 def test_a_pod_that_is_made_anew_while_its_job_runs_is_served_alone():
     """A Job retries one pod under a new UID: fifteen that run and one that asks are sixteen (tensor-fusion §1.7)."""
     bench = fleet(2)
@@ -398,9 +389,6 @@ def test_nothing_of_a_running_job_is_given_back():
     for grant in granted.values():
         ready(bench, grant)
     assert not any(isinstance(each, (Waived, Revoke)) for each in tick(bench, 10_000.0))
-
-
-# -- what follows from facts alone --------------------------------------------------------------------------------
 
 
 def test_an_allocator_that_finds_half_a_job_granted_completes_it():

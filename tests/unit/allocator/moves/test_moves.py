@@ -69,7 +69,6 @@ def all_of(bench: Bench, said: list) -> list[Write]:
 
 
 def bound(bench: Bench, request: AllocationRequested) -> Grant:
-    """A request that is granted, made and bound."""
     (write,) = [each for each in all_of(bench, bench.request(request)) if isinstance(each.message, Grant)]
     all_of(bench, bench.ready(write.message))
     return write.message
@@ -83,7 +82,6 @@ def end(bench: Bench, grant: Grant, cause: str = "pod gone") -> list[Write]:
 
 
 def passes(bench: Bench, seconds: float, step: float = 30.0) -> list[Write]:
-    """Time passes; everything lands."""
     landed = []
     until = bench.now + seconds
     while bench.now < until:
@@ -93,12 +91,10 @@ def passes(bench: Bench, seconds: float, step: float = 30.0) -> list[Write]:
 
 
 def says(bench: Bench, name: str, outcome: EvictionDone | EvictionBlocked) -> list[Write]:
-    """The source says what became of an eviction."""
     return all_of(bench, bench.observe(subjects.evicted(RequestId(name)), outcome))
 
 
 def messages(writes: list[Write]) -> list[object]:
-    """What was said, without waiting words."""
     return [each.message for each in writes if not isinstance(each.message, Pending)]
 
 
@@ -112,14 +108,10 @@ def served_by_a_larger_one(bench: Bench, name: str = "web-1") -> Grant:
 
 
 def being_moved(bench: Bench, name: str = "web-1") -> tuple[Grant, Grant]:
-    """What it has, and the place that is kept for it."""
     old = served_by_a_larger_one(bench, name)
     (kept, _) = messages(passes(bench, COOLDOWN_S + 60))
     assert isinstance(kept, Grant)
     return old, kept
-
-
-# -- substitution -------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_is_told_that_it_has_more_than_it_asked_for(bench):
@@ -150,9 +142,6 @@ def test_what_is_given_counts_and_not_what_was_asked_for(bench):
     all_of(bench, bench.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
     said = messages(all_of(bench, bench.request(asks("p1", substitute="stay"))))
     assert said == []
-
-
-# -- moving back --------------------------------------------------------------------------------------------------
 
 
 def test_the_new_place_is_booked_before_the_pod_is_evicted(bench):
@@ -420,9 +409,6 @@ def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_bindin
     assert not [each for each in again if isinstance(each, Bound)]
 
 
-# -- making room for others ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def tidy() -> Bench:
     """Two A100 with little on each: pod `small` may be moved, `fixed` may not, and a 7g would need one of them."""
@@ -430,7 +416,6 @@ def tidy() -> Bench:
 
 
 def tidied(rules: SchedulerConfig) -> Bench:
-    """The same with other rules."""
     bench = Bench(Allocator(RunId("r1"), rules))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -446,7 +431,6 @@ def tidied(rules: SchedulerConfig) -> Bench:
 
 
 def grants_of(bench: Bench) -> list[Grant]:
-    """What stands."""
     return [entry for entry in bench.allocator.ctx.facts.ledger.values() if isinstance(entry, Grant)]
 
 
@@ -584,9 +568,6 @@ def test_a_restart_between_promise_and_move_goes_on(tidy):
 
 def _is_move(each: object) -> bool:
     return isinstance(each, Write) and isinstance(each.message, Grant) and each.message.evict
-
-
-# -- what users read -----------------------------------------------------------------------------------------
 
 
 def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_it(bench):

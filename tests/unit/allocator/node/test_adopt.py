@@ -42,12 +42,10 @@ def living(request: str = "p1", *, revoked: bool = False) -> SliceReport:
 
 
 def messages(instructions) -> list:
-    """What is written, without the guards."""
     return [i.message for i in instructions if isinstance(i, Write)]
 
 
 def synced(count: int, life: str = "") -> SourceSynced:
-    """The folder has told all it has."""
     return SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=count, incarnation=Incarnation(life))
 
 
@@ -134,7 +132,6 @@ BEFORE = Incarnation("of another life")
 
 
 def opened(**changes) -> NodeOpened:
-    """The head of node-a for its first agent."""
     head = NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1"), adopted=())
     return msgspec.structs.replace(head, **changes)
 
@@ -455,7 +452,6 @@ def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_
 
 
 def _read_book_again(bench) -> None:
-    """BOOK is read as it was, for STATE was lost."""
     world = bench.allocator.ctx.facts
     entries = [(subjects.binding(each), message) for each, message in world.bindings.items()]
     entries += [(subjects.ledger(NODE, each), entry) for each, entry in world.ledger.items()]

@@ -13,12 +13,10 @@ SEEN = snapshot("node-a", (gpu_report("node-a", 0),))
 
 
 def head(run: str = SEEN.agent_run, *, incarnation: Incarnation = INCARNATION, boot: str = SEEN.boot_id) -> NodeOpened:
-    """The node is open for a run of its agent."""
     return NodeOpened(node=NODE, incarnation=incarnation, boot_id=boot, agent_run=RunId(run), adopted=())
 
 
 def heads(instructions) -> list:
-    """The heads that are written."""
     return [each for each in instructions if isinstance(each, Write) and isinstance(each.message, NodeOpened)]
 
 

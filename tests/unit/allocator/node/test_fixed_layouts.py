@@ -11,18 +11,15 @@ NODE = NodeName("node-a")
 
 
 def instance(profile: str, start: int, size: int, **changes: object) -> InstanceReport:
-    """One that an administrator made."""
     values = {"gi_id": start + 1, "profile": profile, "start": start, "size": size, "uuid": f"MIG-{start}"}
     return InstanceReport(**(values | changes))
 
 
 def fixed(*instances: InstanceReport) -> GpuReport:
-    """A GPU with these."""
     return gpu_report("node-a", 0, fixed_layout=True, instances=instances)
 
 
 def with_node(*gpus: GpuReport) -> Bench:
-    """An allocator with node-a open."""
     bench = working_allocator()
     bench.add_node(snapshot("node-a", gpus))
     bench.said.clear()
@@ -36,7 +33,6 @@ def pulled(bench: Bench, generation: int, *gpus: GpuReport) -> list:
 
 
 def place(grant: Grant) -> tuple[str | None, int]:
-    """Where a grant is."""
     (device,) = grant.booking.devices
     return device.profile, device.start
 

@@ -52,7 +52,6 @@ def words(bench: Bench, said: list) -> list:
 
 
 def withdrawn(bench: Bench, grant: Grant) -> list:
-    """Its pod is gone."""
     booking = grant.booking
     gone = RequestWithdrawn(revision=2, source=booking.source, cause="pod gone")
     return words(bench, bench.observe(subjects.request(booking.request), gone))

@@ -37,13 +37,11 @@ def remove(bench):
 
 
 def wait(bench, seconds: float):
-    """Time passes; returns what follows."""
     bench.now += seconds
     return bench.land_all(bench.handle(Ticked()))
 
 
 def kinds(writes) -> list:
-    """What was written."""
     return [type(write.message) for write in writes]
 
 

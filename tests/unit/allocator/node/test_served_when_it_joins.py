@@ -21,7 +21,6 @@ ASKS = {
 
 
 def said(instructions: list) -> list:
-    """The messages that are written."""
     return [each.message for each in instructions if hasattr(each, "message")]
 
 
@@ -55,8 +54,6 @@ def test_requests_that_are_read_before_the_inventories_are_served(empty):
     assert [each.booking.request for each in written if isinstance(each, Grant)] == ["p1"]
 
 
-# -- refusals that are on the bus -----------------------------------------------------------------------------------
-
 LATER = Incarnation("2000")
 OLD = Refusal(
     reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile", field="profile", value="x"
@@ -64,7 +61,6 @@ OLD = Refusal(
 
 
 def refused(message: AllocationRequested) -> Refused:
-    """What an older allocator has answered."""
     request = RequestId(message.name)
     return Refused(request=request, request_revision=message.revision, refusal=OLD, source=message.source)
 
@@ -123,7 +119,6 @@ def test_two_versions_that_disagree_take_turns_and_no_more(bench):
 
 
 def of_the_other(message: AllocationRequested) -> tuple:
-    """The older one refuses it again."""
     return subjects.binding(RequestId(message.name)), refused(message)
 
 

@@ -29,12 +29,10 @@ IN_OUR_WORDS = {
 
 
 def in_hamis_words(percent):
-    """An ask for an instance."""
     return {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": percent}, {"line": MIG}
 
 
 def in_our_words(percent):
-    """The same in our words."""
     return {}, {"memory": f"{percent}%"}
 
 
@@ -47,7 +45,6 @@ def on_one_card(model, asks):
 
 
 def slices_of(model, name):
-    """How many memory slices an instance takes."""
     return next(profile["size"] for profile in model["profiles"] if profile["name"] == name)
 
 

@@ -21,12 +21,10 @@ PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
 def answered(fleet, lines, **options):
-    """The answers and the summary."""
     return read_answers(simulated(fleet, lines, **options))
 
 
 def words(answers):
-    """When, who, what."""
     return [(answer["at"], answer["id"], answer["answer"]) for answer in answers]
 
 
@@ -315,8 +313,6 @@ def test_the_rest_of_a_node_counts_too():
 
 
 class Nowhere:
-    """A sink that keeps no answers."""
-
     def write(self, line):
         """Forget it."""
 

@@ -13,7 +13,6 @@ GOOD = b'{"at": 1, "arrive": {"id": "a"}}\n'
 
 
 def read(*lines):
-    """All steps of these lines."""
     return list(read_workload(lines, origin="w.jsonl"))
 
 
@@ -106,7 +105,6 @@ def test_any_bytes_are_a_step_or_one_clear_error(line):
 
 
 def steps(*pairs):
-    """`(1, "+a")` arrives, `(2, "-a")` departs."""
     return [
         Departure("", at, word[1:])
         if word[0] == "-"

@@ -15,7 +15,6 @@ SHAPES = (
 
 
 def truth_of(shop: Shop, nodes) -> Truth:
-    """The judge's view of everything that was given."""
     truth = Truth({each.node: NodeTruth(each) for each in nodes})
     truth.bookings.update(shop.booked)
     return truth

@@ -19,23 +19,18 @@ PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
 class Room(Shop):
-    """A shop in which some may be moved."""
-
     def __init__(self, *nodes) -> None:
-        """No pod may be moved yet."""
         super().__init__(*nodes)
         self.shown = {each.node: each for each in nodes}
         self.movable: dict[str, PlaceRequest] = {}
 
     def put(self, uuid: str, profile: str, *, movable: bool, **rest) -> str:
-        """Somebody is on a GPU."""
         name = self.take_on(uuid, claim(profile=profile), **rest)
         if movable:
             self.movable[name] = PlaceRequest((claim(profile=profile),))
         return name
 
     def plan(self, *claims, moves_max: int = 3, **rest) -> MovePlan | None:
-        """What would be proposed."""
         return plan_moves(
             self.cluster, PlaceRequest(claims, **rest), shown=self.shown, may_move=self.movable.get, moves_max=moves_max
         )

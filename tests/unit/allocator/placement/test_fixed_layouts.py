@@ -15,7 +15,6 @@ SEVENTHS = tuple(("1g.5gb", start, 1) for start in range(7))
 
 
 def instances(*layout, **changes):
-    """What an agent reports of a layout."""
     return tuple(
         InstanceReport(
             **({"gi_id": number, "profile": name, "start": start, "size": size, "uuid": f"MIG-{start}"} | changes)
@@ -25,7 +24,6 @@ def instances(*layout, **changes):
 
 
 def fixed(name, *layouts, **changes):
-    """A node of GPUs with these layouts."""
     reports = tuple(
         gpu_report(name, index, instances=instances(*layout), fixed_layout=True, **changes)
         for index, layout in enumerate(layouts)
@@ -34,13 +32,11 @@ def fixed(name, *layouts, **changes):
 
 
 def seen(shop, snapshot_):
-    """The node is pulled again."""
     shop.cluster.show(snapshot_)
     shop.reports |= {gpu.uuid: gpu for gpu in snapshot_.gpus}
 
 
 def why(shop, *claims, **rest):
-    """The reasons why there is no place."""
     found = shop.ask(*claims, **rest)
     assert isinstance(found, NoPlace)
     return [(each.reason, each.count) for each in found.reasons]

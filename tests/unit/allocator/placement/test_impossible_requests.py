@@ -30,7 +30,6 @@ ROOM = HostRoom(cpu_milli=64_000, memory_mib=503 * GIB, resources={"rdma/shared_
 
 
 def answer(shop: Shop, *claims: Claim, **rest: object) -> NoPlace:
-    """What is said where nothing fits."""
     found = shop.ask(*(claims or (WHOLE,)), **rest)
     assert isinstance(found, NoPlace), f"there is a place: {found}"
     return found
@@ -43,23 +42,17 @@ def never(shop: Shop, *claims: Claim, **rest: object) -> str:
 
 
 def why(found: NoPlace) -> list[WaitReason]:
-    """The reasons, in order."""
     return [each.reason for each in found.reasons]
 
 
 def hosted(shop: Shop, name: str = "n", *, free: HostRoom = ROOM, offers: HostRoom | None = ROOM, **facts) -> Shop:
-    """What a node has left, and what it offers in all."""
     left = {"cpu_cores": free.cpu_milli / 1000, "memory_mib": free.memory_mib, "resources": free.resources}
     shop.cluster.set_host(NodeName(name), HostFacts(**left, pods_free=110, allocatable=offers, **facts))
     return shop
 
 
 def needs(**room: object) -> HostNeeds:
-    """What a pod requests besides GPUs."""
     return HostNeeds(room=HostRoom(**room))
-
-
-# -- which GPUs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -190,9 +183,6 @@ def test_a_gpu_that_was_never_read_may_be_anything():
     assert WaitReason.NO_NODE_CAN_FIT not in why(found)
 
 
-# -- all on one node ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("claims", "sentence"),
     [
@@ -254,9 +244,6 @@ def test_what_an_empty_node_would_hold_only_waits():
     assert WaitReason.NO_NODE_CAN_FIT not in why(found)
 
 
-# -- besides GPUs ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("room", "sentence"),
     [
@@ -314,11 +301,7 @@ def test_a_larger_node_that_joins_ends_it():
     assert never(shop, host=host)
 
 
-# -- labels and names -----------------------------------------------------------------------------------------------
-
-
 def labelled(**labels: str) -> Shop:
-    """Two nodes with labels."""
     shop = Shop(node("n", 1), node("m", 1))
     hosted(shop, "n", labels=labels)
     return hosted(shop, "m", labels=labels | {"zone": "b"})
@@ -358,8 +341,6 @@ def test_a_label_of_single_nodes_is_looked_up_and_not_searched_for():
     assert never(shop, host=host).startswith("no node here has the label kubernetes.io/hostname=n99; there are ")
     assert isinstance(shop.ask(WHOLE, host=HostNeeds(node_selector={"kubernetes.io/hostname": "n5"})), Place)
 
-
-# -- what Kubernetes itself says of a node --------------------------------------------------------------------------
 
 SYSTEM = {
     "node.kubernetes.io/unschedulable": WaitReason.NODE_CORDONED,
@@ -406,9 +387,6 @@ def test_what_a_node_that_is_not_ready_lacks_is_not_waited_for():
     """It would be told that the node comes back, and then that it has no such profile."""
     shop = hosted(Shop(node("n", 1)), taints=(Taint(key="node.kubernetes.io/not-ready"),))
     assert never(shop, claim(profile="4g.24gb")).startswith("no GPU here has 4g.24gb")
-
-
-# -- bounds ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):

@@ -29,12 +29,10 @@ every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model["
 
 
 def claim(container="main", **what):
-    """Whole GPUs unless it says otherwise."""
     return Claim(container=container, **what)
 
 
 def fleet_of(model, *, nodes=1, gpus=GPUS):
-    """Empty nodes with equal GPUs."""
     kind = f'{{ model = "{model["key"]}", count = {gpus} }}'
     parsed = parse_fleet(f'[[node]]\nname = "n"\ncount = {nodes}\ngpus = [{kind}]\n', origin="test")
     cluster = ClusterState(PlacementConfig())
@@ -55,7 +53,6 @@ def wrong_with(model, place, wanted):
 
 
 def ask_for(counts):
-    """One container for each profile."""
     return PlaceRequest(
         tuple(claim(f"c{n}", profile=name, gpus=count) for n, (name, count) in enumerate(counts.items()))
     )

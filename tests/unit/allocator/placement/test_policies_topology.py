@@ -13,7 +13,6 @@ Pairs = dict[tuple[int, int], int]
 
 
 def gpu(number: int) -> GpuUuid:
-    """The UUID of the n-th GPU of these tests."""
     return GpuUuid(f"GPU-{number:02}")
 
 
@@ -81,7 +80,6 @@ def test_more_than_there_are_is_an_error(count: int) -> None:
 
 
 def sum_of(links: dict[GpuUuid, dict[GpuUuid, int]], members: tuple[GpuUuid, ...]) -> int:
-    """The score of a set, counted from the reports."""
     pairs = itertools.combinations(members, 2)
     return sum(links.get(a, {}).get(b, 0) for a, b in pairs if links.get(a, {}).get(b) == links.get(b, {}).get(a))
 

@@ -35,10 +35,7 @@ PROFILES = tuple(SPANS)
 
 
 class Yard:
-    """A fleet with tenants by name."""
-
     def __init__(self, *nodes: NodeSnapshot, facts: HostFacts | None = None) -> None:
-        """Every node may be used."""
         self.cluster = ClusterState()
         self.shown = {seen.node: seen for seen in nodes}
         self.fixed: set[str] = set()
@@ -52,7 +49,6 @@ class Yard:
             self.cluster.set_usable(seen.node, None)
 
     def book(self, name: str, node: str, *devices: DeviceGrant, room: HostRoom = HostRoom()) -> None:  # noqa: B008
-        """A tenant at exactly this place."""
         self.cluster.book(
             Booking(
                 allocation=AllocationId(name),
@@ -69,14 +65,12 @@ class Yard:
         )
 
     def take(self, name: str, *claims: Claim, room: HostRoom = HostRoom()) -> Place:  # noqa: B008
-        """A tenant wherever it fits best."""
         place = find_place(self.cluster, PlaceRequest(claims, host=HostNeeds(room=room)))
         assert isinstance(place, Place)
         self.book(name, place.node, *place.devices, room=room)
         return place
 
     def promise(self, *claims: Claim, host: HostNeeds = HostNeeds()) -> ReservedPlace | None:  # noqa: B008
-        """What such a pod would be promised."""
         return find_reservation(
             self.cluster,
             PlaceRequest(claims, host=host),
@@ -92,7 +86,6 @@ class Yard:
 
 
 def at(gpu: str, profile: str | None, start: int) -> DeviceGrant:
-    """An instance at this place, or the whole GPU."""
     size = SPANS[profile][0] if profile is not None else 8
     return DeviceGrant(container="main", gpu=GpuUuid(gpu), profile=profile, start=start, size=size)
 
@@ -285,9 +278,6 @@ def test_the_cost_does_not_grow_with_the_fleet(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reserve._ReservationSearch, "_spot_on", counted)
     assert yard.promise(exactly("7g.40gb")) is not None
     assert len(looked) <= reserve.GPUS_LOOKED_AT_MAX + 1
-
-
-# -- whatever is booked -------------------------------------------------------------------------------------------
 
 
 def fewest(yard: Yard, profile: str) -> int | None:

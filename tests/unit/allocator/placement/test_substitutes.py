@@ -27,7 +27,6 @@ def only(*profiles: str) -> PlacementConfig:
 
 
 def model(key: str) -> GpuModel:
-    """A model of the catalog."""
     found = find_model(key)
     assert found is not None
     return found

@@ -26,7 +26,6 @@ def _lanes(*shares: Rectangle) -> TimeSlots:
 
 
 def _ways(shares: list[Rectangle]) -> Iterator[list[list[Rectangle]]]:
-    """Every partition of the shares into lanes."""
     if not shares:
         yield []
         return

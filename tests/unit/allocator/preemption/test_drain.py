@@ -42,7 +42,6 @@ NODE = NodeName("node-a")
 
 @pytest.fixture
 def pair(empty: Bench) -> Bench:
-    """An allocator with one node of two empty A100."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
     empty.said.clear()
     return empty
@@ -63,13 +62,11 @@ def cordon(bench: Bench, *gpus: str, drain: bool = False, why: str = "new fans")
 
 
 def uncordon(bench: Bench) -> list:
-    """The word is taken back."""
     writes = bench.land_all(bench.observe(subjects.cordon(NODE), Uncordoned(node=NODE)))
     return [write.message for write in writes]
 
 
 def tick(bench: Bench, seconds: float) -> list:
-    """Time passes, second by second."""
     written = []
     for _ in range(round(seconds)):
         bench.now += 1.0
@@ -187,9 +184,6 @@ def test_whoever_works_next_orders_the_same_and_not_again(pair):
 
 def _is_kept(write) -> bool:
     return isinstance(write, Write) and isinstance(write.message, Bound | EvictionOrdered)
-
-
-# -- nothing new lands there --------------------------------------------------------------------------------------
 
 
 def read_book_again(bench: Bench, *, lags: bool) -> list:

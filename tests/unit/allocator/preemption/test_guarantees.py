@@ -43,7 +43,6 @@ from sluice_allocator.core.events import AdjustAsked
 
 
 def guarantee(bench: Bench, namespace: str, gpus: int) -> None:
-    """A namespace is guaranteed so many devices."""
     quota = QuotaSet(namespace=namespace, guaranteed=Amounts(gpus=gpus))
     bench.land_all(bench.observe(subjects.quota(namespace), quota))
 
@@ -299,9 +298,6 @@ def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
-
-
-# -- shares that are being changed --------------------------------------------------------------------------------
 
 
 def sharing(bench: Bench, *, own: int) -> Grant:

@@ -63,8 +63,6 @@ from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
 
-# -- who goes ---------------------------------------------------------------------------------------------------------
-
 
 def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
     """The place is booked and the eviction ordered in one step; the grant says for whom it waits."""
@@ -226,9 +224,6 @@ def test_cpu_alone_can_be_what_is_in_the_way(bench):
     assert promise.after == (victim.booking.allocation,)
 
 
-# -- nothing is lost meanwhile ----------------------------------------------------------------------------------------
-
-
 def test_nobody_else_gets_the_place_while_its_victim_leaves(bench):
     """The freed place is the preemptor's, whatever else is requested meanwhile."""
     victim = run(bench, low("batch", WHOLE))
@@ -343,9 +338,6 @@ def test_nobody_is_evicted_for_a_grant_of_another_life(bench):
     assert [each.booking for each in said(written) if isinstance(each, Revoke)] == [promise.booking]
 
 
-# -- evictions that come to nothing -----------------------------------------------------------------------------------
-
-
 def test_a_blocked_eviction_is_given_up_and_others_go(empty):
     """tensor-fusion #716, #767: no pod waits for ever for a victim that a disruption budget protects."""
     start(empty, nodes=2)
@@ -422,9 +414,6 @@ def test_a_slice_that_stays_when_its_pod_has_gone_is_not_waited_for_for_ever(emp
     assert (grant.booking.request, grant.booking.node, grant.after) == ("service", "node-a", ())
 
 
-# -- asking beforehand ------------------------------------------------------------------------------------------------
-
-
 def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
@@ -465,7 +454,6 @@ def test_a_simulated_preemption_is_the_real_one(empty):
 
 
 def victims_of(bench: Bench, promise: Grant) -> list:
-    """The bookings of those who go for a promise."""
     return [bench.allocator.ctx.cluster.booking(each) for each in promise.after]
 
 
@@ -519,9 +507,6 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     (pending,) = said(outcome(bench, "batch", EvictionDone(request=RequestId("batch"))))
     assert isinstance(pending, Pending)
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
-
-
-# -- where no pod is evicted ------------------------------------------------------------------------------------------
 
 
 def test_nobody_is_evicted_from_a_gpu_that_may_not_be_used(bench):

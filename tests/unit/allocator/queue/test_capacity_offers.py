@@ -42,7 +42,6 @@ class Searches:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
-    """Counts searches; they find what they find."""
     seen = Searches()
     everywhere, on_node = offers.find_free, offers.find_place_on
 

@@ -54,30 +54,25 @@ def all_of(bench: Bench, said: list) -> list:
 
 
 def pod(name: str, *claims, **more) -> AllocationRequested:
-    """A pod that says more than its claims."""
     return msgspec.structs.replace(asked(name, *claims), **more)
 
 
 def bound(bench: Bench, message: AllocationRequested) -> Grant:
-    """A pod that is granted, made and bound."""
     (grant,) = [each for each in all_of(bench, bench.request(message)) if isinstance(each, Grant)]
     all_of(bench, bench.ready(grant))
     return grant
 
 
 def withdraw(bench: Bench, name: str) -> list:
-    """The pod is gone."""
     gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     return all_of(bench, bench.observe(subjects.request(RequestId(name)), gone))
 
 
 def end(bench: Bench, grant: Grant) -> list:
-    """The pod is gone, and its slice."""
     return withdraw(bench, grant.booking.name) + all_of(bench, bench.gone(grant))
 
 
 def passes(bench: Bench, seconds: float, step: float = 10.0) -> list:
-    """Time passes."""
     landed = []
     for _ in range(round(seconds / step)):
         bench.now += step
@@ -93,12 +88,8 @@ def restarted(bench: Bench) -> Bench:
 
 
 def report(bench: Bench, *gpus, stale: bool = False, generation: int = 2) -> list:
-    """The inventory of node-a has changed."""
     seen = snapshot("node-a", gpus, generation=generation)
     return all_of(bench, bench.observe(subjects.inventory(seen.node), NodeInventory(snapshot=seen, stale=stale)))
-
-
-# -- tensor-fusion: reserving and giving back ---------------------------------------------------------------------
 
 
 def test_a_place_whose_slice_could_not_be_made_is_free_again(bench):
@@ -280,9 +271,6 @@ def test_a_pod_that_is_made_anew_alone_waits_for_its_group_again(empty):
     assert passes(empty, 600) == []
 
 
-# -- HAMi, InstaSlice ---------------------------------------------------------------------------------------------
-
-
 def test_the_quota_counts_what_is_given_and_not_what_is_asked_for(bench):
     """HAMi §2.4: it checks the raw request, and charges the size of the profile that it became."""
     all_of(
@@ -323,9 +311,6 @@ def test_a_pod_that_is_ending_has_its_place_also_after_a_restart(bench):
     assert [each.booking.name for each in said if isinstance(each, Grant)] == ["next"]
 
 
-# -- mig-adapter --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pair(empty: Bench) -> Bench:
     """node-a is an A100-40GB and full, node-b an A30 whose profiles may serve instead."""
@@ -335,12 +320,10 @@ def pair(empty: Bench) -> Bench:
 
 
 def returning(name: str, *claims) -> AllocationRequested:
-    """A pod that wants its own size back."""
     return pod(name, *claims, leeway=Leeway(substitute="return"))
 
 
 def moves(said: list) -> list[Grant]:
-    """Places that are kept for pods that are moved."""
     return [each for each in said if isinstance(each, Grant) and each.evict]
 
 

@@ -14,7 +14,6 @@ TURNS = st.tuples(st.integers(-3, 3), st.integers(0, 40), st.sampled_from([Reque
 
 
 def heads(queue: PendingQueue) -> list[str]:
-    """The heads of all groups, in order."""
     found: list[str] = []
     turn = queue.head_after(None)
     while turn is not None:
@@ -24,7 +23,6 @@ def heads(queue: PendingQueue) -> list[str]:
 
 
 def wait(queue: PendingQueue, name: str, shape: str = "s", *, rank: int = 0, sequence: int = 0) -> bool:
-    """One more waits."""
     return queue.add(RequestId(name), shape.encode(), rank, sequence)
 
 
@@ -136,9 +134,6 @@ def test_substitutes_tell_shapes_apart():
     yielding = replace(plain, leeway=Leeway(substitute="stay"))
     assert shape_of(plain) != shape_of(yielding)
     assert shape_of(yielding) == shape_of(replace(plain, leeway=Leeway(substitute="return")))
-
-
-# -- the limit ----------------------------------------------------------------------------------------------------
 
 
 def test_beyond_the_limit_the_last_in_turn_stand_outside():

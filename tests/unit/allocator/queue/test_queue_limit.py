@@ -35,12 +35,10 @@ def narrow() -> Bench:
 
 
 def told(writes: list[Write]) -> dict[str, WaitReason]:
-    """The first reason that each was told."""
     return {w.message.request: w.message.reasons[0].reason for w in writes if isinstance(w.message, Pending)}
 
 
 def withdraw(bench: Bench, name: str) -> list[Write]:
-    """A pod is gone."""
     gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     return bench.land_all(bench.observe(subjects.request(RequestId(name)), gone))
 

@@ -50,8 +50,6 @@ def test_a_request_waits_until_its_grant_has_landed(bench):
     assert [write.message for write in bench.land_all([grant])][1:] == [WaitOver(request=P1)]
 
 
-# -- of a pod that has to go --------------------------------------------------------------------------------------
-
 BATCH = RequestId("batch")
 OVER = EvictionOver(request=BATCH)
 
@@ -62,7 +60,6 @@ def others_order(bench: Bench, word: EvictionOrdered | EvictionOver) -> list[Any
 
 
 def later(bench: Bench, seconds: float) -> list[AnyMessage | None]:
-    """What is said so much later."""
     bench.now += seconds
     return [write.message for write in bench.land_all(bench.handle(Ticked()))]
 

@@ -52,9 +52,6 @@ def bench(empty: Bench) -> Bench:
     return with_a_gpu_to_share(empty)
 
 
-# -- limits -------------------------------------------------------------------------------------------------------
-
-
 def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
     """Not refused: it is policy, and may change."""
     limit(bench, memory_mib=25000)
@@ -141,9 +138,6 @@ def test_a_namespace_without_a_quota_has_all(bench):
     """No default limits."""
     limit(bench, "shop", gpus=0)
     assert [granted(bench, f"p{n}", SMALL).booking.name for n in range(7)] == [f"p{n}" for n in range(7)]
-
-
-# -- what counts --------------------------------------------------------------------------------------------------
 
 
 def test_a_quota_that_comes_late_counts_what_runs(bench):
@@ -251,9 +245,6 @@ def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
     assert used(empty) == Usage(1, HALF_MIB, 3000)
 
 
-# -- changes ------------------------------------------------------------------------------------------------------
-
-
 def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
     """Priority first, then who asked first; nothing else has to happen."""
     limit(bench, gpus=0)
@@ -336,9 +327,6 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     assert len(searches) < bench.allocator.ctx.rules.new_tries
 
 
-# -- for others ---------------------------------------------------------------------------------------------------
-
-
 def test_victims_of_another_namespace_make_no_room(bench):
     """tensor-fusion B7: there they relax the preemptor's quota, which is then exceeded."""
     ctx = bench.allocator.ctx
@@ -389,9 +377,6 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
     (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
     assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
-
-
-# -- people -------------------------------------------------------------------------------------------------------
 
 
 def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):

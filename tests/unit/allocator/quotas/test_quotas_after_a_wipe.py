@@ -47,7 +47,6 @@ def remembered(grant: Grant) -> AllocationRequested:
 
 
 def say(bench: Bench, request: AllocationRequested) -> list:
-    """A source asks; returns all that follows."""
     return all_of(bench, bench.request(request))
 
 
@@ -58,12 +57,10 @@ def opens(bench: Bench, node: str, *slices: SliceReport) -> list:
 
 
 def grants(said: list) -> list[str]:
-    """Whose new grants these are."""
     return [each.booking.name for each in said if isinstance(each, Grant) and not each.adopted]
 
 
 def whys(said: list) -> list[str]:
-    """Why somebody waits."""
     return [each.message for each in said if isinstance(each, Pending)]
 
 

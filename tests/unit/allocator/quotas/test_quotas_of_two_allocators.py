@@ -35,21 +35,18 @@ def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
 
 
 def read_grant(bench: Bench, grant: Grant, sequence: int) -> list:
-    """Another's grant is read at a sequence."""
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
     return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("other"), grant)))
 
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    """Two nodes, and a quota of one device."""
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     limit(bench, gpus=1)
     return bench
 
 
 def written_at(bench: Bench, grant: Grant) -> int:
-    """The sequence of a grant."""
     return bench.allocator.ctx.facts.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
 
 

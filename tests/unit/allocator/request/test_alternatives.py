@@ -21,7 +21,6 @@ from sluice_allocator.core.explain.status import how_it_stands
 
 
 def bench_of() -> Bench:
-    """An active allocator with a node of one GPU."""
     bench = working_allocator()
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
     bench.said.clear()
@@ -34,13 +33,11 @@ def size(profile: str, *, first: bool = False) -> Claim:
 
 
 def pod(name: str, first: str, *others: str, **more: object) -> AllocationRequested:
-    """A pod with alternatives."""
     alternatives = tuple((size(each),) for each in others)
     return msgspec.structs.replace(asked(name, size(first, first=True)), alternatives=alternatives, **more)
 
 
 def given(writes) -> list[tuple[str, str, str | None]]:
-    """Pod, container and profile of what was granted."""
     grants = [write.message.booking for write in writes if isinstance(write.message, Grant)]
     return [(booking.name, device.container, device.profile) for booking in grants for device in booking.devices]
 

@@ -52,13 +52,11 @@ ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE,
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
-    """The folder has told all it has."""
     message = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
     bench.observe(subjects.source(FOLDER), message)
 
 
 def tick(bench, now: float) -> list:
-    """What comes of time, whole."""
     bench.now = now
     return bench.tick()
 

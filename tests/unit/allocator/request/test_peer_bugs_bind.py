@@ -32,7 +32,6 @@ WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(p
 
 
 def land_all(bench: Bench, said: list) -> list[Write]:
-    """Everything lands, and all that follows."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
         landed += bench.land_all(bench.handle(Continue()))
@@ -45,7 +44,6 @@ def words(bench: Bench, said: list) -> list:
 
 
 def withdrawn(bench: Bench, name: str) -> list:
-    """The pod is gone."""
     gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     return words(bench, bench.observe(subjects.request(RequestId(name)), gone))
 
@@ -58,12 +56,8 @@ def restarted(bench: Bench) -> Bench:
 
 
 def places(grants: list[Grant]) -> list[tuple[GpuUuid, int]]:
-    """Every memory slice that was booked."""
     devices = [device for grant in grants for device in grant.booking.devices]
     return [(each.gpu, at) for each in devices for at in range(each.start, each.start + each.size)]
-
-
-# -- HAMi ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_that_a_pod_holds_is_not_given_to_a_new_one_whatever_is_reported(bench):
@@ -113,9 +107,6 @@ def test_a_hundred_pods_at_once_on_one_node_are_all_served_at_once():
     assert len(set(booked)) == len(booked)
 
 
-# -- InstaSlice ---------------------------------------------------------------------------------------------------
-
-
 def test_a_picture_that_is_out_of_date_books_nothing_twice(bench):
     """InstaSlice #75: at scale the object with all allocations was out of sync, and one place was given twice."""
     other = restarted(bench)
@@ -162,9 +153,6 @@ def test_a_workload_that_is_told_twice_has_one_slice(bench):
     after = restarted(bench)
     assert words(after, after.request(again)) == []
     assert dict.fromkeys(after.allocator.ctx.cluster.booked()) == {grant.booking.allocation: None}
-
-
-# -- FaST-GShare --------------------------------------------------------------------------------------------------
 
 
 def test_a_restart_counts_what_runs(bench):

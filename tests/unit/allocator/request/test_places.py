@@ -17,7 +17,6 @@ H100 = find_model("h100-sxm-80gb")
 
 
 def places(writes) -> list:
-    """(GPU, profile, start) of everything granted."""
     return [
         (d.gpu, d.profile, d.start)
         for w in writes

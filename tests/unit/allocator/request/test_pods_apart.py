@@ -39,7 +39,6 @@ OVER_ZONES = HostNeeds(spread=(SpreadTerm(topology_key=ZONE, selector=LLM),))
 
 
 def facts(zone: str = "", **more: object) -> HostFacts:
-    """A node with room for everything."""
     labels = {ZONE: zone} if zone else {}
     return HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110, labels=labels, source=FOLDER, **more)
 
@@ -87,7 +86,6 @@ def ends(bench: Bench, name: str) -> dict[str, str]:
 
 
 def grants(bench: Bench) -> dict[str, Grant]:
-    """Everything that was granted so far, by request."""
     messages = (getattr(each, "message", None) for each in bench.said)
     return {each.booking.request: each for each in messages if isinstance(each, Grant)}
 

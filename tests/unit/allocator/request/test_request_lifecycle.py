@@ -35,12 +35,10 @@ P1 = RequestId("p1")
 
 
 def withdrawn(*, closing: bool = False) -> RequestWithdrawn:
-    """The source takes its request back."""
     return RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone", closing=closing)
 
 
 def messages(instructions) -> list:
-    """What is written, without the guards."""
     return [i.message for i in instructions if isinstance(i, Write)]
 
 

@@ -28,12 +28,10 @@ OLD, NEW = "node-a", "node-b"
 
 
 def node(name: str, *, hands_over: bool, generation: int = 1) -> NodeSnapshot:
-    """A node of one GPU."""
     return snapshot(name, (gpu_report(name, 0),), kubelet_hands_over=hands_over, generation=generation)
 
 
 def bench_of(*nodes: NodeSnapshot, **rules: object) -> Bench:
-    """An active allocator with these nodes."""
     bench = Bench(Allocator(RunId("r1"), SchedulerConfig(**rules)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -44,12 +42,10 @@ def bench_of(*nodes: NodeSnapshot, **rules: object) -> Bench:
 
 
 def pod(name: str, *claims, **more: object) -> AllocationRequested:
-    """A pod whose devices the kubelet hands over."""
     return msgspec.structs.replace(asked(name, *claims), resource_claims=CLAIMS, **more)
 
 
 def grants(writes) -> list[Grant]:
-    """The grants among these."""
     return [write.message for write in writes if isinstance(write.message, Grant)]
 
 

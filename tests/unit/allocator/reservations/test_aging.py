@@ -41,7 +41,6 @@ AFTER_S = 300.0
 
 
 def yard(gpus: int = 1, **rules: float) -> Bench:
-    """An allocator with one node of A100-40GB."""
     bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(promise_after_s=AFTER_S), **rules)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -61,14 +60,12 @@ def full() -> Bench:
 
 
 def entry(bench: Bench, name: str) -> Grant:
-    """The one grant of a pod."""
     world = bench.allocator.ctx.facts
     (found,) = [e for a in world.allocations_of[RequestId(name)] if isinstance(e := world.ledger[a], Grant)]
     return found
 
 
 def pass_time(bench: Bench, seconds: float) -> list[Write]:
-    """So much later, all that follows."""
     bench.now += seconds
     return bench.land_all(bench.handle(Ticked()))
 
@@ -81,11 +78,7 @@ def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
 
 
 def kinds(writes: list[Write]) -> list[type]:
-    """What was written."""
     return [type(write.message) for write in writes]
-
-
-# -- when, and to whom --------------------------------------------------------------------------------------------
 
 
 def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(full: Bench):
@@ -301,9 +294,6 @@ def test_who_is_over_his_quota_is_promised_nothing(full: Bench):
     assert promises(pass_time(full, 10 * AFTER_S)) == {}
 
 
-# -- what becomes of it -------------------------------------------------------------------------------------------
-
-
 def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
     """New slices never land where an operator wants nothing new."""
     bench = yard(gpus=2)
@@ -454,9 +444,6 @@ def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
         f"1 x {model}: no free place of that size; 1 x {model}: reserved for pods ahead in the queue"
     )
     assert [each.reason for each in pending.reasons] == [WaitReason.GPU_LAYOUT_FULL, WaitReason.PLACE_PROMISED]
-
-
-# -- the clock ----------------------------------------------------------------------------------------------------
 
 
 def test_each_shape_is_looked_at_once_and_early_looks_win():

@@ -18,12 +18,10 @@ JOB = PodGroup(name="job", size=2)
 
 
 def of_job(name: str, priority: int = 0) -> AllocationRequested:
-    """A pod of the job."""
     return changed(asked(name, WHOLE, priority=priority), group=JOB)
 
 
 def granted(writes: list[Write]) -> list[Grant]:
-    """What was granted."""
     return [each.message for each in writes if isinstance(each.message, Grant)]
 
 

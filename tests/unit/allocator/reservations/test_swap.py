@@ -65,7 +65,6 @@ def fleet(has: Claim, **nodes: int) -> Bench:
 
 
 def promise(bench: Bench, wants: Claim) -> Grant:
-    """Big asks, and is promised a place."""
     bench.land_all(bench.request(asked("big", wants)))
     bench.now += AFTER_S
     bench.land_all(bench.handle(Ticked()))
@@ -90,7 +89,6 @@ def failed(grant: Grant) -> SliceFailed:
 
 
 def gpus_of(bench: Bench, pod: str) -> set[GpuUuid]:
-    """The GPUs of all that a pod is granted."""
     return {device.gpu for grant in grants(bench, pod) for device in grant.booking.devices}
 
 
@@ -101,26 +99,22 @@ def grants(bench: Bench, pod: str) -> list[Grant]:
 
 
 def waited_for(bench: Bench) -> list[str]:
-    """The pods that the promise of big waits for."""
     (promise,) = grants(bench, "big")
     world = bench.allocator.ctx.facts
     return [world.ledger[a].booking.name for a in promise.after if not isinstance(world.ledger[a], Closed)]
 
 
 def stays(bench: Bench) -> str:
-    """The one that big still waits for."""
     (name,) = waited_for(bench)
     return name
 
 
 def third(bench: Bench) -> str:
-    """One on a GPU that big was not promised."""
     kept = gpus_of(bench, "big")
     return next(pod for pod in ("a1", "a2", "a3", "a4", "a5", "a6") if gpus_of(bench, pod) - kept)
 
 
 def told(writes: list[Write], pod: str) -> list[str]:
-    """What was written of a pod, by kind."""
     of_pod = [w.message for w in writes if pod in w.subject]
     return [type(message).__name__ for message in of_pod]
 

@@ -62,9 +62,6 @@ def bench(empty: Bench) -> Bench:
     return with_gpus(empty, gpu_report("node-a", 0, mig=False))
 
 
-# -- what is written and answered ---------------------------------------------------------------------------------
-
-
 def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
     """A caller that reads "done" before that may read wrong."""
     before = bench.bound("p1", fractional(20, 4000))
@@ -131,9 +128,6 @@ def test_every_device_of_the_container_gets_the_same_and_no_other_container_does
         ("a", 5000),
         ("b", 1000),
     ]
-
-
-# -- no share is admitted too early -----------------------------------------------------------------------------------
 
 
 def test_a_smaller_share_is_free_for_others_only_when_its_agent_says_so(bench):
@@ -257,9 +251,6 @@ def test_a_second_change_counts_the_largest_of_all(bench):
     assert free_mib(bench) == GPU_MIB - 30000
     said(bench, grant)
     assert free_mib(bench) == GPU_MIB - 20000
-
-
-# -- two at once, and writes that do not land ---------------------------------------------------------------------
 
 
 def test_who_comes_second_to_the_ledger_decides_anew(bench):
@@ -435,9 +426,6 @@ def test_so_many_at_once_and_no_more(empty):
     assert last.reason is AdjustReason.NOT_NOW
 
 
-# -- the broker is wiped ------------------------------------------------------------------------------------------
-
-
 def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty):
     """The pod asked for 30,000 and was made smaller: after the wipe it would have 30,000 again, or be put out."""
     device = larger_device = None
@@ -478,9 +466,6 @@ def test_an_edit_of_the_pod_changes_no_share_that_it_has(bench):
     edited = replace(asked("p1", mps(1000)), revision=2)
     assert everything(bench, bench.observe(subjects.request(RequestId("p1")), edited)) == []
     assert free_mib(bench) == GPU_MIB - 9000
-
-
-# -- anything in any order ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=20, deadline=None)

@@ -40,9 +40,6 @@ def bench(empty: Bench) -> Bench:
     return with_gpus(empty, gpu_report("node-a", 0, mig=False))
 
 
-# -- how large it may be ------------------------------------------------------------------------------------------
-
-
 def test_too_large_for_its_home_says_the_most_that_fits(bench):
     """A person would try one size after the other; and a size that is said to fit would be refused."""
     bench.bound("p1", fractional(20, 4000))
@@ -210,9 +207,6 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
     assert why.reason is AdjustReason.NOT_NOW
     assert "is unavailable" in why.message
     assert shares_of(adjusted(bench, memory_mib=2000)) == [2000]
-
-
-# -- what cannot be changed ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,6 @@ def over_the_wire(inventory: NodeInventory) -> NodeInventory:
 
 
 def full_node(name: str) -> NodeSnapshot:
-    """Eight GPUs that know each other by NVLink."""
     uuids = [GpuUuid(f"GPU-{name}-11111111-2222-3333-4444-{index:012}") for index in range(GPUS_PER_NODE)]
     gpus = tuple(
         msgspec.structs.replace(

@@ -37,12 +37,8 @@ def ask(bench: Bench, **annotations: str) -> Simulated:
 
 
 def stands(bench: Bench, request: str) -> RequestState | None:
-    """How a request stands."""
     found = how_it_stands(bench.allocator.ctx, RequestId(request))
     return found.state if found is not None else None
-
-
-# -- simulate -----------------------------------------------------------------------------------------------------
 
 
 def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
@@ -107,7 +103,6 @@ ALL_MODES = ("exclusive", "mps", "fractional")
 
 
 def share(bench: Bench, **annotations: str) -> WouldBind:
-    """Simulate a share for the user 1000; it must fit."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
     found = simulate(bench.allocator.ctx, pod)
@@ -139,9 +134,6 @@ def test_a_home_in_an_instance_is_made_once(empty):
     assert second.creatable_after == second.creatable_before
     assert device.grant.share is not None
     assert (device.mode, device.memory_mib) == ("mps", 512)
-
-
-# -- explain ------------------------------------------------------------------------------------------------------
 
 
 def test_each_moment_of_a_requests_life_has_its_word(bench):
@@ -197,11 +189,7 @@ def test_a_refused_request_is_told_with_its_refusal(bench):
     assert stands(bench, "p2") is RequestState.REJECTED
 
 
-# -- steps --------------------------------------------------------------------------------------------------------
-
-
 def reason(word: WaitReason, count: int = 1, of: str = "nodes") -> ReasonCount:
-    """One counted reason."""
     return ReasonCount(reason=word, count=count, of=of)
 
 

@@ -25,7 +25,6 @@ START_S = 1767323040.0
 
 
 def said(make, subject: str, message, second: float, request: str = "", **headers: str) -> HistoryMessage:
-    """A word of the history, `second` after the start."""
     envelope = Envelope(
         id="i", operation="o", request=request, schema=1, time=f"2026-01-02T03:04:{second:06.3f}+00:00", message=message
     )
@@ -35,7 +34,6 @@ def said(make, subject: str, message, second: float, request: str = "", **header
 
 
 def run(make) -> list[HistoryMessage]:
-    """One request's way, with the news of its node."""
     ready = SliceReady(
         allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
     )

@@ -9,12 +9,10 @@ from sluice_console.core.bench.load import DOCUMENTS_MAX, LoadError, even, files
 
 
 def load(**changes):
-    """A load of the usual options."""
     return even("b", **({"requests": 10, "mix": "1g.5gb=3,3g.20gb=2", "rate": 0.0, "burst": 1} | changes))
 
 
 def profiles(pods):
-    """What they ask for."""
     return [pod.manifest["metadata"]["annotations"]["sluice.dev/profile"] for pod in pods]
 
 

@@ -214,7 +214,6 @@ def test_a_pipe_and_no_color_get_no_colours(monkeypatch, capsys):
 
 
 def every_command(app, before="sluice"):
-    """`sluice gpus`, `sluice quota set`, ..."""
     for name in app:
         if name.startswith("-"):
             continue
@@ -243,7 +242,6 @@ def test_every_command_is_in_the_documentation():
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory):
-    """The three scripts as files."""
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh", "fish"):
         (folder / shell).write_text(command.app.generate_completion(shell=shell), encoding="utf-8")

@@ -22,7 +22,6 @@ NODE_SUBJECT = "sluice.node.gpu-1_example_internal"
 
 @pytest.fixture
 def well(make) -> ObservedBus:
-    """A system that is all well."""
     fleet_state = make.fleet_state(
         node=make.changed(), inventory=make.inventory(make.gpu_report()), head=make.opened(), request=make.asked()
     )
@@ -201,7 +200,6 @@ def test_an_inventory_that_lags_is_a_problem(well, make):
 
 
 def replace_generation(changed, generation):
-    """The news with another generation."""
     import msgspec  # noqa: PLC0415 - only here
 
     return msgspec.structs.replace(changed, generation=generation)

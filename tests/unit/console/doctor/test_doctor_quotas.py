@@ -12,7 +12,6 @@ from sluice_console.core.operate.quotas import QuotaChange, quota_word
 
 
 def quota(namespace: str, name: str, **hard: str):
-    """A ResourceQuota."""
     keys = {key.replace("__", "."): amount for key, amount in hard.items()}
     return {"metadata": {"namespace": namespace, "name": name}, "spec": {"hard": keys}}
 

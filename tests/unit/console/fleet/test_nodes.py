@@ -34,8 +34,6 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 @pytest.fixture
 def fleet_state(make):
-    """A node that is open, with whatever else is said."""
-
     def made(inventory=None, **more: AnyMessage) -> FleetState:
         seen = inventory if inventory is not None else make.inventory(make.gpu_report())
         kinds = {name: more.pop(name) for name in ("ledger", "node", "head") if name in more}
@@ -48,7 +46,6 @@ def fleet_state(make):
 
 
 def only(fleet_state: FleetState, **options) -> FleetNodeDocument:
-    """The one node."""
     (node,) = nodes_document(fleet_state, SINCE, **options).nodes
     return node
 
@@ -167,12 +164,10 @@ def test_what_is_ill_or_of_others_is_told(fleet_state, make):
 
 
 def said(time: str, message: AnyMessage) -> HistoryMessage:
-    """A word of the history."""
     return HistoryMessage("hist", Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
 
 
 def closed(number: int) -> Closed:
-    """A place is free."""
     allocation = AllocationId(f"a{number}")
     return Closed(revision=3, allocation=allocation, request=RequestId("r"), node=NodeName(NODE), cause="gone")
 

@@ -30,7 +30,6 @@ REFUSAL = Refusal(
 
 
 def only(fleet_state, **options):
-    """The one pod of a world."""
     (pod,) = pods_document(fleet_state, **options).pods
     return pod
 
@@ -184,7 +183,6 @@ def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
 
 
 def shown(show, document) -> str:
-    """What is printed."""
     text = io.StringIO()
     show(Console(file=text, width=200), document)
     return text.getvalue()

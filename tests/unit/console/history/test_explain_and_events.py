@@ -13,7 +13,6 @@ from sluice_console.shell.inspect.look_up import event_line, matching, with_past
 
 
 def pod(request, name="train", state="bound", origin="jobs/train.yaml"):
-    """A pod as `sluice pods` shows it."""
     return PodDocument(
         request=request, namespace="default", name=name, origin=origin, source="folder", state=state, message="",
         revision=1,

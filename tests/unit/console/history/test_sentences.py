@@ -18,7 +18,6 @@ def example(type_: type[Message]) -> Message:
 
 
 def simplest(wanted: object) -> object:
-    """The simplest JSON value of a type."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is tuple:
         return []
@@ -40,7 +39,6 @@ def simplest(wanted: object) -> object:
 def happened(
     subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
 ) -> HistoryMessage:
-    """A message as the history holds it."""
     return HistoryMessage(
         subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
     )

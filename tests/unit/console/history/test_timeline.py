@@ -13,7 +13,6 @@ from sluice_console.core.history.timeline import concerns, evicted_before, steps
 def happened(
     subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
 ) -> HistoryMessage:
-    """A message as the history holds it."""
     return HistoryMessage(
         subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
     )
@@ -72,11 +71,7 @@ def test_a_wrong_clock_does_not_turn_a_story_round(make, seconds):
     assert said_at(make, *seconds) == list(seconds)
 
 
-# -- why it began again -------------------------------------------------------------------------------------------
-
-
 def pod(request: str, name: str = "train") -> PodDocument:
-    """A pod as it is listed."""
     return PodDocument(
         request=request, namespace="default", name=name, origin="a.yaml", source="folder", state="bound", message="",
         revision=1,

@@ -35,7 +35,6 @@ def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], co
 
 
 def pod(make) -> PodDocument:
-    """Whom it is about."""
     return PodDocument(
         request=make.request,
         namespace="default",
@@ -49,14 +48,12 @@ def pod(make) -> PodDocument:
 
 
 def ready(make) -> SliceReady:
-    """The slice is there."""
     return SliceReady(
         allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
     )
 
 
 def rows(part):
-    """Who, what, when, how long."""
     return [(span.service, span.name, span.began_ms, span.took_ms) for span in part.spans]
 
 

@@ -11,7 +11,6 @@ from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, f
 
 
 def seen(stream, subject, message, sequence=1):
-    """One observed value."""
     return Observed(stream, Entry(subject, sequence, OperationId("o"), message))
 
 

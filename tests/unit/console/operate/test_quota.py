@@ -34,24 +34,18 @@ WORD = subjects.quota("lab")
 
 
 def only(fleet_state) -> QuotaDocument:
-    """The one namespace of a world."""
     (quota,) = quotas_document(fleet_state).quotas
     return quota
 
 
 def a100(make):
-    """A node with one A100, as its agent reports it."""
     return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find_model("a100-40gb"))))
 
 
 def shown(fleet_state, namespace: str | None = None) -> str:
-    """What `sluice quota list` prints."""
     out = io.StringIO()
     show_quotas(Console(file=out, width=160, highlight=False), quotas_document(fleet_state), namespace)
     return out.getvalue()
-
-
-# -- what is ------------------------------------------------------------------------------------------------------
 
 
 def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
@@ -122,9 +116,6 @@ def test_nothing_is_said_of_nobody(make):
     fleet_state.values[WORD.subject] = QuotaUnset(namespace="lab")
     assert shown(fleet_state) == "no namespace has limits or devices\n"
     assert shown(fleet_state, "lab") == "namespace lab has no limits and no devices\n"
-
-
-# -- what is said -------------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_named_stays_as_it_is():
@@ -211,11 +202,7 @@ def test_a_name_that_no_namespace_has_is_refused(name):
         check_namespace(name)
 
 
-# -- saying it ----------------------------------------------------------------------------------------------------
-
-
 def word(gpus: int) -> QuotaSet:
-    """A limit of devices."""
     return QuotaSet(namespace="lab", total=Amounts(gpus=gpus))
 
 
@@ -228,7 +215,6 @@ class Faulty:
         self.last = bus.last
 
     async def write(self, write, headers):
-        """As the bus, or with its fault."""
         self.writes += 1
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "lost":
@@ -242,7 +228,6 @@ class Faulty:
 
 @pytest.fixture
 def broker() -> MemoryBroker:
-    """Streams without a server."""
     return MemoryBroker()
 
 

@@ -10,7 +10,6 @@ from sluice_console.core.output.gpu_picture import compact_picture, picture, pla
 
 
 def bars(text: str) -> list[str]:
-    """The lines that are bars."""
     return [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
 
 

@@ -9,7 +9,6 @@ from sluice_console.shell.process import system
 
 
 def wanted(**options):
-    """Three nodes, and what a test changes."""
     base = {
         "nodes": ("a", "b", "c"), "fleet_file": "/f.toml", "pods_dir": "/pods", "data_dir": "/data",
         "nats_url": "nats://h:1", "inventory_address": "h:2", "processes": 8,

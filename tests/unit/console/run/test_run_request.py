@@ -154,7 +154,6 @@ def test_the_callers_own_devices_are_not_the_commands():
 
 
 def pod(state, message, **fields):
-    """An ask as the bus shows it."""
     return PodDocument(
         request="r", namespace="ns", name="n", origin="a", source="folder", state=state, message=message, revision=1,
         **fields,

@@ -33,21 +33,15 @@ def denial(made, rules=None, **request):
 
 
 def with_env(**entry):
-    """A GPU pod with one variable."""
     return pod(container(resources=GPU, env=[entry]))
 
 
 def with_volume(**volume):
-    """A GPU pod with one volume."""
     return pod(container(resources=GPU), volumes=[volume])
 
 
 def host(path):
-    """A GPU pod with a directory of its node."""
     return with_volume(name="h", hostPath={"path": path})
-
-
-# -- the environment ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,9 +146,6 @@ def test_a_container_cannot_ask_for_a_gpu_and_for_none():
     )
 
 
-# -- volumes ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("path", "where"),
     [
@@ -240,9 +231,6 @@ def test_the_volume_of_tickets_is_not_made_by_hand():
     )
 
 
-# -- marks, place, privileges -------------------------------------------------------------------------------------
-
-
 def test_marks_of_sluice_are_not_set_by_hand():
     """A pod with our gate and no ask would wait for ever; one with our label would be watched for nothing."""
     out = "(allowed: leave it out)"
@@ -300,9 +288,6 @@ def test_the_hosts_shared_memory_is_denied_to_pods_that_share_a_gpu():
         ),
     )
     assert answer(pod(annotations={"sluice.dev/profile": "1g.5gb"}, hostIPC=True)).allowed
-
-
-# -- the ask ------------------------------------------------------------------------------------------------------
 
 
 def amounts(limits=None, requests=None):
@@ -417,11 +402,7 @@ def test_a_denial_stays_short_whatever_was_written():
     assert len(denial(made)[1]) < 1024
 
 
-# -- ephemeral containers -----------------------------------------------------------------------------------------
-
-
 def debugging(ours=True, old=(), **fields):
-    """The question about `kubectl debug` on a pod."""
     made = taken(pod(container(resources=GPU))) if ours else pod()
     before = {**made, "spec": {**made["spec"], "ephemeralContainers": list(old)}}
     after = {**made, "spec": {**made["spec"], "ephemeralContainers": [*old, {"name": "debugger", **fields}]}}
@@ -454,9 +435,6 @@ def test_a_plain_debug_container_is_let_into_a_gpu_pod():
     assert answer(made, **request).allowed
     made, request = debugging(ours=False, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     assert answer(made, **request).allowed
-
-
-# -- the rules themselves -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def uses(made, name):
-    """The claims that a container refers to."""
     listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
     return next(each for each in listed if each["name"] == name).get("resources", {}).get("claims", [])
 
@@ -90,7 +89,6 @@ def test_a_container_that_another_webhook_adds_later_gets_no_device():
 
 
 def denial(made, config=DRA):
-    """What a person reads."""
     response = answer(made, config)
     assert not response.allowed
     return response.message

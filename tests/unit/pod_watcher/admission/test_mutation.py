@@ -25,30 +25,23 @@ SHARES = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_
 
 
 def from_field(name, key):
-    """The source of a variable."""
     return {"valueFrom": {"fieldRef": {"fieldPath": from_grant(name, key)}}}
 
 
 def mounts_of(made, name):
-    """The mounts of our volume in a container."""
     listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
     mounts = next(each for each in listed if each["name"] == name).get("volumeMounts", [])
     return [each for each in mounts if each["name"] == "sluice-slice"]
 
 
 def stored(made):
-    """The stored ask, as JSON."""
     return json.loads(made["metadata"]["annotations"]["sluice.dev/request"])
 
 
 def asked(made) -> ResolvedRequest:
-    """What the watcher will read from the pod."""
     found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
     assert isinstance(found, ResolvedRequest), found
     return found
-
-
-# -- golden patches -----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_with_a_profile_is_gated_and_told_its_slice_by_exactly_this_patch():
@@ -162,9 +155,6 @@ def test_each_vocabulary_is_taken_as_it_is_written():
         assert not taken(made)["spec"]["containers"][0].get("resources", {}).get("limits")
 
 
-# -- who gets what ------------------------------------------------------------------------------------------------
-
-
 def test_a_container_that_asked_for_nothing_sees_no_gpu():
     """An image with `NVIDIA_VISIBLE_DEVICES=all` in it would else see every GPU of the node."""
     made = taken(
@@ -242,14 +232,11 @@ def test_a_variable_that_only_libraries_read_stays_the_users():
     assert {name: found[name] for name in names} == dict.fromkeys(names, "0")
 
 
-# -- whose pod it is ----------------------------------------------------------------------------------------------
-
 PLAIN = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
 ASKS = pod(annotations={"sluice.dev/profile": "1g.5gb"})
 
 
 def untouched(made, config=None, **request):
-    """Whether the pod is let through as it is."""
     response = answer(made, config, **request)
     return response.allowed and response.patch == () and response.warnings == ()
 
@@ -293,9 +280,6 @@ def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
     assert review_pod(wrong_version, AdmissionConfig()).why == (
         "admission.k8s.io/v1beta1 AdmissionReview is not an admission.k8s.io/v1 AdmissionReview"
     )
-
-
-# -- defaults and warnings ----------------------------------------------------------------------------------------
 
 
 def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
@@ -368,16 +352,12 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
     assert answer(fast).warnings == ("sluice.dev/mode = 'fastpod': fastpod is now called fractional; use that name",)
 
 
-# -- driver capabilities ------------------------------------------------------------------------------------------
-
-
 def capabilities_of(made) -> dict[str, str]:
     """What each container with a GPU is to have, as the watcher will read it."""
     return {claim.container: claim.driver_capabilities for claim in asked(made).pod.claims}
 
 
 def in_env(value: str, **more: str):
-    """The variables of a chart."""
     said = {"NVIDIA_DRIVER_CAPABILITIES": value} | more
     return [{"name": name, "value": text} for name, text in said.items()]
 

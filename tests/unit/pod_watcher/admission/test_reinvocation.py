@@ -11,13 +11,11 @@ from sluice_pod_watcher.admission import AdmissionConfig, read_stored
 
 
 def claims_of(made):
-    """What the watcher will read."""
     found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
     return {claim.container: claim for claim in found.pod.claims}
 
 
 def message_of(made):
-    """The denial that a person reads."""
     response = answer(made)
     assert not response.allowed
     return response.message
@@ -129,9 +127,6 @@ def test_the_mode_of_a_namespace_is_not_read_twice():
     made = taken(pod(annotations={"sluice.dev/memory": "4Gi"}), AdmissionConfig(default_mode="mps"))
     assert sent_patch(answer(made, AdmissionConfig(default_mode="exclusive"))) == []
     assert claims_of(made)["main"].modes == ("mps",)
-
-
-# -- copies by hand -----------------------------------------------------------------------------------------------
 
 
 def stored_as(text):

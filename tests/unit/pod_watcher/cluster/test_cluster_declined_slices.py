@@ -11,14 +11,12 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import read_pod
 
 
 def node_of(name, version, **spec):
-    """A Node object."""
     allocatable = {"cpu": "8", "memory": "16Gi", "pods": "10"}
     meta = {"name": name, "resourceVersion": str(version), "labels": {}}
     return {"metadata": meta, "spec": spec, "status": {"allocatable": allocatable}}
 
 
 def cordoned(bench, **spec):
-    """A pod-watcher that knows node-a as this."""
     bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node_of("node-a", 1)), e.ListingEnded("nodes", "1"))
     bench.handle(e.NodeSeen(node_of("node-a", 2, **spec)))
 
@@ -33,7 +31,6 @@ KEEPS_OUT = [
 
 
 def binds(bench, uid="u1"):
-    """The patches that were sent to let a pod go."""
     return [each for each in bench.calls if isinstance(each, e.BindPod) and each.uid == uid]
 
 

@@ -18,7 +18,6 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {
 
 
 def pending(bench, uid, text):
-    """The allocator says why a pod waits."""
     count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
     message = Pending(request=RequestId(uid), request_revision=1, message=text, reasons=(count,))
     bench.observe(subjects.waiting(RequestId(uid)), message)

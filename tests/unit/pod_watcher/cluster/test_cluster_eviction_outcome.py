@@ -14,7 +14,6 @@ DONE = EvictionDone(request=U1)
 
 
 def running(bench):
-    """A pod that has its slice and runs."""
     bench.create("train", "u1", owner="Job")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)

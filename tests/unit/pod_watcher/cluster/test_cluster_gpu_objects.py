@@ -23,7 +23,6 @@ NODE = NodeName("node-a")
 
 
 def profile(name, compute):
-    """A profile of the model."""
     return ProfileReport(
         name=name,
         profile_id=0,
@@ -41,7 +40,6 @@ def profile(name, compute):
 
 
 def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), **gpu):
-    """What the inventory says of the node."""
     reports = tuple(
         GpuReport(
             **{
@@ -101,7 +99,6 @@ def seen(new):
 
 
 def say(bench, word):
-    """The inventory speaks."""
     bench.observe(subjects.inventory(NODE), word)
 
 

@@ -18,7 +18,6 @@ def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
 
 
 def tells(instructions) -> list[str]:
-    """The log lines."""
     return [each.sentence for each in instructions if isinstance(each, e.WriteLogLine)]
 
 

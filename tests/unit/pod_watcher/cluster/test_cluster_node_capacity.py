@@ -13,7 +13,6 @@ NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, sou
 
 
 def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None, **spec):
-    """A Node object."""
     return {
         "metadata": {"name": name, "resourceVersion": str(version), "labels": labels or {"zone": "a"}},
         "spec": spec,
@@ -24,7 +23,6 @@ def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None
 
 
 def other(uid, version=1, *, at="n1", cpu="500m", phase="Running", nic=""):
-    """A pod that is none of ours."""
     limits = {"example.com/nic": nic} if nic else {}
     resources = {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": limits}
     return {
@@ -43,7 +41,6 @@ def hosts(bench):
 
 
 def facts(bench, name="n1"):
-    """What was said of a node."""
     bench.pass_time(2)
     return bench.bus.get(f"sluice.host.{name}")
 
@@ -140,11 +137,7 @@ def test_heartbeats_of_a_node_are_no_news(hosts):
     assert len(hosts.words) == words
 
 
-# -- what terms of pods speak of ----------------------------------------------------------------------------------
-
-
 def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n1"):
-    """A pod that is none of ours, as it is watched."""
     made = other(uid, version, at=at)
     made["metadata"]["labels"] = labels
     if deleted:
@@ -261,8 +254,6 @@ def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts
     assert found[0] == "sluice.host.n1"
     assert {"sluice.request.u1", "sluice.request.u2"} < set(found)
 
-
-# -- where volumes are --------------------------------------------------------------------------------------------
 
 IN_B = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]
 B = (NodeExpression(key="zone", operator="In", values=("b",)),)

@@ -15,14 +15,12 @@ REMOVED = NodeRemoved(node=N1, cause="its Node object was deleted")
 
 
 def news(name=N1, run="a1", generation=1) -> NodeChanged:
-    """An agent speaks."""
     return NodeChanged(
         node=name, endpoint="10.0.0.1:1", boot_id="b", agent_run=RunId(run), generation=generation, gpus=()
     )
 
 
 def inventory(*, stale: bool, name=N1) -> NodeInventory:
-    """Whether it answers."""
     snapshot = NodeSnapshot(
         node=name, boot_id="b", agent_run=RunId("a1"), generation=1, driver_version="", gpus=(), slices=()
     )
@@ -41,7 +39,6 @@ def cluster(bench):
 
 
 def said(bench, name="n1"):
-    """What the bus says of a node's agent."""
     return bench.bus.get(f"sluice.node.{name}")
 
 

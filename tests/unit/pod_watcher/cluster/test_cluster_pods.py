@@ -29,16 +29,11 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {
 
 
 def terms_of(bench, uid):
-    """A pod's required terms."""
     return bench.api.find(uid)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
 
 
 def pin(node="node-a"):
-    """The pin to a node."""
     return [{"key": "metadata.name", "operator": "In", "values": [node]}]
-
-
-# -- asking -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,9 +105,6 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     assert [subject for subject, _ in bench.words] == ["sluice.request.u1", "sluice.source.cluster"]
     bench.list()
     assert bench.bus["sluice.source.cluster"].epoch == 2
-
-
-# -- binding ------------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_is_bound_in_one_write(bench):
@@ -357,9 +349,6 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 was withdrawn"
 
 
-# -- the end ------------------------------------------------------------------------------------------------------
-
-
 def test_a_request_ends_when_its_containers_have(bench):
     """A slice would be kept by a job that is over."""
     bench.create("train", "u1")
@@ -536,9 +525,6 @@ def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, n
     assert after.core.handle(e.PodSeen(copy.deepcopy(before)), after.now) == []
 
 
-# -- finding it again ---------------------------------------------------------------------------------------------
-
-
 def test_after_a_restart_nothing_is_said_or_written_twice(bench, new):
     """Every restart would disturb every pod."""
     bench.create("train", "u1")
@@ -694,9 +680,6 @@ def test_a_finished_pod_of_long_ago_is_not_spoken_of_again(new):
     bench.api.store(pod)
     bench.start()
     assert bench.word("u1") is None
-
-
-# -- pods that do not start, evictions ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("owner", "evicted"), [("Job", ["u1"]), ("", [])])

@@ -40,7 +40,6 @@ def device(number=1, uid="claim-1"):
 
 
 def allocation(number=1, node="node-a", uid="claim-1"):
-    """As it is written, without its timestamp."""
     result = {"request": "main", "driver": "gpu.sluice.dev", "pool": node, "device": device(number, uid)}
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
@@ -61,11 +60,7 @@ def create(bench, uid="u1"):
 
 
 def claim(bench):
-    """The claim as it is now."""
     return bench.api.claims.objects[CLAIM]
-
-
-# -- before the request -------------------------------------------------------------------------------------------
 
 
 def test_the_claim_is_made_before_the_pod_asks_and_the_request_names_it(dra):
@@ -152,9 +147,6 @@ def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
     dra.bind("u1")
     dra.pass_time(20)
     assert dra.api.opened == ["u1"]
-
-
-# -- from Bound to the open gate ----------------------------------------------------------------------------------
 
 
 def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dra):
@@ -275,9 +267,6 @@ def test_a_pod_that_waits_for_nothing_else_is_told_why_its_claim_is_not_allocate
     assert dra.api.opened == ["u1"]
 
 
-# -- a claim that is deleted by hand ------------------------------------------------------------------------------
-
-
 def test_a_claim_deleted_while_the_pod_waits_is_made_again_and_asked_for_by_its_new_uid(dra):
     """The allocator would book a UID that no kubelet ever names."""
     create(dra)
@@ -331,9 +320,6 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     assert dra.api.opened == ["u1"]
 
 
-# -- ends, and what no pod uses -----------------------------------------------------------------------------------
-
-
 def test_a_running_pod_is_adopted_with_its_claim_after_the_bus_was_wiped(dra, new):
     """Its request must name the claim again, or its node would take the slice for one with a ticket."""
     create(dra)
@@ -375,11 +361,7 @@ def test_a_claim_of_another_driver_is_never_touched(dra, driver):
     assert dra.api.claims.writes == []
 
 
-# -- what admission reads -----------------------------------------------------------------------------------------
-
-
 def report(bench, inventory, *, can):
-    """A node's inventory."""
     snapshot = inventory.snapshot
     found = NodeInventory(snapshot=type(snapshot)(**{**_fields(snapshot), "kubelet_hands_over": can}), stale=False)
     number = next(bench.sequence)

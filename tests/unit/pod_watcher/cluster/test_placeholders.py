@@ -24,7 +24,6 @@ class Cluster:
     """The API server and the bus of one cluster's placeholders."""
 
     def __init__(self, config: ClusterConfig = CONFIG) -> None:
-        """Nothing is missing, and there are no pods."""
         self.placeholders, self.now = Placeholders(config), 1000.0
         self.pods: dict[str, dict] = {}
         self.uids = count(1)
@@ -34,7 +33,6 @@ class Cluster:
         self.placeholders.was_read()
 
     def missing(self, nodes: int, pool: str = "gpu", source: str = "cluster") -> None:
-        """What the allocator publishes."""
         selector = {"pool": pool}
         demand = PoolDemand(pool=pool, source=SourceName(source), selector=selector, template=TEMPLATE, missing=nodes)
         self.placeholders.pool(demand)
@@ -48,12 +46,10 @@ class Cluster:
         return sorted(self.pods)
 
     def schedule(self, name: str, node: str) -> None:
-        """The scheduler puts one on a node."""
         self.pods[name]["spec"]["nodeName"] = node
         self.placeholders.seen(self.pods[name], self.now)
 
     def answers(self, node: str) -> None:
-        """The agent of a node answers."""
         self.placeholders.inventory(NodeInventory(snapshot=snapshot(node, ()), stale=False), self.now)
 
     def _carry_out(self, wanted: e.CreatePlaceholder | e.DeletePlaceholder) -> None:
@@ -73,12 +69,10 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """A cluster without placeholders."""
     return Cluster()
 
 
 def names(*numbers: int, pool: str = "gpu") -> list[str]:
-    """Of placeholders."""
     return [f"sluice-capacity-{pool}-{number}" for number in numbers]
 
 

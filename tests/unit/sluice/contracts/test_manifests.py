@@ -21,7 +21,6 @@ def read(text: str, **limits: int) -> tuple[PodManifest, ...] | Refusal:
 
 
 def pods(text: str) -> tuple[PodManifest, ...]:
-    """The pods of a text that can be read."""
     found = read(text)
     assert not isinstance(found, Refusal), found
     return found

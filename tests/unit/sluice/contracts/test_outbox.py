@@ -34,12 +34,10 @@ SECOND = OperationId("run-2")
 
 
 def word(text: str) -> AnyMessage:
-    """Some message."""
     return WaitOver(request=RequestId(text))
 
 
 def entry(address: Address, sequence: int, operation: str = "other", message: AnyMessage | None = None) -> Entry:
-    """A last value."""
     return Entry(address.subject, sequence, OperationId(operation), message if message is not None else word("other"))
 
 
@@ -51,7 +49,6 @@ def write(
     attempt: int = 1,
     ttl_s: int | None = None,
 ) -> Write:
-    """The instruction to publish."""
     return Write(
         operation=operation,
         attempt=attempt,
@@ -66,10 +63,7 @@ def write(
 
 
 class Desk:
-    """An outbox and the events it returned."""
-
     def __init__(self, *entries: Entry, stream: Stream = Stream.BOOK, life: str = "1") -> None:
-        """The stream has been read and holds `entries`."""
         self.stream = stream
         self.outbox = Outbox(RunId("run"), frozenset({"ledger", "binding", "slice"}))
         self.reports: list[Settled | Contested] = []
@@ -83,21 +77,15 @@ class Desk:
         return self.tell(ReadingCaughtUp(self.stream), now)
 
     def tell(self, event: object, now: float = 0.0) -> list[BusInstruction]:
-        """One event, and the instructions for it."""
         self.reports += self.outbox.handle(event, now)  # type: ignore[arg-type]
         return self.outbox.drain()
 
     def see(self, each: Entry) -> list[BusInstruction]:
-        """One entry of the live tail."""
         return self.tell(Observed(self.stream, each))
 
 
 def settled(operation: OperationId, address: Address, message: AnyMessage, *, landed: bool) -> Settled:
-    """The report of a commit that ended."""
     return Settled(operation, address, message, landed)
-
-
-# -- W1, W2: the guard ------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_booked_before_the_book_was_read_whole() -> None:
@@ -201,9 +189,6 @@ def test_an_outage_does_not_pile_up_writes() -> None:
         desk.outbox.commit(subjects.binding(RequestId(f"r{number}")), word("x"))
     assert len(desk.outbox.drain()) == IN_FLIGHT_MAX
     assert len(desk.tell(WriteAccepted(FIRST, 1))) == 1
-
-
-# -- W3: unknown ------------------------------------------------------------------------------------------------------
 
 
 def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_operation() -> None:
@@ -391,9 +376,6 @@ def test_a_paused_outbox_settles_but_begins_nothing() -> None:
     assert desk.outbox.drain() == [write(SECOND, B, 1, word("two"))]
 
 
-# -- keeping ----------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_there_already_is_not_written() -> None:
     """A restarted service does not repeat what is published."""
     desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
@@ -444,11 +426,7 @@ def test_a_closing_message_is_written_once_and_forgotten() -> None:
     assert desk.read() == []
 
 
-# -- by single reads --------------------------------------------------------------------------------------------------
-
-
 def agent() -> Desk:
-    """An outbox that may not read a stream."""
     desk = Desk()
     desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
     return desk

@@ -11,7 +11,6 @@ from sluice.mig.transition_table import State, TransitionTable, UnknownProfileEr
 
 
 def known(name: str) -> GpuModel:
-    """A model that is in the catalog."""
     model = find_model(name)
     assert model is not None
     return model

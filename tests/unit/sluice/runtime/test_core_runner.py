@@ -19,24 +19,18 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """An instruction of a core's own."""
-
     gpu: str
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Unmake:
-    """Another one."""
-
     gpu: str
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The result of an instruction."""
-
     number: int
 
 

@@ -20,7 +20,6 @@ def heard(name="a1"):
 
 
 def predict_read(entry):
-    """What will be requested."""
     return ReadLast(Stream.STATE, entry.subject.replace("ledger", "slice"))
 
 
@@ -28,13 +27,11 @@ class SlowBus:
     """Answers on command: the n-th request is answered with sequence n."""
 
     def __init__(self):
-        """Start without requests."""
         self.asked = []
         self.may_answer = asyncio.Event()
         self.error = None
 
     async def last(self, stream, subject):
-        """As a bus does."""
         self.asked.append((stream, subject))
         number = len(self.asked)
         await self.may_answer.wait()
@@ -45,7 +42,6 @@ class SlowBus:
 
 @pytest.fixture
 def bus():
-    """A bus that answers at once."""
     slow = SlowBus()
     slow.may_answer.set()
     return slow
@@ -53,7 +49,6 @@ def bus():
 
 @pytest.fixture
 def ahead(bus):
-    """Live."""
     looks = Prefetch(bus, predict_read)
     looks.hear([STARTED])
     looks.hear([CAUGHT_UP])

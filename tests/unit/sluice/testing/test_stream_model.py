@@ -27,14 +27,12 @@ NODE_1, NODE_2 = "sluice.ledger.n1.>", "sluice.ledger.n2.>"
 def put(
     values: StreamModel, subject: str, guard: str, expected: int, now: float = 0.0, ttl_s: float | None = None
 ) -> PublishOutcome:
-    """Publish some message."""
     return values.publish(
         subject=subject, guard=guard, expected=expected, operation=OperationId("o"), message=WORD, now=now, ttl_s=ttl_s
     )
 
 
 def landed(outcome: PublishOutcome) -> int:
-    """The sequence of an accepted write."""
     assert isinstance(outcome, PublishAccepted)
     return outcome.sequence
 

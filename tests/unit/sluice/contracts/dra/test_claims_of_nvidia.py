@@ -13,7 +13,6 @@ NAMED = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'
 
 
 def ways(spec, classes=None, **more):
-    """Every way to serve a claim, as claims."""
     found = read_claim(spec, classes or {}, **more)
     assert isinstance(found, ClaimRequests), found
     return [found.claims, *found.alternatives]
@@ -26,13 +25,9 @@ def only(spec, classes=None, **more) -> Claim:
 
 
 def sentence(spec, classes=None, **more) -> str:
-    """The refusal of a claim."""
     found = read_claim(spec, classes or {}, **more)
     assert isinstance(found, Refusal), found
     return found.sentence()
-
-
-# -- devices ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,9 +141,6 @@ def test_a_constraint_on_one_device_says_nothing():
     assert read_claim(spec, {}).same_gpu == ()
 
 
-# -- classes ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("selectors", [[], [{"cel": {"expression": "false"}}]])
 def test_a_class_that_keeps_the_scheduler_away_selects_as_nvidias_own(selectors):
     """A cluster without NVIDIA's driver has their class with a selector that no scheduler can serve."""
@@ -201,9 +193,6 @@ def test_a_claim_of_another_driver_is_left_alone(spec, classes, unknown):
 def test_requests_of_version_v1beta1_are_read():
     """Older manifests have no `exactly`."""
     assert only(claim({"name": "r", "deviceClassName": GPU, "count": 2})).gpus == 2
-
-
-# -- sharing ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,8 +258,6 @@ def test_what_cannot_be_done_to_the_letter_is_said():
         ),
     )
 
-
-# -- refusals -----------------------------------------------------------------------------------------------------
 
 ONE = "spec.devices.requests[0].exactly"
 CEL = f"{ONE}.selectors[0].cel.expression"

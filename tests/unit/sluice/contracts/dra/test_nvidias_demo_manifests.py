@@ -21,19 +21,16 @@ HALF = {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240}
 
 
 def whole(container: str, **more) -> Claim:
-    """A claim for a whole GPU."""
     return Claim(container=container, **more)
 
 
 def read(text: str, file: str = "pods.yaml", *, by_claims: bool = True) -> list[PodManifest]:
-    """The pods of a text."""
     found = read_manifests(file, text, limits=ManifestLimits(), asks=RequestLimits(), by_claims=by_claims)
     assert isinstance(found, tuple), found
     return [pod for pod in found if not pod.skipped]
 
 
 def pods_of(name: str) -> list[PodManifest]:
-    """The pods of one manifest of the folder."""
     return read((FOLDER / f"{name}.yaml").read_text(), name)
 
 
@@ -109,8 +106,6 @@ def test_a_folder_reads_no_claims(name):
     assert all(pod.ask is None and pod.refusal is None for pod in read(text, by_claims=False))
 
 
-# -- pods and claims of one file ----------------------------------------------------------------------------------
-
 TEMPLATE = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
@@ -121,7 +116,6 @@ CLAIM = TEMPLATE.replace("Template", "").replace("spec: {spec: {devices", "spec:
 
 
 def pod(claims: str, *, kind: str = "Pod", metadata: str = "name: p", main: str = "name: main", more: str = "") -> str:
-    """A pod that refers to claims."""
     return f"""
 apiVersion: v1
 kind: {kind}
@@ -238,7 +232,6 @@ MISNAMED = "name: main, resources: {claims: [{name: g, request: gpus}]}"
 
 
 def many_of(template: str, more: str) -> str:
-    """The claim or template with more in its request."""
     return template.replace("gpu.nvidia.com", f"gpu.nvidia.com, {more}")
 
 

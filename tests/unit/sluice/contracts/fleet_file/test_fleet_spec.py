@@ -100,7 +100,6 @@ def test_everything_that_decides_about_a_place_can_be_described() -> None:
 
 
 def in_node(line: str) -> str:
-    """A node with one more line."""
     return f'[[node]]\nname = "gpu-1"\n{line}\n'
 
 

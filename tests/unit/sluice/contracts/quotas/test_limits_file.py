@@ -14,7 +14,6 @@ SOURCE = SourceName("cluster")
 
 
 def said(text: str) -> list[QuotaSet | Cordoned]:
-    """The content of a file."""
     return list(read_limits(text, origin="limits.toml", source=SOURCE).values())
 
 

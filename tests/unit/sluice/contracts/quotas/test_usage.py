@@ -15,17 +15,14 @@ T4 = GpuModel("t4", ("Tesla T4",), 15360, 40, 1, 0, ())
 
 
 def device(profile: str | None, share: Share | None = None) -> DeviceGrant:
-    """One booked device."""
     return DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=profile, start=0, size=1, share=share)
 
 
 def mps(memory_mib: int) -> Share:
-    """A share without a bound of its SMs."""
     return Share(mode="mps", uid=7, memory_mib=memory_mib)
 
 
 def fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int = 1000) -> Share:
-    """A share with one."""
     return Share(
         mode="fractional",
         uid=7,

@@ -28,7 +28,6 @@ def ask(resources, annotations=None, names=SHORT):
 
 
 def claim(**values) -> Claim:
-    """The claim of the only container."""
     return Claim(container="main", known_geometries=True, **values)
 
 

@@ -18,12 +18,10 @@ def parse_claims(annotations, containers, *, max_gpus_per_node: int = 8):
 
 
 def keys(**said: str) -> dict[str, str]:
-    """Our annotations, with `_` for `-`."""
     return {f"sluice.dev/{key.replace('_', '-')}": value for key, value in said.items()}
 
 
 def main(**values) -> tuple[Claim, ...]:
-    """The claim of the only container."""
     return (Claim(**({"container": "main"} | values)),)
 
 

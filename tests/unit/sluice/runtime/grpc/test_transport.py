@@ -44,7 +44,6 @@ class _Echo:
 
 @pytest.fixture
 def echo() -> _Echo:
-    """What the server under test serves."""
     return _Echo()
 
 

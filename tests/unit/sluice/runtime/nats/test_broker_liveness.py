@@ -15,7 +15,6 @@ class _Time:
 
 
 def _runs(time: _Time, silence: BrokerLiveness, for_s: float) -> None:
-    """The process runs, and checks on time."""
     ends = time.now + for_s
     while time.now < ends:
         time.now = min(ends, time.now + CHECK_EVERY_S)

@@ -19,13 +19,11 @@ HEADERS = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 
 @pytest.fixture
 def exporter():
-    """Keeps spans in memory."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def recorded(exporter):
-    """What records, and its spans."""
     made = Spans(exporter, service="allocator", run="run1")
     yield made
     made.close(1)
@@ -33,14 +31,11 @@ def recorded(exporter):
 
 @pytest.fixture
 def recording(recorded):
-    """Traces whose spans reach `exporter`."""
     return RequestTraces(recorded)
 
 
 @pytest.fixture
 def spans(recorded, exporter):
-    """What was recorded, oldest first."""
-
     def found():
         recorded.flush()
         return exporter.get_finished_spans()
@@ -201,7 +196,6 @@ class Stuck(InMemorySpanExporter):
     """A collector that accepts spans and does not answer until released."""
 
     def __init__(self):
-        """Hang until `go`."""
         super().__init__()
         self.go = threading.Event()
 
@@ -213,7 +207,6 @@ class Stuck(InMemorySpanExporter):
 
 @pytest.fixture
 def stuck():
-    """Let go in the end."""
     exporter = Stuck()
     yield exporter
     exporter.go.set()
