@@ -208,18 +208,6 @@ def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, mani
     assert "refused" not in bench.watcher.phases()
 
 
-def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest):
-    """A slice cannot be changed under a running pod."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.bound("w1-1")
-    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
-    bench.list()
-    said = bench.requests()
-    assert isinstance(said["w1-1"], RequestWithdrawn)
-    assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
-
-
 def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod_though_the_bus_has_forgotten_it(bench, manifest):
     """It would run on with what it no longer wants: what a pod has was given for its last ask, as long as it has it."""
     bench.files["a.yaml"] = manifest("a")

@@ -86,14 +86,6 @@ def _observed(order):
     return Observed(Stream.STATE, Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), order))
 
 
-def test_an_order_that_is_heard_twice_evicts_once(running):
-    """Every repetition would take the new pod's place in the queue away."""
-    running.observe(subjects.eviction(OLD), ORDER)
-    running.observe(subjects.eviction(OLD), ORDER)
-    assert sorted(running.requests()) == [OLD, NEW]
-    assert [type(each.message) for each in running.writes].count(EvictionDone) == 1
-
-
 @pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
 def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     """The order would never be carried out, or the pod would be evicted twice."""
@@ -176,13 +168,6 @@ def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, li
     running.read((subjects.request(OLD), asked), incarnation="2000")
     running.observe(subjects.eviction(OLD), replace(ORDER, incarnation=Incarnation(life)))
     assert list(evicted(running)) == expected
-
-
-def test_somebody_elses_order_is_none_of_ours(running):
-    """Two folders on one bus."""
-    other = RequestId("w9-1")
-    running.observe(subjects.eviction(other), EvictionOrdered(request=other, cause=WHY))
-    assert (list(running.requests()), evicted(running), running.writes) == ([OLD], {}, [])
 
 
 def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):

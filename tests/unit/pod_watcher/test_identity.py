@@ -98,15 +98,6 @@ def test_the_folder_is_listed_before_anything_is_said(new, manifest):
     assert bench.step(IdentitiesLoaded(())) == [ListFolder()]
 
 
-def test_a_pod_keeps_its_id_when_everything_else_is_started_anew(new, manifest):
-    """A running pod is known to its node by this id; another one would end it."""
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1")), disk=(record("w1-1"),))
-    assert [write.subject for write in bench.writes] == ["sluice.source.folder"]
-    assert bench.requests() == {"w1-1": asked("w1-1")}
-
-
 def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench, manifest):
     """Agents report slices by these ids; new ones would end what runs."""
     bench.files |= {"a.yaml": manifest("a"), "b.yaml": manifest("b", profile="3g.20gb")}
@@ -339,19 +330,6 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
     assert bench.requests()["w1-1"].closing
     bench.handle(Ticked())
     assert bench.disk == ()
-
-
-def test_a_file_made_anew_is_a_new_pod(bench, manifest):
-    """Its old slice may still be going; the new pod must not inherit it."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files.clear()
-    bench.list()
-    bench.list(after_s=2)
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    assert isinstance(bench.requests()["w1-1"], RequestWithdrawn)
-    assert bench.requests()["w1-2"] == asked("w1-2")
 
 
 def test_a_renamed_file_is_a_new_pod_at_once(bench, manifest):

@@ -58,14 +58,6 @@ async def test_what_is_in_the_file_is_passed_on_once_and_each_change_of_it(tmp_p
     assert found == [LimitsRead("a"), LimitsRead("b")]
 
 
-async def test_a_file_that_is_empty_for_a_moment_lifts_no_limit(tmp_path):
-    """Editors truncate a file before they write it."""
-    path = tmp_path / "limits.toml"
-    path.write_text("a")
-    found = await seen(path, nothing, lambda: path.write_text(""), lambda: path.write_text("b"), nothing)
-    assert found == [LimitsRead("a"), LimitsRead("b")]
-
-
 async def test_at_the_start_a_file_that_nobody_is_writing_counts_at_once(tmp_path):
     """Pods wait for it."""
     path = tmp_path / "limits.toml"

@@ -204,15 +204,6 @@ def test_nothing_is_said_before_the_file_was_read_well_once():
     ]
 
 
-def test_what_is_said_already_is_not_said_again():
-    """Each start would be another decision in the ledger's order."""
-    bus = Bus()
-    bus.put(LAB, lab(4), "before-1")
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    assert watcher.reading() == [said_in(bus)]
-
-
 def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
     """Pods that are asked for before are granted beyond a limit, and a limit takes nothing away."""
     bus = Bus()
@@ -285,25 +276,6 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
     assert told.sentence.endswith("; what it said before stays in force")
     bus.wipe()
     assert watcher.reading() == [write("w", 2, LAB, lab(4))]
-
-
-def test_all_of_it_is_said_again_to_a_wiped_broker():
-    """The reason why there is a file."""
-    bus = Bus()
-    watcher = started(bus, FOUR + CORDON)
-    bus.wipe()
-    assert watcher.reading() == [write("w", 3, LAB, lab(4)), write("w", 4, NODE, CORDONED)]
-
-
-def test_a_write_without_an_answer_is_settled_by_itself():
-    """PROTOCOL W3: a read would take a late one for lost."""
-    bus = Bus()
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    (first,) = watcher.reading()
-    assert isinstance(first, Write)
-    (again,) = watcher.step(WriteUnknown(first.operation))
-    assert (again.operation, again.expected, again.message, again.attempt) == (first.operation, 0, lab(4), 2)
 
 
 def test_what_a_person_said_of_others_is_left_alone():

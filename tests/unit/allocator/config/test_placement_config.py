@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model, mig_models
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, Weights
 from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model
 
 
@@ -40,12 +40,6 @@ def test_what_a_node_does_not_have_does_not_make_it_look_empty() -> None:
     assert Weights().node_usage(gpu_memory=NOTHING, gpu_sms=NOTHING, cpu=NOTHING, memory=NOTHING, resources={}) == 0
 
 
-def test_thirds_are_not_lost_to_rounding() -> None:
-    """1/3 and 2/3 of two equal resources are half of both: 500, not 499."""
-    usage = Weights().node_usage(gpu_memory=(1, 3), gpu_sms=(2, 3), cpu=NOTHING, memory=NOTHING, resources={})
-    assert usage == 500
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     parts=st.lists(
@@ -62,13 +56,6 @@ def test_usage_is_the_exact_fraction_whatever_the_numbers(parts: list[tuple[int,
     counted = sum(weight for weight, _ in there)
     exact = sum((weight * part for weight, part in there), Fraction(0)) / counted if counted else Fraction(0)
     assert usage == int(1000 * exact)
-
-
-def test_a_pool_that_nobody_configured_follows_the_default() -> None:
-    """A new pool label must not fall out of the operator's rules."""
-    rules = PlacementConfig(default=PoolConfig(node_policy="binpack"), pools={"a": PoolConfig(overcommit_percent=200)})
-    assert rules.pool("a").overcommit_percent == 200
-    assert rules.pool("never heard of").node_policy == "binpack"
 
 
 def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:

@@ -143,11 +143,6 @@ def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     assert len(warnings) == 3
 
 
-def test_without_files_the_defaults_hold() -> None:
-    """A first start needs no file."""
-    assert AllocatorSettings().placing() == (PlacementConfig(), ())
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [

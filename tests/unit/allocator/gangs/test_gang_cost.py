@@ -20,11 +20,8 @@ from factories.scheduling.gangs import (
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import AllocationRequested, Grant, Pending, QuotaSet
-from sluice.contracts.messages.operators import Amounts
-from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested, Grant, Pending
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import RequestState, RequestStatus, how_it_stands
@@ -97,25 +94,6 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
     withdraw(bench, "t")
     gone(bench, small["s"])
     assert sorted(grants(gone(bench, small["t"]))) == ["a", "b"]
-
-
-def test_the_quota_of_a_namespace_holds_for_a_job_as_a_whole():
-    """Sixteen times a little is much: no pod gets a place when the last would exceed the limit."""
-    bench = fleet(3)
-    limit = QuotaSet(namespace="default", total=Amounts(gpus=2))
-    everything(bench, bench.observe(subjects.quota("default"), limit))
-    said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
-    assert not grants(said)
-    assert "may have 2 devices" in waits(said)["a"].message
-    assert [each.reason for each in waits(said)["a"].reasons] == [WaitReason.GROUP_NOT_FIT, WaitReason.QUOTA_EXCEEDED]
-
-
-def test_an_allocator_that_stands_by_holds_nothing_for_a_group():
-    """It knows all requests, and orders nothing."""
-    bench = Bench(Allocator(RunId("standby"), SchedulerConfig()))
-    bench.read_all()
-    said = ask(bench, member("a"), member("b"))
-    assert not said
 
 
 def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(monkeypatch):

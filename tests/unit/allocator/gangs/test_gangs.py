@@ -111,16 +111,6 @@ def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     assert "when the quota is raised" not in waits(ask(within, member("a", WHOLE), member("b", WHOLE)))["a"].message
 
 
-def test_what_is_freed_brings_a_waiting_job_its_places():
-    """A group waits like anybody: woken by what it lacked, served whole."""
-    bench = fleet(2)
-    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
-    assert not grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-
-    withdraw(bench, "x")
-    assert sorted(grants(gone(bench, blocker))) == ["a", "b"]
-
-
 def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     """Each would say its own reason over the other's, as fast as the bus allows, for as long as they differ."""
     bench = fleet(1)

@@ -214,13 +214,6 @@ def test_a_successor_of_the_same_name_does_not_wait_for_itself(bench):
     ]
 
 
-def test_nothing_is_evicted_while_no_place_is_free(bench):
-    """mig-adapter 1: it restarts pods even when nothing is free, and each restart sets off the next."""
-    bound(bench, asked("full", WHOLE))
-    bound(bench, asks("web-1"))
-    assert messages(passes(bench, 5 * COOLDOWN_S)) == []
-
-
 def test_pods_that_come_and_go_restart_nobody(bench):
     """mig-adapter 1: there every deletion begins another round of restarts. Here it takes a free place, and time."""
     full = bound(bench, asked("full", WHOLE))
@@ -517,17 +510,6 @@ def test_a_pod_that_was_moved_is_not_moved_again_soon(tidy):
     all_of(tidy, tidy.request(asked("large", WHOLE)))
     said = messages(passes(tidy, COOLDOWN_S - 30))
     assert [each for each in said if isinstance(each, EvictionOrdered)] == []
-
-
-def test_each_move_is_paid_for_by_requests_that_came():
-    """At most one move for so many arrivals: nothing is moved where nothing comes."""
-    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
-    all_of(bench, bench.request(asked("large", WHOLE)))
-    passes(bench, COOLDOWN_S + 60)
-    assert not any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 600)))
-    for number in range(2):
-        all_of(bench, bench.request(asked(f"more-{number}", WHOLE)))
-    assert any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 120)))
 
 
 def test_each_request_pays_once_however_often_it_is_looked_at():

@@ -68,13 +68,6 @@ def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
     ]
 
 
-def test_a_slice_being_unmade_is_adopted_as_such(empty):
-    """Its place stays booked and no order makes it again."""
-    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(revoked=True),)))
-
-    assert [type(w.message) for w in written] == [Revoke, NodeOpened]
-
-
 def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty):
     """After a loss of broker and journal its agent would take their device for its own, and destroy it."""
     waited_for = (AllocationId("p0_old_1"),)
@@ -282,15 +275,6 @@ def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life
 
     assert asked_for == [ReadAgain(Stream.STATE), ReadAgain(Stream.BOOK)]
     assert bench.allocator.ctx.facts.settled
-
-
-def test_living_training_is_not_ended_before_its_source_has_listed(bench):
-    """No SourceSynced after the grant was found: no revoke, however long it takes."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-
-    bench.now = 10_000.0
-    assert messages(bench.tick()) == []
 
 
 def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench):
@@ -512,25 +496,6 @@ def test_nothing_is_decided_on_half_a_picture(empty):
     assert empty.request(asked("p1")) == []
     said = messages(empty.handle(ReadingCaughtUp(Stream.STATE)))
     assert [type(m) for m in said] == [Pending]  # the node was not seen in that reading: it is not there any more
-
-
-def test_a_stale_node_gets_no_new_slices(bench):
-    """The inventory says it could not pull: pods wait with that reason."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=True, stale_message="no answer"))
-
-    (pending,) = messages(bench.request(asked("p1")))
-
-    assert [(r.reason, r.count) for r in pending.reasons] == [("NodeStale", 1)]
-
-
-def test_a_slice_ready_without_a_request_binds_nothing(bench):
-    """An adopted grant of a pod that was not listed yet stays as it is."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-
-    grant = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
-    assert messages(bench.observe(subjects.slice_(NODE, living().booking.allocation), ready_of(grant))) == []
 
 
 def test_an_agent_is_not_left_saying_gone_for_ever(bench):

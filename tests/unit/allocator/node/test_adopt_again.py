@@ -75,19 +75,6 @@ def test_whoever_learns_that_the_other_was_right_opens_at_once(empty):
     assert [each.agent_run for each in opened if isinstance(each, NodeOpened)] == ["third"]
 
 
-def test_a_second_quarrel_is_waited_for_like_the_first(empty):
-    """A node that was opened rightly in between would be written over at once."""
-    empty.add_node(SEEN)
-    written_over(empty, head("another"))
-    empty.now += 0.5
-    empty.observe(subjects.head(NODE), head())
-    empty.now += 20.0
-    assert heads(empty.handle(Ticked())) == []
-
-    assert written_over(empty, head("another")) == []
-    assert said_after(empty, 2) == [1]
-
-
 def test_a_node_that_is_removed_is_not_kept_in_mind(empty):
     """In a fleet that comes and goes they would become more and more, and each be looked at with every tick."""
     empty.add_node(SEEN)

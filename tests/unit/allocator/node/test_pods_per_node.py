@@ -127,13 +127,6 @@ def test_where_only_the_number_is_in_the_way_one_pod_is_evicted_for_a_more_impor
     assert [type(word) for word in said if isinstance(word, EvictionOrdered)] == [EvictionOrdered]
 
 
-def test_without_a_limit_a_node_takes_all_that_fit():
-    """The setting that no one made would take slices from a fleet."""
-    bench = bench_of(None)
-    said = [words(bench, bench.request(asked(f"p{number}", SMALL)))[0] for number in range(15)]
-    assert [type(word) for word in said] == [Grant] * 14 + [Pending]
-
-
 @pytest.mark.parametrize(
     ("free", "most", "why"),
     [

@@ -71,12 +71,6 @@ def test_one_percent_more_than_a_part_is_the_next_larger_one(model):
 
 
 @every_model
-def test_halves_in_both_vocabularies_share_a_card(model):
-    """A pod of HAMi's and one of ours, half a card each, would not fit together."""
-    assert len(on_one_card(model, [in_hamis_words(50), in_our_words(50)])) == 2
-
-
-@every_model
 def test_a_profile_has_the_part_that_its_slices_are(model):
     """`3g.20gb` and 50 % would be called a contradiction, although both mean half of the card."""
     half = max(p["size"] for p in model["profiles"]) // 2

@@ -131,15 +131,6 @@ def test_a_pod_that_takes_a_larger_slice_gets_one():
     assert [(answer["answer"], answer["devices"][0]["profile"]) for answer in answers] == [("bound", "3g.20gb")]
 
 
-def test_a_whole_gpu_without_mig_has_no_profile():
-    """All of its memory and all of its SMs."""
-    ((first, *_), summary) = answered(fleet_of(mig="false"), [arrive(0, "p1", gpus="1")])
-
-    (device,) = first["devices"]
-    assert (device["profile"], device["memory_mib"], device["sm_percent"]) == (None, 40960, 100)
-    assert summary["accepted"] == {"gpu": 1}
-
-
 def test_who_waits_is_told_why_and_bound_at_the_moment_another_leaves():
     """A second line, at the time of the departure that made room."""
     lines = [arrive(0, "a", profile="7g.40gb"), arrive(1, "b", profile="1g.5gb"), depart(9.5, "a")]
@@ -231,15 +222,6 @@ def test_an_id_that_is_there_cannot_arrive_again(waits):
 
     with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is in use'):
         simulated(fleet_of(), lines)
-
-
-def test_an_id_can_be_used_again_after_its_departure():
-    """Traces reuse the numbers of their pods."""
-    lines = [line for at in (0, 10) for line in (arrive(at, "a", profile="7g.40gb"), depart(at + 5, "a"))]
-
-    answers, _ = answered(fleet_of(), lines)
-
-    assert words(answers) == [(0, "a", "bound"), (5, "a", "released"), (10, "a", "bound"), (15, "a", "released")]
 
 
 def test_ids_that_no_subject_could_hold_are_fine():
@@ -422,17 +404,6 @@ def test_whatever_is_asked_everybody_is_answered_and_at_the_end_all_is_free(poli
     assert {answer["id"] for answer in answers} >= {f"p{number}" for number in range(150)}
     assert words(answers)[-2:] == [(300, "whole-0", "bound"), (300, "whole-1", "bound")]
     assert (summary["running"], summary["waiting"]) == (2, 0)
-
-
-def test_a_thousand_at_once_are_settled_without_giving_anything_twice():
-    """1,000 requests in one moment on 200 nodes of 8 GPUs: everyone is served, each place once."""
-    chance = random.Random(5)
-    lines = [arrive(0, f"p{number}", profile=chance.choice(PROFILES)) for number in range(1000)]
-
-    answers, summary = answered(fleet_of(nodes=200, gpus=8), lines)
-
-    assert over_commits(answers, gpu_memory_mib=40960) == []
-    assert (summary["bound"], summary["pending"]) == (1000, 0)
 
 
 @pytest.mark.parametrize("queue", [True, False])

@@ -167,13 +167,6 @@ def test_what_is_there_is_used_before_anything_is_cut_up(first):
     assert shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu == "GPU-m-0"
 
 
-def test_gpus_of_one_fixed_layout_are_filled_one_after_the_other():
-    """An administrator who wants to change a layout would find a pod on each of the GPUs."""
-    shop = Shop(fixed("n", SEVENTHS, SEVENTHS, SEVENTHS))
-    taken = [shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu for _ in range(8)]
-    assert [len(set(taken[:7])), taken[7] != taken[0]] == [1, True]
-
-
 def test_several_devices_of_one_pod_come_from_both_kinds_of_gpus():
     """A pod would wait although its node has what it asks for."""
     both = snapshot(

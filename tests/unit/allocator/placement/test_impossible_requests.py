@@ -275,12 +275,6 @@ def test_what_others_take_now_is_waited_for():
     assert why(answer(shop, host=needs(resources={"rdma/shared_mlx5": 2}))) == [WaitReason.NODE_INSUFFICIENT_RESOURCE]
 
 
-def test_of_a_node_that_does_not_tell_what_it_offers_nothing_is_concluded():
-    """While a pod-watcher of an older version works, what it tells is what is free."""
-    shop = hosted(Shop(node("n", 1)), offers=None)
-    assert why(answer(shop, host=needs(memory_mib=2048 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
-
-
 def test_room_on_a_node_without_such_gpus_does_not_count():
     """The memory is on the node of another model."""
     shop = hosted(Shop(node("n", 1), node("big", 1, model="a30")), free=LITTLE, offers=LITTLE)

@@ -7,7 +7,6 @@ import pytest
 from factories.scheduling.placement import Shop, claim, given, node, percents, share
 
 from sluice.contracts.messages import HostNeeds, HostRoom, InstanceReport, Taint, Toleration
-from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
 from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig
 from sluice_allocator.core.placement.spec.hami_profiles import Geometry
@@ -47,23 +46,6 @@ def test_two_virtual_gpus_of_one_pod_fit_on_one_gpu_whatever_the_order_of_the_ta
         assert [profile for profile, _, _ in given(devices)] == ["2g.10gb", "2g.10gb"]
 
 
-def test_a_small_and_a_full_instance_are_served_from_two_gpus():
-    """HAMi #1422: 1g.18gb and 7g.141gb together could not be served."""
-    shop = Shop(node("node-a", 2, model="h200-141gb"))
-    place = shop.ask(claim(profile="1g.18gb"), claim(container="second", profile="7g.141gb"))
-    assert isinstance(place, Place)
-    assert [device.profile for device in place.devices] == ["1g.18gb", "7g.141gb"]
-    assert len({device.gpu for device in place.devices}) == 2
-
-
-def test_two_decisions_before_the_first_is_confirmed_never_share_a_place():
-    """HAMi #2232: nothing was kept between reading the usage and writing it, so concurrent callers got one device."""
-    shop = Shop(node("node-a", 1))
-    places = [shop.devices(shop.take(claim(profile="1g.5gb")))[0] for _ in range(7)]
-    assert len({(device.gpu, device.start) for device in places}) == 7
-    assert shop.take(claim(profile="1g.5gb")) is None
-
-
 def test_a_hundred_at_once_on_one_node_of_eight_are_all_placed():
     """HAMi #1655: of 100 concurrent pods on an 8-GPU node many failed."""
     shop = Shop(node("node-a", 8, mig=False))
@@ -95,20 +77,6 @@ def test_a_full_gpu_by_hamis_keys_is_the_largest_profile(resources):
     place = Shop(node("node-a", 1)).ask(*asked(**resources))
     assert isinstance(place, Place)
     assert given(place.devices) == [("7g.40gb", 0, 8)]
-
-
-def test_two_equal_requests_get_two_instances():
-    """FaST-GShare 3.6.1: two concurrent requests for one profile got the same entry, and so the same MIG device."""
-    shop = Shop(node("node-a", 1))
-    first, second = (shop.devices(shop.take(claim(profile="2g.10gb")))[0] for _ in range(2))
-    assert (first.gpu, first.start) != (second.gpu, second.start)
-
-
-def test_all_of_a_mig_gpu_fits_although_its_largest_profile_has_fewer_sms():
-    """FaST-GShare 3.6.6: 98 of 108 SMs are 91 percent by its table, so 100 percent never fitted an A100."""
-    place = Shop(node("node-a", 1)).ask(claim(sm_percentage=100))
-    assert isinstance(place, Place)
-    assert place.devices[0].profile == "7g.40gb"
 
 
 def test_an_exclusive_request_by_sms_alone_is_served_and_released():
@@ -157,14 +125,6 @@ def test_victims_of_other_namespaces_make_no_room_in_a_home():
     assert isinstance(shop.ask(share(20), namespace="theirs"), Place)
 
 
-@pytest.mark.parametrize("value", ["0.3", "0.003", "0.0001"])
-def test_a_part_of_a_percent_is_never_free_of_charge(value):
-    """tensor-fusion: 0.3 percent of 100 TFLOPS is cut to 0, which is compute for nothing."""
-    ask = parse_pod({"sluice.dev/sm-partition": value}, (ContainerRequest("main"),))
-    assert isinstance(ask, Refusal)
-    assert (ask.field, ask.value) == ("sluice.dev/sm-partition", value)
-
-
 def test_the_smallest_share_takes_at_least_one_mib_and_one_percent():
     """tensor-fusion: the same after parsing; a share of one hundredth is charged as one."""
     shop = Shop(node("node-a", 1, mig=False))
@@ -191,13 +151,6 @@ def test_attributes_of_a_profile_are_not_ignored():
     assert shop.take(claim(profile="1g.5gb+me")) is not None
     assert isinstance(shop.ask(claim(profile="1g.5gb+me")), NoPlace)
     assert isinstance(shop.ask(claim(profile="1g.5gb")), Place)
-
-
-def test_what_is_booked_and_not_running_yet_counts():
-    """mig-adapter: pods bound and still pending were not counted, so their slices were given again."""
-    shop = Shop(node("node-a", 1))
-    assert shop.take(claim(profile="7g.40gb")) is not None
-    assert isinstance(shop.ask(claim(profile="1g.5gb")), NoPlace)
 
 
 @pytest.mark.parametrize(("percent", "gpus"), [(230, 8), (175, 2), (190, 2), (220, 4), (110, 3)])
@@ -244,14 +197,6 @@ def test_two_slices_asked_for_are_two():
     devices = shop.devices(shop.take(*claims_of({}, **{"mig-1g.5gb": "2"})))
     assert [profile for profile, _, _ in given(devices)] == ["1g.5gb", "1g.5gb"]
     assert len({start for _, start, _ in given(devices)}) == 2
-
-
-def test_seven_small_instances_fill_one_gpu_before_a_second():
-    """DRA driver #932: seven 1g instances were spread over GPUs."""
-    shop = Shop(*(node(f"node-{number}", 4) for number in range(3)))
-    for _ in range(7):
-        shop.take(claim(profile="1g.5gb"))
-    assert len({device.gpu for device in shop.all_devices()}) == 1
 
 
 def test_a_small_instance_never_blocks_the_largest_that_could_stay():

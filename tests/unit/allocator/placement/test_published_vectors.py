@@ -1,9 +1,9 @@
 """Numbers that vendors and other systems publish, asked of the engine itself."""
 
 import pytest
-from factories.scheduling.placement import Shop, claim, given, node, share
+from factories.scheduling.placement import Shop, claim, given, node
 
-from sluice_allocator.core.placement import NoPlace, Place
+from sluice_allocator.core.placement import Place
 
 GPU = "GPU-node-a-0"
 
@@ -63,11 +63,6 @@ def test_layouts_that_the_vendor_allows_are_reached_in_this_order(profiles):
     filled(*profiles)
 
 
-def test_a_second_4g_waits():
-    """4g can only be at 0; the second finds the layout full."""
-    assert isinstance(filled("4g.20gb").ask(claim(profile="4g.20gb")), NoPlace)
-
-
 @pytest.mark.parametrize(
     ("model", "memory_mib", "profile"),
     [
@@ -92,43 +87,3 @@ def test_hamis_memory_keys_choose_the_profile_that_its_table_names(model, memory
     place = Shop(node("node-a", 1, model=model)).ask(claim(memory_mib=memory_mib, known_geometries=True))
     assert isinstance(place, Place)
     assert place.devices[0].profile == profile
-
-
-@pytest.mark.parametrize(
-    ("free", "asked", "parts"),
-    [
-        ((30, 20, 10), 10, {2: 10}),
-        ((30, 20, 10), 15, {1: 15}),
-        ((30, 20, 10), 20, {1: 20}),
-        ((30, 20, 10), 30, {0: 30}),
-        ((30, 20, 10), 60, {0: 30, 1: 20, 2: 10}),
-        ((30, 30), 40, {0: 20, 1: 20}),
-        ((30, 30), 50, {0: 25, 1: 25}),
-        ((30, 30), 60, {0: 30, 1: 30}),
-        ((30, 30, 90), 100, {0: 30, 1: 30, 2: 40}),
-        ((80, 75, 70, 30), 231, {0: 67, 1: 67, 2: 67, 3: 30}),
-    ],
-)
-def test_amounts_are_split_as_backend_ai_splits_them(free, asked, parts):
-    """backend.ai's even split (tests/unit/agent/test_alloc_map.py), through the engine and its homes."""
-    shop = Shop(node("node-a", len(free), mig=False))
-    names = _left(shop, free)
-    devices = shop.devices(shop.take(share(asked)))
-    assert {names[device.gpu]: device.share.sm_partition for device in devices if device.share} == parts
-
-
-@pytest.mark.parametrize(("free", "asked"), [((30, 20, 10), 61), ((30, 30), 61), ((100, 100), 201)])
-def test_an_amount_that_is_not_there_is_no_place(free, asked):
-    """backend.ai raises InsufficientResource; here it waits, and nothing was taken."""
-    shop = Shop(node("node-a", len(free), mig=False))
-    _left(shop, free)
-    assert isinstance(shop.ask(share(asked)), NoPlace)
-
-
-def _left(shop: Shop, free) -> dict[str, int]:
-    """Leave so many percent of each GPU free; returns which GPU has which place in `free`."""
-    uuids = list(shop.reports)
-    for uuid, left in zip(uuids, free, strict=True):
-        if left < 100:
-            shop.take_on(uuid, share(100 - left))
-    return {uuid: number for number, uuid in enumerate(uuids)}

@@ -138,12 +138,6 @@ def test_a_larger_profile_serves_where_the_asked_one_has_no_place():
     assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-a", "1g.6gb", "1g.5gb")
 
 
-def test_nobody_gets_a_substitute_who_did_not_ask_for_one():
-    """Without the word a pod waits: a larger one may not be what it can run on."""
-    shop = Shop(node("node-a", 1, model="a30"))
-    assert isinstance(shop.ask(claim(profile="1g.5gb")), NoPlace)
-
-
 def test_the_next_larger_one_is_taken_before_larger_ones():
     """Least waste, in the search too: 2g before 3g while there is a place for a 2g."""
     shop = Shop(node("node-a", 1), rules=only("2g.10gb", "3g.20gb", "7g.40gb"))

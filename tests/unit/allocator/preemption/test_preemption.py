@@ -124,21 +124,6 @@ def test_a_priority_above_its_namespaces_ceiling_evicts_nobody_else(bench, limit
     assert [type(each) for each in lifted if isinstance(each, Grant)] == [Grant]
 
 
-def test_nobody_is_evicted_who_did_not_say_so(bench):
-    """`preemptible` is the victim's own word."""
-    run(bench, asked("training", WHOLE))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
-    assert isinstance(pending, Pending)
-
-
-def test_who_never_preempts_waits_although_it_is_more_important(bench):
-    """`preemptionPolicy: Never` is a promise to the others, and their work would be lost."""
-    run(bench, low("batch", WHOLE))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE, preempts=False))))
-    assert isinstance(pending, Pending)
-    assert evictions(bench) == {}
-
-
 def test_who_never_preempts_does_not_stand_for_others_who_ask_for_the_same(bench):
     """A more important pod behind it would wait for a place that it could have at once."""
     run(bench, low("batch", WHOLE))
@@ -252,15 +237,6 @@ def test_two_preemptors_in_one_batch_of_events_take_two_victims(empty):
     written = said(empty.land_all([*first, *second]))
     promises = [each for each in written if isinstance(each, Grant)]
     assert len({promise.after for promise in promises}) == 2
-
-
-def test_a_victim_that_ends_by_itself_is_as_good(bench):
-    """No eviction was carried out; the place is the preemptor's all the same."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    ends(bench, victim)
-    assert [type(each) for each in said(bench.land_all(bench.ready(promise)))][:1] == [Bound]
-    assert evictions(bench) == {}
 
 
 def test_a_preemptor_that_is_withdrawn_takes_its_orders_back(bench):

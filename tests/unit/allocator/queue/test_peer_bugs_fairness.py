@@ -10,14 +10,13 @@ from factories.scheduling.allocator import (
     begun_anew,
     claim,
     gpu_report,
-    ready_of,
     snapshot,
     working_allocator,
 )
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write, WriteRefused
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.bus.events import Ticked
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Amounts,
@@ -136,33 +135,6 @@ def test_an_idle_gpu_counts_as_whole_whatever_was_reported_of_it_meanwhile(empty
     assert isinstance(bound(empty, asked("whole", claim(profile=None))), Grant)
 
 
-def test_a_place_that_somebody_else_booked_first_is_not_booked_again(bench):
-    """tensor-fusion #365: what was chosen was not checked again when it was booked, and a GPU was given twice."""
-    (mine,) = [each for each in bench.request(asked("one", WHOLE)) if isinstance(each, Write)]
-    theirs = Grant(
-        revision=1,
-        incarnation=mine.message.incarnation,
-        booking=msgspec.structs.replace(
-            mine.message.booking, allocation=AllocationId("other_r9_1"), request=RequestId("other")
-        ),
-    )
-    sequence = next(bench.sequence)
-    bench.handle(WriteRefused(mine.operation, sequence + 1))
-    address = subjects.ledger(theirs.booking.node, theirs.booking.allocation)
-    said = [write.message for write in bench.land_all(bench.observe(address, theirs))]
-    assert [(type(each), each.request) for each in said] == [(Pending, "one")]
-
-
-def test_what_is_said_to_be_gone_twice_frees_nothing_twice(bench):
-    """tensor-fusion #218, #179: a second release of the same pod made the GPU larger than it is."""
-    grant = bound(bench, asked("one", HALF))
-    end(bench, grant)
-    again = bound(bench, asked("two", WHOLE))
-    assert all_of(bench, bench.gone(grant)) == []
-    assert all_of(bench, bench.request(asked("three", SMALL))) == []
-    assert again.booking.devices[0].profile == "7g.40gb"
-
-
 def test_a_node_that_is_not_heard_of_keeps_its_pods(bench):
     """tensor-fusion #656: when the agent of a node died its pods were recreated again and again."""
     bound(bench, asked("one", HALF))
@@ -181,28 +153,12 @@ def test_a_restart_keeps_every_span_where_it_was(bench):
     assert len({device.start for device in new}) == 5
 
 
-def test_the_order_names_the_span_that_was_chosen(bench):
-    """tensor-fusion B2: the slot was chosen and never sent, so that the node put the instance elsewhere."""
-    first, second = (bench.granted(name, HALF).booking.devices[0] for name in ("one", "two"))
-    assert sorted([(first.profile, first.start, first.size), (second.profile, second.start, second.size)]) == [
-        ("3g.20gb", 0, 4),
-        ("3g.20gb", 4, 4),
-    ]
-
-
 def test_a_full_gpu_is_not_chosen_again_and_again(empty):
     """tensor-fusion B3: a pinned profile was not compared with what is free, so the fullest GPU was tried for ever."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
     grants = [bound(empty, asked(f"p{number}", HALF)) for number in range(4)]
     assert {grant.booking.devices[0].gpu for grant in grants} == {"GPU-node-a-0", "GPU-node-a-1"}
     assert all_of(empty, empty.request(asked("late", HALF))) == []
-
-
-def test_one_pod_that_ends_takes_nobody_elses_name_from_the_gpu(bench):
-    """tensor-fusion B4: the last pod of one workload erased all others of its namespace from what the GPU has."""
-    kept, goes = bound(bench, asked("kept", SMALL)), bound(bench, asked("goes", SMALL))
-    end(bench, goes)
-    assert dict.fromkeys(bench.allocator.ctx.cluster.booked()) == {kept.booking.allocation: None}
 
 
 def test_what_was_released_is_not_remembered(bench):
@@ -281,24 +237,6 @@ def test_the_quota_counts_what_is_given_and_not_what_is_asked_for(bench):
     assert waits.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
 
 
-def test_what_is_freed_is_given_in_the_same_moment(bench):
-    """HAMi #1368, InstaSlice: capacity lay idle for minutes, for only a timer looked who waits."""
-    first = bound(bench, asked("first", WHOLE))
-    assert all_of(bench, bench.request(asked("second", WHOLE))) == []
-    withdraw(bench, "first")
-    said = all_of(bench, bench.gone(first))
-    assert [each.booking.name for each in said if isinstance(each, Grant)] == ["second"]
-
-
-def test_a_place_of_a_pod_that_never_started_blocks_nobody(bench):
-    """HAMi #2923: what was reserved for a pod that was never bound held its GPU after the pod was gone."""
-    grant = bench.granted("never", WHOLE)
-    (revoke,) = withdraw(bench, "never")
-    assert isinstance(revoke, Revoke)
-    all_of(bench, bench.gone(grant))
-    assert isinstance(bench.granted("next", WHOLE), Grant)
-
-
 def test_a_pod_that_is_ending_has_its_place_also_after_a_restart(bench):
     """HAMi #2812: a restarted scheduler did not count pods that were terminating, and gave their devices away."""
     bound(bench, asked("ending", WHOLE))
@@ -371,12 +309,3 @@ def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
         return calls_of(lambda: bench.handle(Ticked()))
 
     assert calls(40) < 1.3 * calls(4)
-
-
-def test_a_new_instance_touches_no_other(bench):
-    """mig-adapter 10: for one pod it had the whole node partitioned again, without a check for its users."""
-    bound(bench, asked("runs", SMALL))
-    (grant,) = all_of(bench, bench.request(asked("new", HALF)))
-    assert isinstance(grant, Grant)
-    assert [type(each) for each in all_of(bench, bench.ready(grant))] == [Bound]
-    assert ready_of(grant).devices[0].profile == "3g.20gb"

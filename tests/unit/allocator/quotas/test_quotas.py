@@ -24,7 +24,6 @@ from factories.scheduling.quotas import (
 )
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -134,21 +133,6 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     assert searches == []  # what was freed is offered to no pod that could not have it
 
 
-def test_a_namespace_without_a_quota_has_all(bench):
-    """No default limits."""
-    limit(bench, "shop", gpus=0)
-    assert [granted(bench, f"p{n}", SMALL).booking.name for n in range(7)] == [f"p{n}" for n in range(7)]
-
-
-def test_a_quota_that_comes_late_counts_what_runs(bench):
-    """tensor-fusion §1.5 (B9): a quota that is made while workloads run starts at nothing there."""
-    bound(bench, "p1", HALF)
-    limit(bench, gpus=1)
-    assert why(all_of(bench, bench.request(asks("p2", SMALL)))).message == (
-        "namespace lab may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
-    )
-
-
 def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
     """Usage would begin at nothing with every restart."""
     first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
@@ -175,14 +159,6 @@ def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
     assert [type(write.message) for write in writes] == [Revoke]
     assert used(bench).gpus == 1
     assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
-
-
-def test_a_grant_that_is_not_written_yet_counts(bench):
-    """Two pods in one moment would both find room for one."""
-    limit(bench, gpus=1)
-    bench.request(asks("p1", SMALL))
-    said = bench.request(asks("p2", SMALL))
-    assert [type(each.message) for each in said if isinstance(each, Write)] == [Pending]
 
 
 @pytest.mark.parametrize(

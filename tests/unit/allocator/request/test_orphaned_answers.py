@@ -162,16 +162,6 @@ def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
     assert tick(bench, 4000.0) == []
 
 
-def test_a_source_that_has_listed_before_has_to_list_again(bench):
-    """What it said before the answer was found tells nothing of it."""
-    quiet(bench)
-    synced(bench)
-    bench.observe(subjects.binding(GONE), REFUSED)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 1000.0) == []
-
-
 def test_other_sources_say_nothing_of_it(bench):
     """A folder that has listed would end what a cluster's pod was told."""
     quiet(bench)

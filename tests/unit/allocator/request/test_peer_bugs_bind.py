@@ -9,7 +9,6 @@ from factories.scheduling.allocator import (
     claim,
     gpu_report,
     snapshot,
-    working_allocator,
 )
 
 from sluice.contracts.bus import subjects
@@ -24,7 +23,6 @@ from sluice.contracts.messages import (
     Pending,
     Released,
     RequestWithdrawn,
-    Revoke,
 )
 from sluice_allocator.core.events import Continue, LeaseChanged
 
@@ -96,17 +94,6 @@ def test_a_refused_write_holds_up_nobody_behind_it(bench):
     assert len(set(booked)) == len(booked)
 
 
-def test_a_hundred_pods_at_once_on_one_node_are_all_served_at_once():
-    """HAMi #1655, #1367, #810: a lock per node let one pod through at a time; 40 pods took 15 to 30 minutes."""
-    bench = working_allocator()
-    bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", number) for number in range(16))))
-    said = [each for number in range(100) for each in bench.request(asked(f"pod-{number}", SMALL))]
-    grants = [each for each in words(bench, said) if isinstance(each, Grant)]
-    assert len({each.booking.name for each in grants}) == len(grants) == 100
-    booked = places(grants)
-    assert len(set(booked)) == len(booked)
-
-
 def test_a_picture_that_is_out_of_date_books_nothing_twice(bench):
     """InstaSlice #75: at scale the object with all allocations was out of sync, and one place was given twice."""
     other = restarted(bench)
@@ -136,15 +123,6 @@ def test_many_pods_that_go_at_once_leave_nothing_booked(bench):
     assert isinstance(bench.granted("next", WHOLE), Grant)
 
 
-def test_a_pod_that_failed_gives_its_slice_back_as_any_other(bench):
-    """InstaSlice #94, #87: its finalizer stayed on pods that had failed, or were never scheduled."""
-    grant = bench.granted("failed", WHOLE)
-    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="its containers have ended")
-    (revoke,) = words(bench, bench.observe(subjects.request(RequestId("failed")), gone))
-    assert isinstance(revoke, Revoke)
-    assert [type(each) for each in words(bench, bench.gone(grant))] == [Closed, Released]
-
-
 def test_a_workload_that_is_told_twice_has_one_slice(bench):
     """InstaSlice #76: two objects came to be for one workload, each with an allocation of its own."""
     grant = bench.bound("one", SMALL)
@@ -153,13 +131,6 @@ def test_a_workload_that_is_told_twice_has_one_slice(bench):
     after = restarted(bench)
     assert words(after, after.request(again)) == []
     assert dict.fromkeys(after.allocator.ctx.cluster.booked()) == {grant.booking.allocation: None}
-
-
-def test_a_restart_counts_what_runs(bench):
-    """FaST-GShare 3.6.8: state was never recovered; usage began at zero while pods ran, and all was given again."""
-    bench.bound("runs", WHOLE)
-    after = restarted(bench)
-    assert words(after, after.request(asked("next", SMALL))) == []
 
 
 def test_a_node_that_does_not_answer_holds_up_no_other(bench):

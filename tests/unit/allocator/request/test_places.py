@@ -10,7 +10,7 @@ from sluice.contracts.messages import Cordoned, Grant, InstanceReport, Pending, 
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import find_model
 from sluice_allocator.core.placement import PlacementConfig
-from sluice_allocator.core.placement.nodes.device_spec import WHOLE, shape_for
+from sluice_allocator.core.placement.nodes.device_spec import shape_for
 
 A100 = find_model("a100-40gb")
 H100 = find_model("h100-sxm-80gb")
@@ -45,13 +45,6 @@ def test_a_claim_never_gets_less_than_it_asks_for(model, ask, profile):
     """Sizes round up to the smallest profile that is enough by compute slices, then memory."""
     shape = shape_for(model, claim(**({"profile": None} | ask)), PlacementConfig(), mig=True)
     assert shape.name == profile
-
-
-def test_a_gpu_without_mig_is_only_given_whole():
-    """A whole-GPU ask gets it; a sized ask does not waste it."""
-    whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
-    assert shape_for(A100, whole, PlacementConfig(), mig=False) is WHOLE
-    assert shape_for(A100, sized, PlacementConfig(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
 
 
 def _gb10(node):
@@ -101,15 +94,6 @@ def test_small_slices_leave_room_for_the_largest_that_can_still_fit(bench):
     ]
 
 
-def test_the_fullest_gpu_that_fits_is_taken(empty):
-    """A second small pod goes beside the first, not on the empty GPU."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    first = places(empty.land_all(empty.request(asked("p1"))))
-    second = places(empty.land_all(empty.request(asked("p2"))))
-
-    assert first[0][0] == second[0][0]
-
-
 def test_several_gpus_come_from_one_node_or_not_at_all(empty):
     """Two whole GPUs on nodes of one GPU each: pending; on a node of two: both."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -119,14 +103,6 @@ def test_several_gpus_come_from_one_node_or_not_at_all(empty):
 
     seen = snapshot("node-c", (gpu_report("node-c", 0), gpu_report("node-c", 1)))
     assert places(empty.add_node(seen)) == [("GPU-node-c-0", "7g.40gb", 0), ("GPU-node-c-1", "7g.40gb", 0)]
-
-
-def test_claims_of_several_containers_are_placed_together(bench):
-    """One booking, one device per container, no overlap."""
-    claims = (claim(container="a", profile="3g.20gb"), claim(container="b", profile="4g.20gb"))
-    found = places(bench.land_all(bench.request(asked("p1", *claims))))
-
-    assert sorted(found) == [("GPU-node-a-0", "3g.20gb", 4), ("GPU-node-a-0", "4g.20gb", 0)]
 
 
 def test_a_foreign_instance_is_placed_around(empty):
@@ -145,14 +121,6 @@ def test_an_unhealthy_gpu_is_left_alone(empty):
     (pending,) = empty.land_all(empty.request(asked("p1")))
 
     assert pending.message.reasons[0].reason is WaitReason.GPU_UNHEALTHY
-
-
-def test_a_whole_gpu_without_mig_is_given_once(empty):
-    """Two pods, one GPU without MIG: one gets it, the other waits."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
-    assert places(empty.land_all(empty.request(asked("p1", claim(profile=None))))) == [("GPU-node-a-0", None, 0)]
-    (pending,) = empty.land_all(empty.request(asked("p2", claim(profile=None))))
-    assert pending.message.reasons[0].reason is WaitReason.GPU_NOT_IDLE
 
 
 def test_priority_comes_before_age_and_smaller_pods_may_pass(bench):

@@ -90,22 +90,6 @@ def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
     )
 
 
-def test_a_share_that_only_grows_counts_nothing_besides(bench):
-    """What need not be remembered is not written."""
-    bench.bound("p1", mps(4000))
-    grant = adjusted(bench, memory_mib=9000)
-    assert (shares_of(grant), grant.counts) == ([9000], ())
-
-
-def test_the_binding_follows_the_new_slice(bench):
-    """The pod would go on being told the old limits, and start with them for ever."""
-    bench.bound("p1", mps(4000))
-    grant = adjusted(bench, memory_mib=9000)
-    (write,) = said(bench, grant)
-    assert isinstance(write.message, Bound)
-    assert (write.message.revision, write.message.containers[0].memory_mib) == (2, 9000)
-
-
 def test_a_dry_run_says_the_same_and_leaves_no_trace(bench):
     """tensor-fusion: a dry run that differs from the real thing, or books, is worth nothing."""
     bench.bound("p1", fractional(20, 4000))

@@ -111,13 +111,6 @@ def test_a_cap_on_one_pod_counts_all_of_its_devices(empty):
     assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 4500})
 
 
-def test_a_namespace_beyond_its_limit_may_have_less(bench):
-    """A limit that came late would forbid the one thing that helps."""
-    bench.bound("p1", mps(9000))
-    everything(bench, limit(bench, memory_mib=1000))
-    assert shares_of(adjusted(bench, memory_mib=5000)) == [5000]
-
-
 def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_was_lowered(bench):
     """Its namespace comes to have what it may when its processes have ended, and would have more for good."""
     bench.bound("p1", mps(30_000))

@@ -1,6 +1,5 @@
 """Questions to the allocator: what would become of a pod, and how a request stands. Asking leaves no trace."""
 
-import copy
 from pathlib import Path
 
 import msgspec
@@ -57,16 +56,6 @@ def test_a_real_request_gets_the_place_that_was_simulated(bench):
     assert isinstance(found, WouldBind)
     grant = bench.granted("p1", claim(profile="2g.10gb"))
     assert grant.booking.devices == tuple(device.grant for device in found.devices)
-
-
-def test_asking_books_nothing_and_wants_nothing(bench):
-    """However often somebody asks, the fleet, the queue and the bus stay as they were."""
-    before = copy.deepcopy(bench.allocator.ctx.cluster.booked())
-    for _ in range(20):
-        assert isinstance(ask(bench, profile="7g.40gb"), WouldBind)
-    assert bench.allocator.ctx.cluster.booked() == before
-    assert len(bench.allocator.ctx.queue) == 0
-    assert bench.allocator.ctx.outbox.drain() == []
 
 
 def test_a_pod_that_would_wait_is_told_why_filter_by_filter(bench):
@@ -209,12 +198,6 @@ def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
     )
     steps = reasons_by_filter([reason(word, 10 - at) for at, word in enumerate((*words, WaitReason.NODE_TAINTED))])
     assert tuple(step.filter for step in steps) == FILTERS
-
-
-def test_what_concerns_most_is_told_first():
-    """Within a filter, by count."""
-    (step,) = reasons_by_filter([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
-    assert [each.count for each in step.reasons] == [3, 2, 1]
 
 
 def test_an_answer_about_a_hundred_classes_of_gpus_can_still_be_read(empty):

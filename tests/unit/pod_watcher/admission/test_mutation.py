@@ -224,14 +224,6 @@ def test_the_runtime_class_is_set_where_the_pod_names_none():
     assert "runtimeClassName" not in taken(pod(annotations=asks))["spec"]
 
 
-def test_a_variable_that_only_libraries_read_stays_the_users():
-    """`NVIDIA_TF32_OVERRIDE` is of cuBLAS: refusing it would break training pods for nothing."""
-    names = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA")
-    tuned = [{"name": name, "value": "0"} for name in names]
-    found = env_of(taken(pod(container(env=tuned, resources=gpu(gpu="1")))), "main")
-    assert {name: found[name] for name in names} == dict.fromkeys(names, "0")
-
-
 PLAIN = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
 ASKS = pod(annotations={"sluice.dev/profile": "1g.5gb"})
 
@@ -265,11 +257,6 @@ def test_only_the_creation_of_pods_is_reviewed():
     assert untouched(ASKS, operation="DELETE", object=None)
     assert untouched(ASKS, kind={"group": "apps", "version": "v1", "kind": "Deployment"})
     assert untouched(ASKS, subResource="status", operation="UPDATE")
-
-
-def test_a_dry_run_has_the_same_answer():
-    """`kubectl apply --dry-run=server` shows what would be."""
-    assert answer(ASKS, dryRun=True) == answer(ASKS)
 
 
 def test_what_is_no_review_of_a_pod_is_said_and_never_raised():

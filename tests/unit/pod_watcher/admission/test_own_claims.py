@@ -1,7 +1,7 @@
 """Pods that name ResourceClaims of their own: they wait until the pod-watcher has read them."""
 
 import pytest
-from factories.cluster.admission import answer, container, env_of, gpu, patched, pod, sent_patch, taken
+from factories.cluster.admission import answer, container, env_of, patched, pod, sent_patch, taken
 
 from sluice_pod_watcher.admission import AdmissionConfig
 
@@ -47,13 +47,6 @@ def test_a_key_of_the_whole_pod_beside_claims_is_refused():
         "sluice.dev/priority = '5': the pod asks by ResourceClaims, whose parameters say how (allowed: priority in the "
         "claim's SliceRequest)"
     )
-
-
-def test_a_request_in_other_words_gets_our_claim_beside_the_pods_own():
-    """The pod-watcher refuses it if the pod's own is ours too; a network card's is not."""
-    made = taken(pod(container(resources=gpu(gpu="1") | USES), resourceClaims=[CLAIM]), DRA)
-    assert [each["name"] for each in made["spec"]["resourceClaims"]] == ["gpus", "sluice"]
-    assert "nvidia.com/gpu" in made["metadata"]["annotations"]["sluice.dev/request"]
 
 
 def test_containers_of_a_pod_with_claims_see_only_those_under_a_runtime_class():

@@ -21,15 +21,6 @@ def message_of(made):
     return response.message
 
 
-def test_a_container_that_another_webhook_adds_sees_no_gpu():
-    """A service mesh's sidecar must neither see the node's GPUs nor make the review fail."""
-    made = taken(pod(container(resources=gpu(gpu="1"))))
-    made["spec"]["containers"].append(container("proxy"))
-    assert sent_patch(answer(made)) == [
-        {"op": "add", "path": "/spec/containers/1/env", "value": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
-    ]
-
-
 def test_a_container_put_before_the_first_does_not_take_over_its_ask():
     """Keys without a container's name speak for the first one; a proxy in front would get the GPU."""
     made = taken(pod(container("train"), annotations={"sluice.dev/profile": "1g.5gb"}))

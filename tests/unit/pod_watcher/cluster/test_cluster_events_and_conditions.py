@@ -117,33 +117,6 @@ def test_a_pod_that_is_placed_at_once_is_told_nothing_but_its_slice(new):
     assert set(bench.api.object_writes.values()) == {1}
 
 
-def test_a_pod_that_waited_is_written_once_more_and_not_again(bench):
-    """Each further write is load on etcd, and on everybody who watches pods."""
-    bench.create("train", "u1")
-    pending(bench, "u1", "3 A100 are full")
-    bench.pass_time(30)
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    bench.pass_time(3600)
-    assert [status for _, status, _ in bench.api.conditions] == ["False", "True"]
-
-
-def test_busy_pods_do_not_starve_the_others(new):
-    """A pod whose reason never changes would never be told, because those of others do."""
-    bench = new(conditions_per_s=5.0, burst=5.0, condition_interval_s=1.0)
-    bench.start()
-    names = [f"u{number:03d}" for number in range(100)]
-    for name in names:
-        bench.create(name, name)
-        pending(bench, name, "at first")
-    for turn in range(60):
-        for name in names[:50]:
-            pending(bench, name, f"reason {turn}")
-        bench.pass_time(1)
-    assert {uid for uid, _, _ in bench.api.conditions} == set(names)
-    assert len(bench.api.conditions) <= 5 + 5 * 61
-
-
 def test_reasons_that_keep_changing_are_a_bounded_number_of_writes(new):
     """One busy queue would fill etcd."""
     bench = new(conditions_per_s=2.0, events_per_s=2.0, burst=10.0)

@@ -162,18 +162,6 @@ def test_trouble_is_shown(seen):
     assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Stale", "no answer")
 
 
-def test_writes_are_few(seen):
-    """Every pull of every node would be a write to etcd."""
-    for second in range(10, 60):
-        say(seen, inventory(observed=f"2026-11-21T10:00:{second}Z"))
-        seen.pass_time(1)
-    assert len(seen.writes) == 2
-    say(seen, inventory(observed="2026-11-21T10:02:00Z"))
-    seen.pass_time(20)
-    assert len(seen.writes) == 4
-    assert seen.gpus["node-a-0"]["observedAt"] == "2026-11-21T10:02:00Z"
-
-
 def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
     """A start would flood the API server."""
     say(seen, inventory(gpus=40))

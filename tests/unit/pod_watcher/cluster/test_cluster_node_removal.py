@@ -53,13 +53,6 @@ def test_a_node_whose_object_stays_away_is_removed(cluster):
     assert any("node n1 is removed" in line for line in cluster.told)
 
 
-def test_it_is_said_once(cluster):
-    """Each word is copied to the history, and read by all."""
-    cluster.handle(e.NodeGone(node(version=3)))
-    cluster.pass_time(GRACE_S * 4)
-    assert [message for _, message in cluster.words if isinstance(message, NodeRemoved)] == [REMOVED]
-
-
 def test_a_node_that_is_registered_again_is_not_removed(cluster):
     """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
     cluster.handle(e.NodeGone(node(version=3)))

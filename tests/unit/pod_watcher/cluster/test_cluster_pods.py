@@ -186,31 +186,6 @@ def test_nothing_is_opened_while_another_gate_is_there(bench):
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
 
 
-def test_a_pod_asks_when_nobody_else_holds_it_any_more(bench):
-    """A slice for a pod that its queue has not let in stands idle, and keeps out one that was let in: both wait."""
-    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    assert bench.word("u1") is None
-    bench.pass_time(3)
-    assert bench.api.conditions == [("u1", "False", "OtherGates")]
-    bench.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
-    assert isinstance(bench.word("u1"), AllocationRequested)
-
-
-def test_what_another_gate_holds_is_told_at_once_that_it_cannot_be_understood(bench):
-    """A mistake would be found only after a long wait in the other queue."""
-    bench.create("train", "u1", stored="{}", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    assert isinstance(bench.word("u1"), RequestRejected)
-
-
-def test_a_dying_pod_is_not_bound(bench):
-    """Its gate would open, and it would never run."""
-    bench.create("train", "u1")
-    bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
-    bench.bind("u1")
-    assert bench.api.opened == []
-    assert isinstance(bench.word("u1"), AllocationRequested)
-
-
 def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
     """A ticket named '.' would show a container every ticket of its pod."""
     bench.create("train", "u1")
@@ -537,18 +512,6 @@ def test_after_a_restart_nothing_is_said_or_written_twice(bench, new):
     assert after.api.object_writes == {"u1": 1}
 
 
-def test_after_the_broker_was_wiped_a_running_pod_is_said_with_what_it_holds(bench, new):
-    """It would be given a second slice."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    after = new(bench.api, run="w2")
-    after.start()
-    word = after.word("u1")
-    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert word.host.node_name == "node-a"
-
-
 @pytest.mark.parametrize("since", ["a lower limit", "a toleration of a newer kind"])
 def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(bench, new, since):
     """The bus was wiped: as a refused pod it would hold a slice without a request, and lose it while it runs."""
@@ -670,16 +633,6 @@ def test_a_pod_that_went_while_nobody_looked_is_withdrawn(bench, new):
     after.start()
     assert isinstance(after.word("u1"), RequestWithdrawn)
     assert after.bus["sluice.source.cluster"].count == 0
-
-
-def test_a_finished_pod_of_long_ago_is_not_spoken_of_again(new):
-    """Start-up would grow with every finished job that is still listed."""
-    bench = new()
-    pod = new_pod("done", "u1", gates=())
-    pod["status"] = dict(ENDED)
-    bench.api.store(pod)
-    bench.start()
-    assert bench.word("u1") is None
 
 
 @pytest.mark.parametrize(("owner", "evicted"), [("Job", ["u1"]), ("", [])])

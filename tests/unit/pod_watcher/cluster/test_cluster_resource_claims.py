@@ -390,15 +390,6 @@ def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_no
     assert dra.modes == ["tickets", "dra", "tickets"]
 
 
-def test_the_setting_of_an_installation_is_not_written_for_admission(new):
-    """Admission has the same setting, and reads nothing."""
-    bench = new(hand_over="dra")
-    bench.start()
-    bench.handle(*bench.claims_listing())
-    bench.pass_time(20)
-    assert bench.modes == []
-
-
 def test_nothing_of_claims_happens_to_a_pod_with_a_ticket(dra):
     """Both ways live in one cluster while it is upgraded."""
     dra.create("old", "u5")

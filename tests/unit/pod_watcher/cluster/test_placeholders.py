@@ -113,15 +113,6 @@ def test_one_on_a_node_that_starts_stands_for_it_until_pods_are_there(cluster: C
     assert cluster.turn() == names(0), "the one on the node that has joined goes, the other node is still missing"
 
 
-def test_one_without_a_node_goes_before_one_whose_node_is_starting(cluster: Cluster) -> None:
-    """The machine is there already."""
-    cluster.missing(2)
-    cluster.turn()
-    cluster.schedule(names(1)[0], "new")
-    cluster.missing(1)
-    assert cluster.turn() == names(1)
-
-
 def test_a_node_that_does_not_serve_what_waits_holds_up_no_other(cluster: Cluster) -> None:
     """Its GPUs may be broken, say: the autoscaler would see no pod without a node."""
     cluster.missing(1)
