@@ -145,23 +145,6 @@ def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_whe
     assert node.agent.snapshot().gpus[0].quarantined == ()
 
 
-def test_a_device_that_refuses_to_let_go_is_not_called_gone(make_node):
-    """In use by anybody, even unseen, keeps the place booked."""
-    node = make_node()
-    node.live()
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
-    node.order(node.grant(booking))
-    node.work()
-    _fault(node, in_use_times=2)
-    node.order(node.revoke(booking))
-    node.work()
-    assert node.instances() == [("3g.20gb", 4, 4)]
-    for _ in range(4):
-        node.tick(1.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == []
-
-
 def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
     """Two tenants are never on one GPU, although nothing has to be destroyed between them."""
     node.live()

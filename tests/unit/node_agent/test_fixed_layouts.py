@@ -29,7 +29,6 @@ from sluice_node_agent.core.instructions import (
     StartMps,
     VerifyInstance,
 )
-from sluice_node_agent.core.journal_records import SliceRecord
 
 
 @pytest.fixture
@@ -63,14 +62,6 @@ def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node)
     assert node.instances() == LAYOUT
     assert uuid_at(node, 6) == uuid
     assert granted(node, "a2")[1].devices[0].uuid == uuid
-
-
-def test_the_intent_is_in_the_journal_before_the_instance_is_read_back(node):
-    """After a crash a second tenant would be given what the first one has."""
-    granted(node)
-    saved = [done.record for done in node.own_done if isinstance(done, SaveJournal)]
-    steps = [r.devices[0] for r in saved if isinstance(r, SliceRecord) and r.devices[0].uuid]
-    assert [(each.step, each.found) for each in steps][:2] == [("intended", True), ("made", True)]
 
 
 def test_what_is_offered_is_what_nobody_has(node):
@@ -171,14 +162,6 @@ def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
     reread(node)
     assert report(node).creatable["1g.5gb"] == 1
     assert isinstance(granted(node, "a2")[1], SliceReady)
-
-
-def test_a_stranger_who_came_since_the_last_look_is_found_when_it_is_handed_out(node):
-    """What was looked at some seconds ago would be believed."""
-    use(node, uuid_at(node, 6))
-    _, word = granted(node)
-    assert isinstance(word, SliceFailed)
-    assert report(node).creatable["1g.5gb"] == 0
 
 
 def test_who_only_watches_is_in_nobodys_way(node):

@@ -148,13 +148,6 @@ def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
     assert node.instances() == LAYOUT
 
 
-def test_instances_of_an_administrator_are_no_sign_of_a_lost_journal(make_node):
-    """Each first start on such a node would be told as a loss."""
-    node = make_node(fleet=FLEET)
-    node.live()
-    assert node.agent.snapshot().warnings == ()
-
-
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
     """A change of one setting would destroy slices, or leave slots that cannot be used."""
     booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))

@@ -80,20 +80,6 @@ def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     assert node.answers == {call: _answer(call, booking)}
 
 
-def test_a_claim_prepared_twice_is_answered_twice_and_its_file_written_again(node):
-    """A kubelet repeats the call with every new sandbox; the file may have been lost meanwhile."""
-    booking = _booking(node)
-    _ready(node, booking)
-    first, also = node.prepare("u1"), node.prepare("u1")
-    node.work()
-    node.cdi.clear()
-    later = node.prepare("u1")
-    node.work()
-    assert node.answers == {call: _answer(call, booking) for call in (first, also, later)}
-    assert _steps(node) == [WriteCdi, WriteCdi]
-    assert list(node.cdi) == ["u1"]
-
-
 def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(node):
     """An error would cost the pod a minute: a kubelet tries again only then."""
     booking = _booking(node)
@@ -292,16 +278,6 @@ def test_preparing_survives_a_crash_at_every_step(make_node):
     assert steps == 2
 
 
-def test_a_ready_slice_is_handed_over_while_the_allocator_is_away(node):
-    """A container starts again on its node whatever the rest of the cluster does."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.start()
-    call = node.prepare("u1")
-    node.work()
-    assert node.answers[call] == _answer(call, booking)
-
-
 def test_a_reboot_makes_instance_and_file_anew_in_the_call(node):
     """No instance survives it, and a kubelet prepares again."""
     booking = _booking(node)
@@ -433,13 +409,6 @@ def test_unpreparing_waits_for_no_device(node):
     node.handle(node.carry_out(hanging))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_unpreparing_an_unknown_claim_succeeds(node):
-    """A kubelet repeats it, also when the slice is long gone."""
-    call = node.unprepare("u9")
-    node.work()
-    assert node.answers == {call: AnswerCall(call)}
 
 
 def test_unpreparing_answers_an_earlier_call_that_still_waits(node):

@@ -16,11 +16,9 @@ from sluice_node_agent.core.journal_records import (
     NodeRecord,
     Phase,
     SharedDeviceGone,
-    SharedDeviceRecord,
     SliceRecord,
     Tombstone,
     WarmGone,
-    WarmRecord,
     must_outlive_boot,
 )
 from sluice_node_agent.shell.journal.journal import Journal, JournalError, read_journal
@@ -65,29 +63,6 @@ def _records(directory):
     journal = Journal(directory, "n1")
     journal.close()
     return journal
-
-
-def test_the_last_record_of_everything_is_found_again(directory):
-    """An agent that restarts knows where it was."""
-    again = _records(directory)
-    assert again.records() == (NODE, _stone(2), _stone(3), _stone(1, revision=2))
-    assert (again.problem, again.is_new) == ("", False)
-
-
-def test_homes_and_warm_instances_go_like_slices(directory):
-    """A daemon or an idle instance that the agent made is not forgotten, and not remembered once it is gone."""
-    home = SharedDeviceRecord(
-        home="h1", gpu="G", profile=None, start=0, size=8, namespace="x", uid=0, phase="making", boot_id="b"
-    )
-    warm = WarmRecord(gpu="G", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b")
-    journal = Journal(directory, "n1")
-    journal.append([home, warm])
-    journal.close()
-    assert _records(directory).records()[-2:] == (home, warm)
-    journal = Journal(directory, "n1")
-    journal.append([SharedDeviceGone(home="h1"), WarmGone(gpu="G", gi_id=3)])
-    journal.close()
-    assert _records(directory).records()[-1] == _stone(1, revision=2)
 
 
 def test_what_a_crash_tore_off_is_dropped(directory):

@@ -132,37 +132,6 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
     assert kept == SliceGone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
 
 
-def test_a_duplicate_order_does_nothing_twice(node):
-    """A ledger that is read again does not disturb a running pod."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(booking))
-    node.work()
-    word = node.word("a1")
-    node.own_done.clear()
-    assert own(node.order(node.grant(booking))) == []
-    node.read_ledger()
-    node.work()
-    assert node.own_done == []
-    assert node.word("a1") == word
-
-
-def test_a_late_grant_after_a_revoke_makes_nothing(node):
-    """A message that was held up cannot bring back a slice that was given back (also after a restart)."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(booking))
-    node.order(node.revoke(booking))
-    node.work()
-    assert node.order(node.grant(booking)) == []
-    assert node.instances() == []
-    node.live()
-    assert own(node.order(node.grant(booking))) == []
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == []
-
-
 def test_a_newer_grant_of_what_is_gone_is_answered_and_not_carried_out(node):
     """An allocation id is never used twice, by any writer."""
     _opened(node)
@@ -306,15 +275,6 @@ def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
     assert node.word("a1").closing
 
 
-def test_a_closed_entry_that_the_journal_does_not_know_ends_the_word_too(node):
-    """A word about a slice of which all is forgotten does not stay on the bus for ever."""
-    _opened(node)
-    out = node.order(node.closed(node.booking("a1", (0, "2g.10gb", 4, 2))))
-    node.work()
-    assert own(out) == []
-    assert node.word("a1").closing
-
-
 def test_reading_anew_compares_everything_that_is_kept(node):
     """What the broker forgot of an agent's messages is published again."""
     _opened(node)
@@ -354,22 +314,6 @@ def test_a_generation_is_told_only_when_the_journal_holds_it(node):
         node.agent.snapshot()
     node.work(own_max=1)
     assert node.agent.started
-
-
-def test_a_late_grant_changes_nothing_while_the_slice_is_being_taken_down(node):
-    """The answer to a Revoke is an answer to that Revoke, whatever comes late."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(booking))
-    node.work()
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 1
-    node.order(node.revoke(booking))
-    node.work()
-    node.order(node.grant(booking))
-    node.tick(1.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.word("a1").revision == 2
 
 
 def test_an_older_order_delivered_again_is_not_taken_for_the_last_one(node):

@@ -25,23 +25,6 @@ def _devices(node):
     return node.instances(0), node.tickets.names(), daemons
 
 
-def test_a_whole_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node):
-    """A pod that runs would lose its slice, and be told that it could never be made, for a GPU that comes back."""
-    node.live()
-    node.order(node.grant(node.booking("a1", WHOLE)))
-    node.work()
-    before = node.word("a1")
-    node.lose_journal()
-    _silent(node, 2)
-    node.live()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert node.tickets.names() == (before.ticket,)
-    _silent(node, -1)
-    node.tick(60.0)
-    assert node.word("a1") == before
-    assert node.tickets.names() == (before.ticket,)
-
-
 @pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
 def test_a_slice_found_again_is_not_given_up_because_its_gpu_fails_at_that_moment(node, at):
     """A pod that runs would lose its slice, as one that could never be made, for a GPU that comes back."""

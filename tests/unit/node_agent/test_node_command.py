@@ -393,12 +393,6 @@ def test_something_else_on_the_socket_is_told(tmp_path):
     assert not speaking.is_alive()
 
 
-def test_a_path_too_long_for_a_socket_is_told(tmp_path):
-    """There is no agent to be reached, whether it runs or not."""
-    with pytest.raises(NoAgentError, match="longer than 107 bytes"):
-        ask_snapshot(tmp_path / ("x" * 100), NODE)
-
-
 def test_a_program_that_hangs_is_ended(monkeypatch):
     """`check` must come to an end on a sick node, where tools hang."""
     monkeypatch.setattr("sluice_node_agent.shell.commands.machine.PROGRAM_S", 0.2)

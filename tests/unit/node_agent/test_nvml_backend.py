@@ -126,15 +126,6 @@ def test_holes_in_the_index_hide_no_mig_device(library, begin):
     assert [i.uuid for i in report.instances] == [i.cis[0].uuid for i in made]
 
 
-def test_more_instances_than_the_profile_says_are_all_found(library, begin):
-    """An instance that is not seen is capacity that is given twice."""
-    gpu = library.gpu()
-    for number in range(6):
-        library.instance(gpu, "7g.40gb", 0, number, device=False)
-    (report,) = begin().read()
-    assert [i.gi_id for i in report.instances] == list(range(6))
-
-
 def test_mode_that_waits_for_a_reset_is_unhealthy_and_creates_nothing(library, begin):
     """Slices would be promised that the next reset takes away."""
     gpu = library.gpu(mig=[1, 0])
@@ -166,15 +157,6 @@ def test_an_instance_of_several_devices_is_named_by_its_first(library, begin):
     gpus = begin()
     (report,) = gpus.read()
     assert report.instances[0].uuid == made.cis[0].uuid == gpus.instance(gpu.uuid, 2).uuid
-
-
-def test_profiles_that_appear_with_mig_mode_are_seen(library, begin):
-    """A GPU that was read with MIG off would have no profiles until the agent's restart."""
-    gpu = library.gpu(mig=[0, 0], errors={"profiles": UNSUPPORTED})
-    gpus = begin()
-    assert gpus.read()[0].profiles == ()
-    gpu.mig, gpu.errors = [1, 1], {}
-    assert len(gpus.read()[0].profiles) == 7
 
 
 def test_links_say_which_gpus_are_close(library, begin):

@@ -480,14 +480,6 @@ def test_it_is_unmade_as_a_home_is(node):
     assert said == ["ListHolders", "DestroyComputeInstance", "DestroyGpuInstance", "SaveJournal"]
 
 
-def test_a_daemon_that_served_nobody_yet_is_ended_with_its_compute_mode(node):
-    """The GPU would take no process but the daemon's for ever."""
-    a_daemon_serves_nobody_yet(node)
-    lose_both(node)
-    calm(node)
-    assert what_is_left(node) == []
-
-
 def a_daemon_serves_nobody_yet(node):
     """A share of a whole GPU is being made: its home is there, and nothing else."""
     node.live()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyComputeInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import DestroyComputeInstance, DestroyGpuInstance
 from sluice_node_agent.simulated.hardware_file import Instance, Process
 
 HALF = (0, "3g.20gb", 4, 4)
@@ -27,24 +27,6 @@ def ready(node, allocation="a1", device=HALF):
 
 def destroyed(node):
     return [each for each in node.own_done if isinstance(each, (DestroyComputeInstance, DestroyGpuInstance))]
-
-
-def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node):
-    """DRA driver #840, #1278: claims that were being prepared when their pod went kept their device for ever."""
-    steps, ended = 0, False
-    while not ended:
-        node = make_node()
-        node.live()
-        booking = node.booking("a1", HALF)
-        node.order(node.grant(booking))
-        ended = node.work(own_max=steps)
-        node.stop()
-        node.put(f"sluice.ledger.{node.name.replace('.', '_')}.a1", node.revoke(booking))
-        node.live()
-        assert isinstance(node.word("a1"), SliceGone), steps
-        assert (node.instances(), node.tickets.names()) == ([], ()), steps
-        steps += 1
-    assert steps >= 8
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "emptied", "removed"])
@@ -131,20 +113,6 @@ def test_all_slices_of_a_rebooted_node_are_made_again_whatever_one_of_them_does(
     assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
 
 
-def test_an_update_of_the_agent_destroys_nothing(node):
-    """FaST-GShare 3.5: on SIGTERM the daemon stopped every MPS server and destroyed every instance; HAMi #727."""
-    node.live()
-    ready(node)
-    node.order(node.grant(node.share("a2", (1, "3g.20gb", 4, 4))))
-    node.work()
-    before = (node.instances(0), node.instances(1), node.mps.started, node.tickets.names())
-    node.own_done.clear()
-    for _ in range(3):
-        node.live()
-    assert (node.instances(0), node.instances(1), node.mps.started, node.tickets.names()) == before
-    assert destroyed(node) == []
-
-
 def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
     """FaST-GShare 3.6.3: each reading of the GPUs forgot that MPS was on, so the daemon was never ended."""
     node.live()
@@ -159,41 +127,6 @@ def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.living() == []
-
-
-def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
-    """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
-    node.live()
-    with node.hardware.changing() as hardware:
-        hardware.faults.ci_fails = 1
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
-    failed = node.word("a1")
-    assert isinstance(failed, SliceFailed)
-    assert failed.message
-    assert (node.instances(), node.tickets.names()) == ([], ())
-
-
-def test_an_instance_is_unmade_inside_out(node):
-    """FaST-GShare 3.6.7, 3.6.11: the GPU instance went before its compute instance, which fails; or neither did."""
-    node.live()
-    booking = ready(node)
-    node.own_done.clear()
-    node.order(node.revoke(booking))
-    node.work()
-    assert [type(each) for each in destroyed(node)] == [DestroyComputeInstance, DestroyGpuInstance]
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_two_orders_of_one_profile_get_two_instances(node):
-    """FaST-GShare 3.6.1: the second of two concurrent requests was answered with the instance of the first."""
-    node.live()
-    for allocation, at in (("a1", HALF), ("a2", OTHER_HALF)):
-        node.order(node.grant(node.booking(allocation, at, owner=f"pod-{allocation}")))
-    node.work()
-    devices = [node.word(each).devices[0].uuid for each in ("a1", "a2")]
-    assert len(set(devices)) == 2
-    assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
 
 
 def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
@@ -227,18 +160,6 @@ def test_a_new_slice_waits_for_the_end_of_the_one_before_it(node):
     for _ in range(40):
         node.tick(2.0)
     assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceGone, SliceReady]
-
-
-def test_an_agent_that_could_not_begin_a_slice_is_ready_for_the_next(node):
-    """InstaSlice #211, HAMi #1422: one error at the set-up was never tried again, or restarted the plugin for ever."""
-    node.live()
-    node.refused.append(CreateGpuInstance)
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    node.order(node.revoke(node.booking("a1", HALF)))
-    node.work()
-    ready(node, "a2")
 
 
 def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(node):

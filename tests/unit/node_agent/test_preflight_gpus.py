@@ -11,8 +11,7 @@ from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.device.port import BackendError
 from sluice_node_agent.preflight.all_checks import check_machine
-from sluice_node_agent.preflight.findings import Check, ReadJournal, version_of, worst
-from sluice_node_agent.preflight.gpus import DRIVER_FLOORS
+from sluice_node_agent.preflight.findings import Check, ReadJournal, worst
 from sluice_node_agent.simulated.backend import SimulatedBackend
 
 
@@ -116,11 +115,6 @@ def test_each_model_has_its_own_floor(well, model, floor, monkeypatch):
     assert told == ([f"install driver {floor} or later"] * 2 if floor else [])
 
 
-def test_the_floors_are_versions():
-    """A typo in the table would let every driver pass."""
-    assert all(len(version_of(floor)) in {2, 3} for _, floor in DRIVER_FLOORS)
-
-
 def test_no_gpu_is_told(well, monkeypatch):
     """A container without the GPUs' device files looks like this."""
     monkeypatch.setattr(Gpus, "read", lambda self: ())
@@ -182,12 +176,6 @@ def booking(gpu: GpuUuid) -> Booking:
         node=NODE,
         devices=(DeviceGrant(container="main", gpu=gpu, profile="1g.5gb", start=2, size=1),),
     )
-
-
-def test_instances_of_somebody_else_are_told(well, hardware):
-    """They take room for ever, and the agent will not touch them."""
-    made_by_hand(hardware)
-    assert "1g.5gb at 2 of GPU 0" in only(well, Check.INSTANCES, "warning").what
 
 
 def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well, hardware):

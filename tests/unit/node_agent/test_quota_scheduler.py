@@ -111,19 +111,6 @@ def test_room_is_kept_for_who_is_owed_more():
     assert bench.give_back(3, 2, 12) == [_granted(1, 3, 2), WakeAt(222_000)]
 
 
-def test_processes_of_one_tenant_take_turns():
-    """One process of a pod starves beside another one of the same pod."""
-    bench = QuotaBench(a=(50, 100, 50))
-    bench.process(1, "a")
-    bench.process(2, "a")
-    bench.ask(1)
-    assert bench.ask(2, 1) == []  # one token per tenant, though there is room for two of its width
-    assert bench.ask(1, 9, ahead_of=1) == []
-    assert bench.give_back(1, 1, 10) == [_granted(2, 2, 2), WakeAt(220_000)]
-    bench.ask(2, 19, ahead_of=2)
-    assert bench.give_back(2, 2, 20) == [_granted(1, 3, 3), WakeAt(230_000)]
-
-
 def test_a_limit_holds_over_every_window():
     """A tenant uses more than its limit of some window, or less although it wants it."""
     bench = QuotaBench(a=(5, 15, 100))

@@ -132,16 +132,6 @@ def test_a_smaller_share_counts_as_before_while_its_old_processes_run(node, plac
     assert _counts(node) == [1000]
 
 
-def test_a_smaller_share_without_processes_is_small_at_once(node):
-    """Its memory would be kept from others until it runs something."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
-
-
 def test_a_look_that_began_before_the_limits_were_lowered_proves_nothing(node):
     """A process that connects between that look and the new limits has the old ones, and would be overlooked."""
     booking = node.share("a1", WHOLE, memory_mib=3000)
@@ -153,18 +143,6 @@ def test_a_look_that_began_before_the_limits_were_lowered_proves_nothing(node):
 
     assert _told(node) == (2, 1000, True)
     assert _counts(node) == [3000]
-
-
-def test_processes_of_others_keep_no_share_large(node):
-    """One tenant's long training would keep what another has given back."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking, node.share("a2", WHOLE, memory_mib=2000, owner="pod-2"))
-    _client(node, 600, owner="pod-2")
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
-    assert node.mps.living()[0].limits.memory_mib == 2000  # those of the largest tenant, who is another now
 
 
 def test_other_time_quotas_wait_for_no_process(node):
@@ -206,20 +184,6 @@ def test_a_change_and_its_revoke_end_as_any_slice(node):
         node.tick(2.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.homes == {}
-
-
-@pytest.mark.parametrize("older", [1, 2], ids=["the first grant", "the same change"])
-def test_a_late_duplicate_changes_nothing(node, older):
-    """A grant that comes again would make the share what it was before."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    change = _adjusted(node, booking, memory_mib=3000)
-    node.order(change)
-    node.work()
-    before = node.word("a1")
-    node.order(node.grant(booking) if older == 1 else change)
-    node.work()
-    assert node.word("a1") == before
 
 
 def test_a_change_may_not_move_a_share(node):

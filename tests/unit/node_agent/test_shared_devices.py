@@ -29,7 +29,6 @@ from sluice_node_agent.core.instructions import (
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
 from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
-from sluice_node_agent.simulated.hardware_file import Instance
 
 
 def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
@@ -53,14 +52,6 @@ def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     assert (told.memory_mib, told.pinned_memory_limit, told.active_thread_percentage) == (4000, "0=4000M", 48)
     assert told.mps_pipe_directory == f"/mps/{start.home}/pipe"
     assert told.mps_log_directory == f"/mps/{start.home}/log"
-
-
-def test_a_whole_gpu_takes_clients_of_its_daemon_only(node):
-    """A client that does not find its daemon would run beside it, without any limit."""
-    live_with(node, node.share("a1", WHOLE))
-    assert compute_modes(node) == [False, False, True]
-    steps = [type(step).__name__ for step in node.own_done]
-    assert steps.index("SetComputeMode") < steps.index("StartMps")
 
 
 @PLACES
@@ -342,22 +333,6 @@ def test_two_shares_of_one_pod_on_a_whole_gpu_are_both_given_back(node):
     is_clean(node)
 
 
-def test_a_tenant_that_calls_itself_like_the_server_keeps_its_slice_until_it_is_let_go(node):
-    """A place is not given on with a process in it, whatever name that process takes."""
-    first, second = node.share("a1", ON_MIG, owner="pod-1"), node.share("a2", ON_MIG, owner="pod-2")
-    live_with(node, first, second)
-    (daemon,) = node.mps.living()
-    daemon.clients[501] = "pod-1"
-    node.mps.enter(501, daemon.order.device, "pod-1", "mps")
-    node.order(node.revoke(first))
-    node.work()
-    assert not isinstance(node.word("a1"), SliceGone)
-    for _ in range(3):
-        node.tick(1.0)
-    assert [step.pids for step in node.own_done if isinstance(step, TerminateMpsClients)] == [(501,)]
-    assert isinstance(node.word("a1"), SliceGone)
-
-
 def test_a_home_that_cannot_be_taken_down_quarantines_its_last_tenant_until_it_can(node):
     """A place that is still held would be granted, or be lost without a word."""
     booking = node.share("a1", ON_MIG)
@@ -452,30 +427,6 @@ def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
     node.handle(QuarantineReleased("a1", ignore_holders=True))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_tool_that_only_looks_at_a_device_keeps_nobody(node):
-    """Every GPU that an exporter watches would be quarantined."""
-    booking = node.booking("a1", WHOLE)
-    live_with(node, booking)
-    node.mps.enter(900, node.gpus[2], "", "file")
-    node.order(node.revoke(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-@PLACES
-def test_a_restarted_agent_disturbs_no_daemon_and_no_tenant(node, place):
-    """Every update of the agent would end what runs on shared GPUs."""
-    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
-    before = [node.word("a1"), node.word("a2")]
-    (daemon,) = node.mps.living()
-    for _ in range(3):
-        node.live()
-        node.tick(6.0)
-    assert [node.word("a1"), node.word("a2")] == before
-    assert node.mps.living() == [daemon]
-    assert node.mps.started == 1
 
 
 def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
@@ -669,38 +620,6 @@ def test_a_revoke_found_after_a_reboot_ends_what_is_left_of_its_home(node, place
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     is_clean(node)
-
-
-def test_an_operators_instance_at_an_announced_place_is_not_taken_for_ours(make_node):
-    """It would be destroyed with the slice, while in use."""
-    node = make_node()
-    node.live()
-    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
-    node.work(own_max=1)  # the intent is saved
-    node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.append(Instance(gi_id=9, profile="1g.5gb", start=0, size=1, uuid="MIG-theirs"))
-    node.live()
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert [i.uuid for i in node.hardware.read().gpus[0].instances] == ["MIG-theirs"]
-
-
-def test_an_instance_that_somebody_destroyed_under_a_home_is_made_again(node):
-    """Tenants would be told of a device that is not there."""
-    live_with(node, node.share("a1", ON_MIG))
-    before = node.word("a1")
-    (daemon,) = node.mps.living()
-    node.mps.die(daemon)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    for _ in range(5):
-        node.tick(11.0)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
-    assert after.ticket != before.ticket
-    assert after.devices[0].uuid != before.devices[0].uuid
-    assert len(node.mps.homes) == 1
 
 
 def test_an_error_that_the_driver_tells_of_is_seen_at_once(node):

@@ -247,19 +247,6 @@ class Long:
         self.did.append("replaced")
 
 
-async def test_nothing_is_written_into_a_file_that_is_being_replaced(marks, threads, tmp_path):
-    """A record that went into the old file would be lost with it."""
-    journal = Long()
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
-        assert await _do(step_executors, _save(1)) == JournalSaved(1)
-        assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
-        later = asyncio.create_task(_do(step_executors, _save(2)))
-        await asyncio.sleep(0)
-        journal.replaced.set()
-        assert await later == JournalSaved(2)
-    assert journal.did == ["a1", "synced", "replaced", "a2", "synced"]
-
-
 async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(marks, threads, tmp_path):
     """A later record overtakes those that waited for the file: after a restart the older one is taken for the last."""
     journal = Long()

@@ -12,7 +12,6 @@ from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
     NodeRecord,
-    ResizeRecord,
     SharedDeviceRecord,
     SliceRecord,
     TicketRecord,
@@ -162,38 +161,6 @@ def test_a_crash_half_way_silences_no_ticket(node, saved):
     assert reported(node) == {("a1", 1, "ready"), ("a2", 1, "ready"), ("a3", 1, "ready")}
     assert [node.word(name) for name in ("a1", "a2", "a3")] == before
     assert node.mps.started == 1
-
-
-def test_what_the_ledger_still_says_counts_more_than_a_ticket(node):
-    """A slice that was revoked while its agent was away would stay."""
-    booking = node.booking("a1", SMALL)
-    run(node, booking)
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
-    node.live()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert (node.instances(0), node.tickets.names()) == ([], ())
-
-
-def test_a_share_that_was_being_made_smaller_counts_as_before(node):
-    """Its neighbour would be given memory that running processes still use."""
-    booking = node.share("a1", SMALL, memory_mib=4000)
-    run(node, booking)
-    (daemon,) = node.mps.living()
-    daemon.clients[900] = "pod-1"
-    smaller = node.share("a1", SMALL, memory_mib=1000)
-    node.order(replace(node.grant(smaller, revision=2), counts=booking.devices))
-    node.work()
-    assert node.agent.snapshot().slices[0].counts == booking.devices
-    lose_both(node)
-    node.start()
-    node.work()
-    (report,) = node.agent.snapshot().slices
-    assert (report.revision, report.booking, report.counts) == (2, smaller, booking.devices)
-    records = [each.record for each in node.own_done if isinstance(each, SaveJournal)]
-    adjusting = [each.adjusting for each in records if isinstance(each, SliceRecord)][-1]
-    assert adjusting == ResizeRecord(counts=booking.devices, renewed=True)
 
 
 def _of_another_node(node, ticket):

@@ -42,14 +42,6 @@ def test_the_next_grant_of_the_same_place_takes_the_instance_under_a_new_uuid(wa
     assert after.devices[0].uuid != before.devices[0].uuid
 
 
-def test_nobody_sees_a_warm_instance(warm):
-    """The allocator would count a free place as taken, or take the instance for a stranger's."""
-    _given_back(warm)
-    gpu = warm.agent.snapshot().gpus[0]
-    assert gpu.instances == ()
-    assert sum(gpu.creatable.values()) == 19
-
-
 @pytest.mark.parametrize("other", [(0, "3g.20gb", 4, 4), (0, "7g.40gb", 0, 8), (0, "1g.5gb", 5, 1)])
 def test_a_warm_instance_in_the_way_goes_first(warm, other):
     """A free place could not be had."""
@@ -101,15 +93,6 @@ def test_what_is_refused_although_nothing_is_warm_any_more_fails(warm):
     warm.order(warm.grant(warm.booking("a2", (0, "1g.5gb", 0, 1))))
     warm.work()
     assert isinstance(warm.word("a2"), SliceFailed)
-
-
-def test_its_time_is_bounded(warm):
-    """An instance that no request wants would block MIG reconfiguration for good."""
-    _given_back(warm)
-    for _ in range(8):
-        warm.tick(9.0)
-    assert warm.instances(0) == []
-    assert warm.agent.snapshot().gpus[0].instances == ()
 
 
 def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
@@ -203,13 +186,6 @@ def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, sha
         node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert [i.uuid for i in node.hardware.read().gpus[0].instances] == [""]
-
-
-def test_nothing_is_kept_unless_told(node):
-    """An operator who changes layouts by hand would find unused instances."""
-    node.live()
-    _given_back(node)
-    assert node.instances(0) == []
 
 
 def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm):
