@@ -224,14 +224,6 @@ def test_the_program_prints_what_can_be_applied(capsys, tmp_path):
         assert list(deploy_check.problems_of_schema(document, "")) == []
 
 
-def test_what_cannot_be_made_is_said_in_one_sentence(capsys):
-    """No traceback at the beginning of a pipe into kubectl."""
-    assert credentials.main(["--node", "Gpu 1"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("credentials: node 'Gpu 1'")
-
-
 def configuration(rendered: list[deploy_check.Document]) -> str:
     return str(named(rendered, "ConfigMap", "sluice-nats")["data"]["nats.conf"])
 

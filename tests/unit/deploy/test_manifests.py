@@ -278,16 +278,6 @@ def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
     assert "sluice.dev/agent" not in agent["nodeSelector"]
 
 
-def test_the_simulated_fleet_is_one_that_an_agent_can_read(rendered: Rendering):
-    """The name is put in where the agent starts; what comes out must be a fleet of that one node."""
-    (config,) = [each for each in rendered("simulated") if "fleet.toml" in each.get("data", {})]
-    from sluice.contracts.fleet_file.fleet_spec import parse_fleet  # noqa: PLC0415 - only here
-
-    fleet = parse_fleet(config["data"]["fleet.toml"].replace("@NODE@", "kind-worker.example"), origin="test")
-
-    assert [node.name for node in fleet.nodes] == ["kind-worker.example"]
-
-
 def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):
     """A policy about another name guards nothing."""
     objects = rendered("single")

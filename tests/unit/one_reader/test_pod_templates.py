@@ -233,18 +233,6 @@ def test_a_pod_that_leaves_its_name_to_the_api_server_is_read():
     assert (found.name, found.refusal) == ("train-0", None)
 
 
-def test_a_pod_that_is_to_be_left_alone_asks_for_nothing():
-    """The label holds in a folder as in a cluster."""
-    metadata = {**TEMPLATE["metadata"], "name": "p", "labels": {"sluice.dev/ignore": ""}}
-    (found,) = read_manifests(
-        "f.yaml",
-        yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": metadata}),
-        limits=ManifestLimits(),
-        asks=RequestLimits(),
-    )
-    assert (found.ask, found.refusal, found.problems) == (None, None, ())
-
-
 @pytest.mark.parametrize(
     ("runtime", "namespace", "warned"),
     [

@@ -8,7 +8,7 @@ import pytest
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Closed, Envelope, NodeChanged, SliceReady
-from sluice_console.core.bench.broker_replay import ReplayMessage, filters_of, replay_of
+from sluice_console.core.bench.broker_replay import filters_of, replay_of
 from sluice_console.core.bench.chart import svg
 from sluice_console.core.bench.figures import (
     BenchDocument,
@@ -140,12 +140,6 @@ def test_a_process_reads_what_is_its_to_consume_and_nothing_else(make):
     assert filters_of(notes, "agent 0") == {Stream.BOOK: (f"sluice.ledger.{NODE}.*",)}
     consumed = [note.number for name in {note.consumer for note in notes} for note in notes if note.consumer == name]
     assert sorted(consumed) == [note.number for note in notes]
-
-
-def test_a_score_can_be_handed_to_other_processes(make):
-    """As JSON."""
-    notes = replay_of([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
-    assert msgspec.json.decode(msgspec.json.encode(notes), type=list[ReplayMessage]) == notes
 
 
 def test_the_picture_is_a_picture_whatever_was_measured(make):

@@ -24,12 +24,6 @@ def test_a_mix_is_even_from_the_first_pods_on():
     assert found == profiles(load())
 
 
-def test_pods_come_at_their_rate_in_bursts():
-    """Ten a second, five at a time: two bursts half a second apart."""
-    assert [pod.at_s for pod in load(rate=10.0, burst=5)] == [0.0] * 5 + [0.5] * 5
-    assert {pod.at_s for pod in load()} == {0.0}
-
-
 def test_who_comes_together_is_in_one_file_up_to_a_limit():
     """A burst is there at once, and no file is larger than a pod-watcher takes."""
     files = files_of(load(requests=DOCUMENTS_MAX + 1))

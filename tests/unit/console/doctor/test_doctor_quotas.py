@@ -65,14 +65,6 @@ def test_other_quotas_are_left_alone():
     assert proposals == []
 
 
-def test_a_limit_range_that_refuses_every_pod_is_a_problem():
-    """The API server answers that no limit is specified, for Sluice has taken it out."""
-    limits = {"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [{"max": {"nvidia.com/gpu": "2"}}]}}
-    found, _ = check_quotas([], [limits])
-    assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "ok"), (Check.LIMITS, "problem")]
-    assert "a/l (max nvidia.com/gpu)" in found[1].what
-
-
 @pytest.mark.parametrize("bound", ["min", "maxLimitRequestRatio"])
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/mig-1g.5gb"])
 def test_every_bound_of_a_limit_range_is_found(bound, resource):

@@ -1,6 +1,5 @@
 """`sluice nodes`: what people decide by when they scale a fleet down, or look for room."""
 
-import msgspec
 import pytest
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -178,12 +177,6 @@ def test_since_when_is_when_the_last_slice_was_given_back(make):
     assert last_given_back(words) == {NODE: "3"}
 
 
-def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
-    """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
-    assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
-    assert last_given_back([]) == {}
-
-
 async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state, capsys):
     """A user whose broker is away, or has no HISTORY, wants to see the nodes all the same."""
     (port,) = free_ports(1)
@@ -198,9 +191,3 @@ def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
     """An empty cell would look as if it were in use."""
     (node,) = nodes_document(fleet_state(), {}).nodes
     assert node_cells(node)[-1] == "longer than the history goes back"
-
-
-def test_a_printed_document_can_be_read_back(fleet_state):
-    """Encoding loses nothing."""
-    document = nodes_document(fleet_state(), SINCE)
-    assert msgspec.json.decode(msgspec.json.encode(document), type=NodesDocument) == document

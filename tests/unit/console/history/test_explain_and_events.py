@@ -40,11 +40,6 @@ def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
     assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
 
 
-def test_an_unknown_name_finds_nothing():
-    """Said so, instead of a guess."""
-    assert matching([pod("r1")], "trian") == []
-
-
 def test_a_pod_that_ended_long_ago_is_still_explained(make):
     """Only the history knows it."""
     envelope = Envelope(id="1", operation="o", request="r9", schema=1, time="", message=make.asked())

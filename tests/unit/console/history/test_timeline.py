@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Envelope, EvictionDone, EvictionOrdered, Pending, SliceGone
+from sluice.contracts.messages import AnyMessage, Envelope, EvictionDone, EvictionOrdered, Pending
 from sluice_console.core.documents import EarlierDocument, PodDocument
 from sluice_console.core.history.sentences import HistoryMessage
-from sluice_console.core.history.timeline import concerns, evicted_before, steps_of
+from sluice_console.core.history.timeline import evicted_before, steps_of
 
 
 def happened(
@@ -38,12 +38,6 @@ def test_a_word_repeated_unchanged_is_told_once(make):
     """A rebuilt stream says everything again."""
     again = [happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request)] * 3
     assert len(steps_of(make.request, again)) == 1
-
-
-def test_a_slice_message_is_part_of_its_requests_story(make):
-    """Its subject names the allocation only."""
-    gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
-    assert concerns(make.request, happened(f"hist.sluice.slice.n.{make.allocation}", gone))
 
 
 def said_at(make, *seconds: str) -> list[str]:
@@ -95,13 +89,6 @@ def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
     assert evicted_before(everybody[2], everybody, history) == EarlierDocument(
         request="r2", cause="gpu-1 is drained (fans)"
     )
-
-
-def test_an_eviction_that_is_said_after_the_new_request_counts_too(make):
-    """The source asks again at once, and only then publishes that the eviction is done."""
-    *before, done = life(make, "r1", evicted=True)
-    history = [*before, *life(make, "r2", evicted=False), done]
-    assert evicted_before(pod("r2"), [pod("r1"), pod("r2")], history) is not None
 
 
 @pytest.mark.parametrize(

@@ -70,13 +70,6 @@ async def test_a_measurement_begins_when_nobody_says_anything_any_more(make):
     assert await live.calm(quiet_s=0.001, within_s=60)
 
 
-async def test_a_value_that_cannot_be_read_hides_nothing_else():
-    """Undecodable bytes are set aside by the bus."""
-    live = LiveFleet()
-    await both_read(live, seen(Stream.STATE, "sluice.node.a", None))
-    assert live.fleet_state.values == {}
-
-
 @pytest.mark.parametrize(
     ("run", "incarnation", "is_open"),
     [("run1", "1", True), ("older", "1", False), ("run1", "0", False)],

@@ -103,13 +103,6 @@ def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
     ]
 
 
-def test_it_is_shown_whose_word_a_limit_is(make):
-    """A person tries to change it, and learns only then that it is in a file."""
-    fleet_state = make.fleet_state()
-    fleet_state.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(gpus=1), source=SourceName("cluster"))
-    assert only(fleet_state).source == "cluster"
-
-
 def test_nothing_is_said_of_nobody(make):
     """A sentence instead of an empty table; a quota that was lifted is none."""
     fleet_state = make.fleet_state()

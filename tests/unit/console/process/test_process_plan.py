@@ -26,13 +26,6 @@ def test_every_node_gets_exactly_one_agent_whatever_the_number_of_processes(node
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
 
-def test_each_service_is_told_where_the_bus_and_its_data_are():
-    """Settings are given by environment."""
-    for launch in launches(wanted()):
-        assert launch.variables["SLUICE_NATS_URL"] == "nats://h:1"
-        assert launch.variables["SLUICE_DATA_DIR"] == "/data"
-
-
 def test_nodes_share_processes_only_beyond_the_limit():
     """One process per node as long as that is allowed."""
     agents = [launch for launch in launches(wanted(processes=2)) if launch.service == "node-agent"]

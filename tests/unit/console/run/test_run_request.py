@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import json
 import os
 import stat
 
@@ -58,12 +57,6 @@ def test_sizes_are_those_of_manifests_and_a_share_is_of_the_users_own():
     assert (asked(memory="8Gi").memory_mib, asked(sm="20").sm_percentage) == (8192, 20)
     share = asked(mode="fractional", sm="20", memory="2Gi")
     assert (share.modes, share.sm_partition, share.uid) == (("fractional",), 20, 7)
-
-
-def test_a_node_is_where_the_pod_must_be():
-    """A slice on another machine is of no use to a command here."""
-    text = manifest_of(RunRequest(), namespace="ns", name="n", uid=0, node="here", environ={})
-    assert json.loads(text)["spec"]["nodeName"] == "here"
 
 
 def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):

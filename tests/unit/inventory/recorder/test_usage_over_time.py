@@ -241,14 +241,6 @@ def test_a_gpu_that_left_is_no_capacity_any_more(recording):
     assert recording.rows("node")[NODE].hours("capacity") == pytest.approx(1 / 60)
 
 
-def test_an_amount_of_an_unknown_gpu_is_shown_as_such(recording):
-    """Not as nothing: the recorder may begin before it has read the inventory."""
-    recording.recorder.gpus.clear()
-    recording.hear(grant("p", WHOLE), "p", BEGIN)
-    recording.until(BEGIN + 60)
-    assert recording.rows("namespace")["lab"].by_model == {"unknown": 60_000_000}
-
-
 @pytest.mark.parametrize("start", [BEGIN + 10**6, BEGIN - 10**6])
 def test_a_time_without_records_is_refused_with_what_there_is(recording, start):
     """Zeros would be believed."""

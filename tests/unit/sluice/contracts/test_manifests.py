@@ -46,12 +46,6 @@ def test_what_a_pod_asks_and_needs_is_kept_as_it_was_written():
     assert [claim.profile for claim in pod.ask.claims] == ["1g.5gb"]
 
 
-def test_a_pod_of_somebody_else_asks_for_nothing():
-    """Neither a request nor a refusal, whatever else may be wrong in it."""
-    (pod,) = pods("{kind: Pod, metadata: {name: a}, spec: {containers: nonsense}}")
-    assert (pod.ask, pod.refusal) == (None, None)
-
-
 def test_one_wrong_document_refuses_only_itself():
     """The others are still read."""
     wrong = "{kind: pod, metadata: {name: x}}"

@@ -115,12 +115,3 @@ async def test_looks_that_nobody_takes_are_bounded_and_end_without_a_word(ahead,
     await asyncio.sleep(0)
     gc.collect()
     assert told == []
-
-
-async def test_without_foresight_everything_is_looked_at_when_it_is_asked_for(bus):
-    """Allocator and pod-watcher read their own messages anyway, and would read each of them twice."""
-    looks = Prefetch(bus, None)
-    looks.hear([STARTED, CAUGHT_UP, heard()])
-    await asyncio.sleep(0)
-    assert bus.asked == []
-    assert (await looks.last(WANTED)).sequence == 1

@@ -190,11 +190,6 @@ def test_a_claim_of_another_driver_is_left_alone(spec, classes, unknown):
     assert read_claim(spec, classes) == NotOurs(unknown)
 
 
-def test_requests_of_version_v1beta1_are_read():
-    """Older manifests have no `exactly`."""
-    assert only(claim({"name": "r", "deviceClassName": GPU, "count": 2})).gpus == 2
-
-
 @pytest.mark.parametrize(
     ("config", "fields"),
     [

@@ -64,11 +64,6 @@ def test_a_demo_that_selects_by_model_gets_that_model():
     assert all(pod.ask.claims[0].only.models == A100 for pod in pods)
 
 
-def test_the_four_devices_of_a_pod_are_on_one_gpu():
-    """The demo's constraint."""
-    assert all(pod.same_gpu == (tuple(QUARTERS),) for pod in pods_of("gpu-test4"))
-
-
 @pytest.mark.parametrize(
     ("name", "field", "why"),
     [

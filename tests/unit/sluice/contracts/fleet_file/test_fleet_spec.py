@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, NodeSpec, parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
 from sluice.contracts.messages import Taint
 from sluice.mig.catalog import find_model
 
@@ -53,12 +53,6 @@ def test_a_whole_fleet_is_read_as_written() -> None:
     ]
     assert fleet.node("small-1") == replace(fleet.nodes[1], name=fleet.nodes[2].name)
     assert fleet.node("small") is None
-
-
-def test_a_short_description_is_enough() -> None:
-    """A name is all that a node needs; everything else has a stated default."""
-    (node,) = parse_fleet('[[node]]\nname = "a"\n', origin="fleet.toml").nodes
-    assert node == NodeSpec(node.name, 64.0, 524_288, {}, (), 150, 100, {})
 
 
 def test_the_example_fleet_works() -> None:

@@ -60,12 +60,6 @@ def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
     assert said(shown)[2] == Cordoned(node=NodeName("gpu-2"), why="its fan is changed", source=SOURCE)
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "[namespaces]\n[nodes]\n"])
-def test_a_file_may_say_nothing(text):
-    """Then every limit of the file is lifted."""
-    assert said(text) == []
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

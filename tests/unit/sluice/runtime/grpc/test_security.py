@@ -65,12 +65,6 @@ def theirs(tmp_path) -> Authority:
     return Authority(tmp_path / "theirs")
 
 
-async def test_an_agent_is_asked_by_who_may(ours):
-    """The inventory could not pull, and nothing would be granted."""
-    async with served(ours.files("node", NODE, usages=(SERVER,))) as address:
-        assert await asked(address, security(ours.files("inventory", INVENTORY))) == "gpu-1.example"
-
-
 @pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
 async def test_a_caller_without_the_right_gets_the_reason(ours, who):
     """A certificate of ours is not a right to everything."""

@@ -109,15 +109,6 @@ def test_a_decision_about_who_waits_names_what_freed_the_place(book, spans):
     assert [f"{link.context.trace_id:032x}" for link in decide.links] == [trace_id("other")]
 
 
-def test_messages_without_an_effect_are_no_spans(book, spans):
-    """Every process reads others' messages; a trace shows which one acted on them."""
-    turns = CoreSpans(book)
-    book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
-    turns.turn(read(), "", [], 0.001)
-    turns.turn(Ticked(), "", [], 0.001)
-    assert spans() == {}
-
-
 def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):
     """The wait in the queue is one bar, whatever else was published meanwhile."""
     turns = CoreSpans(book, (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),))
