@@ -115,16 +115,6 @@ def test_a_waiting_pod_says_which_nodes_were_asked_for(bench: Bench) -> None:
     assert said[-1].message.endswith(f". Asked the autoscaler for 2 more nodes of pool {demand(bench).pool}")
 
 
-def test_nodes_are_asked_for_no_more_when_one_has_joined(bench: Bench) -> None:
-    """Two of three halves get it: then one node is missing, and none when the last pod is gone."""
-    ask(bench, "b", "c", "d")
-    pass_time(bench)
-    assert demand(bench).missing == 2
-    add(bench, "new", READY)
-    pass_time(bench, 1)
-    assert demand(bench).missing == 1
-
-
 REFUSES = {
     "a taint": {"host": HostNeeds()},
     "another label": {"host": structs.replace(TOLERATES, node_selector={"zone": "b"})},

@@ -176,11 +176,3 @@ def test_ten_thousand_annotations_are_read_at_once(prefix):
 
     assert isinstance(ask, PodRequest | Refusal)
     assert isinstance(ask, Refusal) == ("sluice.dev" in prefix or "fastgshare" in prefix)
-
-
-def test_ten_thousand_containers_are_read_at_once():
-    """A pod of many containers, each asking: one answer, in words."""
-    containers = tuple(ContainerRequest(f"c{number}", limits={"nvidia.com/gpu": "1"}) for number in range(10_000))
-    ask = parse_pod({}, containers)
-
-    assert isinstance(ask, PodRequest | Refusal)

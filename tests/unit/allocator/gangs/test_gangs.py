@@ -28,7 +28,6 @@ from sluice.contracts.messages import (
     AnyMessage,
     Grant,
     Held,
-    HostNeeds,
     Pending,
     QuotaSet,
     Revoke,
@@ -134,13 +133,6 @@ def test_pods_of_several_sizes_are_put_down_largest_first():
     shapes = {"a": claim(profile="1g.5gb"), "b": claim(profile="2g.10gb"), "c": claim(profile="4g.20gb")}
     said = ask(bench, *(member(name, shape, size=3) for name, shape in shapes.items()))
     assert sorted(grants(said)) == ["a", "b", "c"]
-
-
-def test_pods_that_name_their_nodes_come_first():
-    """A sister that may be anywhere must not take the only place of one that may not."""
-    bench = fleet(2)
-    pinned = member("b", WHOLE, host=HostNeeds(node_name="node-0"))
-    assert grants(ask(bench, member("a", WHOLE), pinned))["b"].booking.node == "node-0"
 
 
 def test_groups_of_two_namespaces_do_not_know_each_other():
@@ -278,17 +270,6 @@ def test_a_job_that_cannot_be_completed_gives_back_what_it_has():
     assert revoke.cause == waived.cause
     gone(bench, granted["a"])
     assert grants(ask(bench, asked("x", WHOLE)))
-
-
-def test_each_slice_that_comes_gives_a_job_more_time():
-    """The slices of a large node are made one after the other: that is no standstill."""
-    bench = fleet(3)
-    granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
-    for name in "ab":
-        tick(bench, 50.0)
-        assert not bound(ready(bench, granted[name]))
-    tick(bench, 50.0)
-    assert sorted(bound(ready(bench, granted["c"]))) == ["a", "b", "c"]
 
 
 def test_a_job_has_all_of_its_time_when_another_of_its_name_has_gone():

@@ -380,16 +380,6 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     assert old.booking.allocation in bench.allocator.ctx.facts.ledger
 
 
-def test_a_kept_place_is_not_bound_while_its_pod_has_another(bench):
-    """After a wiped broker no binding tells: the pod runs where it runs, however ready its next slice is."""
-    old, kept = being_moved(bench)
-    all_of(bench, bench.ready(kept))
-    del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
-    bench.allocator.ctx.changed_requests[RequestId("web-1")] = None
-    said = messages(all_of(bench, bench.handle(Continue())))
-    assert [each.allocation for each in said if isinstance(each, Bound)] == [old.booking.allocation]
-
-
 def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_binding_tells(bench):
     """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
     old, kept = being_moved(bench)

@@ -174,19 +174,6 @@ def test_an_inventory_of_before_a_wipe_that_lands_after_it_opens_nothing(empty):
     assert [type(message) for message in messages(empty.land_all(said))] == [Grant, NodeOpened]
 
 
-def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
-    """The agent that speaks for the node now may have slices that this snapshot lacks."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    empty.add_node(seen)
-    restarted = snapshot("node-a", seen.gpus, agent_run=RunId("agent-2"), slices=(living(),))
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
-    assert messages(empty.observe(subjects.node(NODE), news)) == []
-    assert [type(m) for m in messages(empty.request(asked("p2")))] == [Pending]
-
-    written = empty.land_all(empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=restarted, stale=False)))
-    assert [type(w.message) for w in written][:2] == [Grant, NodeOpened]
-
-
 def test_a_wiped_broker_gives_no_living_slice_away(bench):
     """A new incarnation: nodes are closed until opened again, and running pods are bound to what they have."""
     grant = bench.bound("p1", claim(profile="7g.40gb"))
@@ -600,13 +587,3 @@ def test_what_an_open_node_turns_out_to_have_is_entered_when_that_lasts(bench):
     bench.land_all(bench.gone(other))
     bench.request(asked("p3"))
     assert Grant not in [type(message) for message in messages(bench.land_all(bench.tick()))]
-
-
-def test_what_is_read_meanwhile_is_not_entered(bench):
-    """Its entry was on its way to us: another allocator has granted it."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2)
-    bench.add_node(seen)
-    theirs = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
-    bench.observe(subjects.ledger(NODE, living().booking.allocation), theirs)
-    bench.now += 60
-    assert messages(bench.tick()) == []

@@ -94,13 +94,6 @@ def test_what_was_being_unmade_there_is_closed_too(bench):
     assert wait(bench, GRACE_S + 1)[0].message.revision == 2
 
 
-def test_nothing_is_given_there(bench):
-    """A pod would be pinned to a node that is gone."""
-    remove(bench)
-    bench.request(asked("p2"))
-    assert kinds(w for w in bench.said if isinstance(w, Write) and isinstance(w.message, Grant)) == []
-
-
 def test_a_pod_that_is_not_bound_yet_gets_another_place(bench):
     """It would be bound to a node that is gone as soon as an old word of its agent is read."""
     grant = bench.granted("p1")
@@ -109,16 +102,6 @@ def test_a_pod_that_is_not_bound_yet_gets_another_place(bench):
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     again = [w.message for w in wait(bench, GRACE_S + 1) if isinstance(w.message, Grant)]
     assert [each.booking.node for each in again] == ["node-b"]
-
-
-def test_a_node_that_speaks_in_time_loses_nothing(bench):
-    """Somebody has mistyped a name."""
-    bench.bound("p1")
-    remove(bench)
-    wait(bench, GRACE_S - 1)
-    written = bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    written += wait(bench, GRACE_S * 3)
-    assert [kind for kind in kinds(written) if kind is not Pending] == [NodeOpened]
 
 
 def test_its_time_begins_anew_when_the_bus_is_read_again(bench):

@@ -159,20 +159,6 @@ def test_without_a_queue_what_does_not_fit_at_once_is_refused():
     assert (summary["bound"], summary["refused"], summary["pending"]) == (2, 1, 0)
 
 
-def test_the_more_urgent_pod_is_served_first():
-    """A line's priority is the pod's."""
-    lines = [
-        arrive(0, "a", profile="7g.40gb"),
-        arrive(1, "b", profile="7g.40gb"),
-        arrive(2, "c", profile="7g.40gb", line={"priority": 5}),
-        depart(3, "a"),
-    ]
-
-    answers, _ = answered(fleet_of(), lines)
-
-    assert words(answers)[-1] == (3, "c", "bound")
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -404,18 +390,3 @@ def test_whatever_is_asked_everybody_is_answered_and_at_the_end_all_is_free(poli
     assert {answer["id"] for answer in answers} >= {f"p{number}" for number in range(150)}
     assert words(answers)[-2:] == [(300, "whole-0", "bound"), (300, "whole-1", "bound")]
     assert (summary["running"], summary["waiting"]) == (2, 0)
-
-
-@pytest.mark.parametrize("queue", [True, False])
-def test_sixteen_halves_at_once_fill_exactly_eight_gpus(queue):
-    """Two to a GPU, and the seventeenth does not fit."""
-    half = {"mode": "fractional", "sm_partition": "50", "memory": "20000"}
-    lines = [arrive(0, f"p{number}", **half) for number in range(17)]
-
-    answers, _ = answered(fleet_of(gpus=8, mig="false"), lines, queue=queue)
-
-    assert [answer["answer"] for answer in answers] == ["bound"] * 16 + ["pending" if queue else "refused"]
-    gpus = [device["gpu"] for answer in answers for device in answer["devices"]]
-    assert sorted(gpus) == sorted([f"GPU-n-{index}" for index in range(8)] * 2)
-    assert over_commits(answers, gpu_memory_mib=40960) == []
-    assert [(d["mode"], d["memory_mib"], d["sm_percent"]) for d in answers[0]["devices"]] == [("fractional", 20000, 50)]

@@ -82,15 +82,6 @@ def test_nothing_is_given_that_would_have_to_be_made():
     assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.NO_NODE_CAN_FIT, 1), (WaitReason.GPU_NOT_IN_LAYOUT, 1)]
 
 
-def test_given_back_it_can_be_had_again():
-    """Each instance of an administrator could be used once."""
-    shop = Shop(fixed("n", LAYOUT))
-    for _ in range(3):
-        name = shop.take(claim(profile="1g.5gb"))
-        assert given(shop.devices(name)) == [("1g.5gb", 6, 1)]
-        shop.give_back(name)
-
-
 @pytest.mark.parametrize("asks", [("2g.10gb", "1g.5gb"), ("1g.5gb", "2g.10gb")])
 def test_containers_are_served_by_what_is_there_however_much_larger_each(asks):
     """A pod whose first container could have a 7g and whose second a 1g+me would wait for ever beside both."""
@@ -142,18 +133,6 @@ def test_a_quarantined_instance_is_given_to_nobody():
     shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
     assert shop.take(claim(profile="1g.5gb")) is None
     assert shop.take(claim(profile="2g.10gb")) is not None
-
-
-def test_a_gpu_without_mig_is_given_whole():
-    """A plain GPU of such a node would be given to no pod."""
-    shop = Shop(snapshot("n", (gpu_report("n", 0, mig=False, fixed_layout=True),), modes=ALL_MODES))
-    assert given(shop.devices(shop.take(claim()))) == [(None, 0, 8)]
-
-
-def test_a_profile_that_is_named_is_given_or_none():
-    """Who names a profile would silently be given another."""
-    shop = Shop(fixed("n", (("3g.20gb", 0, 4),)))
-    assert why(shop, claim(profile="2g.10gb"))[-1] == (WaitReason.GPU_NOT_IN_LAYOUT, 1)
 
 
 @pytest.mark.parametrize("first", ["fixed", "dynamic"])

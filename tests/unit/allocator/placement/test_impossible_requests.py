@@ -14,7 +14,6 @@ from sluice.contracts.messages import (
     HostRoom,
     NodeExpression,
     Taint,
-    Toleration,
 )
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, too_few_gpus
@@ -168,13 +167,6 @@ def test_an_empty_fleet_says_which_model_has_the_profile():
     )
     unknown = answer(Shop(), claim(profile="9g.99gb")).message
     assert unknown.startswith("no node with GPUs is known yet; no model that Sluice knows has 9g.99gb. Closest: 7g.")
-
-
-def test_one_claim_of_two_that_nothing_here_serves_is_enough():
-    """It would wait for the room of the other one."""
-    shop = Shop(node("n", 2))
-    other = claim(container="other", profile="4g.24gb")
-    assert never(shop, SMALL, other) == "no GPU here has 4g.24gb. Closest: 4g.20gb (A100-40GB). A30-24GB has it"
 
 
 def test_a_gpu_that_was_never_read_may_be_anything():
@@ -361,13 +353,6 @@ def test_a_node_that_kubernetes_keeps_pods_from_is_waited_for(key):
     assert "tolerat" not in found.message
     hosted(shop)
     assert isinstance(shop.ask(WHOLE), Place)
-
-
-def test_who_tolerates_what_kubernetes_says_is_placed():
-    """As the scheduler would."""
-    shop = hosted(Shop(node("n", 1)), taints=(Taint(key="node.kubernetes.io/not-ready"),))
-    tolerated = HostNeeds(tolerations=(Toleration(key="node.kubernetes.io/not-ready", operator="Exists"),))
-    assert isinstance(shop.ask(WHOLE, host=tolerated), Place)
 
 
 def test_a_taint_with_a_purpose_is_named_also_beside_one_that_passes():

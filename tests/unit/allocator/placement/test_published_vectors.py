@@ -61,29 +61,3 @@ def test_the_first_instance_starts_where_most_stays_possible(profile, start):
 def test_layouts_that_the_vendor_allows_are_reached_in_this_order(profiles):
     """NVIDIA MIG user guide, supported configurations: no earlier instance stands in the way of a later one."""
     filled(*profiles)
-
-
-@pytest.mark.parametrize(
-    ("model", "memory_mib", "profile"),
-    [
-        ("a100-40gb", 1, "1g.5gb"),
-        ("a100-40gb", 4864, "1g.5gb"),
-        ("a100-40gb", 5000, "2g.10gb"),
-        ("a100-40gb", 8000, "2g.10gb"),
-        ("a100-40gb", 9984, "2g.10gb"),
-        ("a100-40gb", 10000, "3g.20gb"),
-        ("a100-40gb", 20096, "3g.20gb"),
-        ("a100-40gb", 20097, "7g.40gb"),
-        ("a100-80gb", 9000, "1g.10gb"),
-        ("a100-80gb", 15000, "2g.20gb"),
-        ("a100-80gb", 30000, "3g.40gb"),
-        ("a30-24gb", 5000, "1g.6gb"),
-        ("a30-24gb", 10000, "2g.12gb"),
-        ("a30-24gb", 15000, "4g.24gb"),
-    ],
-)
-def test_hamis_memory_keys_choose_the_profile_that_its_table_names(model, memory_mib, profile):
-    """`knownMigGeometries`: the smallest listed by memory; never 1g.10gb, 4g.20gb or +me (HAMi, device config)."""
-    place = Shop(node("node-a", 1, model=model)).ask(claim(memory_mib=memory_mib, known_geometries=True))
-    assert isinstance(place, Place)
-    assert place.devices[0].profile == profile

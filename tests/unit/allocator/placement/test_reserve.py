@@ -101,18 +101,6 @@ def two_gpus(mig: bool = True) -> Yard:
     return Yard(snapshot("node-a", gpus, modes=("exclusive", "mps", "fractional")))
 
 
-def test_the_gpu_with_fewest_tenants_is_promised():
-    """Three must end before the one GPU is free, and one before the other: the wait is for the one."""
-    yard = two_gpus()
-    for number in range(3):
-        yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
-    yard.book("alone", "node-a", at("GPU-node-a-1", "3g.20gb", 4))
-    promise = yard.promise(exactly("7g.40gb"))
-    assert promise == ReservedPlace(
-        Place(NodeName("node-a"), (at("GPU-node-a-1", "7g.40gb", 0),)), (AllocationId("alone"),)
-    )
-
-
 def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other():
     """On a single node it would wait for as long as others come, and be passed over by each of them."""
     yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
@@ -145,19 +133,6 @@ def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, afte
     yard.leaving, yard.fixed = set(leaving), set(fixed)
     found = yard.waits_for(exactly("7g.40gb"))
     assert (set(found) if found is not None else None) == after
-
-
-def test_only_those_on_the_span_are_waited_for():
-    """A 3g needs one half of the GPU: who is on the other half may stay for ever."""
-    yard = two_gpus()
-    yard.book("left", "node-a", at("GPU-node-a-0", "2g.10gb", 0))
-    yard.book("left-too", "node-a", at("GPU-node-a-0", "1g.5gb", 2))
-    yard.book("right", "node-a", at("GPU-node-a-0", "1g.5gb", 5))
-    yard.book("other", "node-a", at("GPU-node-a-1", "7g.40gb", 0))
-    promise = yard.promise(exactly("3g.20gb"))
-    assert promise == ReservedPlace(
-        Place(NodeName("node-a"), (at("GPU-node-a-0", "3g.20gb", 4),)), (AllocationId("right"),)
-    )
 
 
 def test_engines_that_are_used_beside_the_span_are_waited_for():

@@ -129,3 +129,9 @@ def _least_difference(free: list[int], want: int) -> int:
                     if min(chosen) >= low and count * low <= want <= sum(min(each, high) for each in chosen):
                         return difference
     raise AssertionError("the devices have enough together")
+
+
+def test_over_booked_devices_give_nothing() -> None:
+    """A device with less than nothing free would lend to others what it does not have."""
+    assert split([-50, 100, 0], 100) == (0, 100, 0)
+    assert split([-50, 100, 0], 101) is None

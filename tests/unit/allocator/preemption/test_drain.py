@@ -85,13 +85,6 @@ def test_a_drained_node_sends_everybody_away_and_nothing_else_happens_to_them(pa
     assert tick(pair, 30) == []
 
 
-def test_a_cordon_evicts_nobody(pair):
-    """An operator who only wants no new ones would lose those who are there."""
-    run(pair, asked("one", WHOLE))
-    assert cordon(pair) == []
-    assert tick(pair, 5) == []
-
-
 def test_a_drained_gpu_sends_only_its_own_away(pair):
     """The neighbours on the node have nothing to do with it."""
     one = run(pair, asked("one", WHOLE))
@@ -239,17 +232,6 @@ def test_whoever_waits_is_told_who_said_so_and_why(pair):
     (write,) = pair.land_all(pair.request(asked("one", WHOLE)))
     assert isinstance(write.message, Pending)
     assert write.message.message.endswith(": cordoned; node-a is cordoned (new fans)")
-
-
-def test_a_cordoned_gpu_is_passed_over(pair):
-    """The GPU is taken out, the node goes on."""
-    first = pair.allocator.ctx.cluster.nodes[NODE].gpus[0].report.uuid
-    cordon(pair, first)
-    grant = run(pair, asked("one", WHOLE))
-    assert grant.booking.devices[0].gpu != first
-    said = pair.land_all(pair.request(asked("two", WHOLE)))
-    assert [type(each.message) for each in said] == [Pending]
-    assert said[0].message.message.endswith("1 GPU of node-a is cordoned (new fans)")
 
 
 @pytest.mark.parametrize("gpus", [(), ("GPU-node-a-0", "GPU-node-a-1")], ids=["node", "each GPU"])

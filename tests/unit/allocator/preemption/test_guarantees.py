@@ -256,16 +256,6 @@ def test_the_own_namespace_is_not_protected_from_itself(bench):
     assert promise.after == (victim.booking.allocation,)
 
 
-def test_victims_of_others_give_a_namespace_no_quota(bench):
-    """tensor-fusion B7: what is freed of another namespace does not count for the preemptor's limit."""
-    quota = QuotaSet(namespace="default", total=Amounts(gpus=1))
-    bench.land_all(bench.observe(subjects.quota("default"), quota))
-    run(bench, low("theirs", claim(profile="4g.20gb"), namespace="research"))
-    run(bench, low("mine", HALF, priority=20))
-    written = said(bench.land_all(bench.request(high("service", claim(profile="4g.20gb")))))
-    assert [type(each) for each in written] == [Pending]
-
-
 def test_victims_of_its_own_give_a_namespace_quota(bench):
     """
     tensor-fusion B7, the other half: one goes and one comes, and the limit is kept.

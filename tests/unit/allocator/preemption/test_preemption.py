@@ -157,27 +157,12 @@ def test_the_least_important_goes_then_the_fewest_then_the_smallest(empty):
     assert promise_for(bench, high("third", WHOLE)).booking.node == "node-a"
 
 
-def test_several_victims_on_one_gpu_make_one_place(bench):
-    """tensor-fusion #547: victims on the same GPU add up."""
-    victims = [run(bench, low(f"batch-{number}")) for number in range(7)]
-    promise = promise_for(bench, high("service", WHOLE))
-    assert set(promise.after) == {victim.booking.allocation for victim in victims}
-
-
 def test_only_those_who_are_in_the_way_go(bench):
     """Seven 1g on one GPU, a 3g is needed: four would be a waste of one, for three slots and a half are a 3g."""
     for number in range(7):
         run(bench, low(f"batch-{number}"))
     promise = promise_for(bench, high("service", claim(profile="2g.10gb")))
     assert len(promise.after) == 2
-
-
-def test_devices_of_several_gpus_of_one_node_come_together(empty):
-    """tensor-fusion #520: two devices, two victims on two GPUs of one node."""
-    start(empty, nodes=1, gpus=2)
-    first, second = run(empty, low("one", WHOLE)), run(empty, low("two", WHOLE))
-    promise = promise_for(empty, high("service", claim(profile="7g.40gb", gpus=2)))
-    assert set(promise.after) == {first.booking.allocation, second.booking.allocation}
 
 
 def test_one_gpu_that_is_freed_and_one_that_is_free_make_two(empty):
@@ -207,16 +192,6 @@ def test_cpu_alone_can_be_what_is_in_the_way(bench):
     victim = run(bench, low("batch", HALF, host=needs))
     promise = promise_for(bench, high("service", claim(profile="2g.10gb"), host=needs))
     assert promise.after == (victim.booking.allocation,)
-
-
-def test_nobody_else_gets_the_place_while_its_victim_leaves(bench):
-    """The freed place is the preemptor's, whatever else is requested meanwhile."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    bench.land_all(bench.request(asked("backfill")))
-    written = said(ends(bench, victim))
-    assert not [each for each in written if isinstance(each, Grant)]
-    assert [type(each) for each in said(bench.land_all(bench.ready(promise)))][:1] == [Bound]
 
 
 def test_a_pod_that_leaves_already_is_not_evicted_for_two(bench):
