@@ -14,7 +14,6 @@ from sluice_node_agent.core.instructions import (
     CdiPart,
     CreateGpuInstance,
     DestroyComputeInstance,
-    ListHolders,
     ListTenants,
     MakeTicket,
     PreparedDevice,
@@ -114,21 +113,6 @@ def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
     node.tick(node.config.prepare_within_s)
     assert node.answers[call].error.startswith("ResourceClaim default/of-u1: its slice a1 is not ready: ")
     assert "refused by the test" in node.answers[call].error
-
-
-def test_a_claim_of_a_revoked_slice_is_refused_at_once(node):
-    """Its device is about to be another tenant's."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.pods["pod-1"] = LEFT
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    node.work()
-    call = node.prepare("u1")
-    node.work()
-    assert node.answers[call].error == "ResourceClaim default/of-u1: its slice a1 is being taken back (pod gone)"
-    assert node.cdi == {}
 
 
 def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
@@ -363,51 +347,6 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
     del node.pods["pod-1"]
     for _ in range(3):
         node.tick()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_lost_unprepare_keeps_a_device_no_longer_than_its_pods_processes(node):
-    """A kubelet that was installed again never ends it."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.cdi == {}
-
-
-def test_a_process_on_the_device_keeps_it_although_its_claim_was_unprepared(node):
-    """The kubelet's word is not enough."""
-    booking = _booking(node, at=WHOLE)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.unprepare("u1")
-    node.work()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-1", device=hardware.gpus[2].uuid))
-    node.order(node.revoke(booking))
-    node.work()
-    node.tick()
-    assert not isinstance(node.word("a1"), SliceGone)
-
-
-def test_unpreparing_waits_for_no_device(node):
-    """A driver that hangs must not keep a pod from ending."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    while not isinstance(node.waiting[0], ListHolders):
-        node.work(own_max=1)
-    hanging = node.waiting.popleft()
-    call = node.unprepare("u1")
-    node.work()
-    assert node.answers[call] == AnswerCall(call)
-    node.handle(node.carry_out(hanging))
-    node.work()
     assert isinstance(node.word("a1"), SliceGone)
 
 

@@ -181,19 +181,6 @@ def test_an_emptied_or_removed_journal_is_not_a_new_one(directory):
     assert _records(directory).problem == ""
 
 
-def test_a_note_of_an_older_life_harms_nothing(directory):
-    """After a power cut the note may be older than the journal, or of a file that was replaced."""
-    journal = Journal(directory, "n1")
-    before = (directory / "journal.told").read_bytes()
-    journal.append([_stone(5)])
-    journal.close()
-    (directory / "journal.told").write_bytes(before)
-    assert _records(directory).records()[-1] == _stone(5)
-    for note in (b"", b"torn", before):
-        (directory / "journal.told").write_bytes(note)
-        assert _records(directory).problem == ""
-
-
 def test_the_file_does_not_grow_with_history(tmp_path):
     """A node that runs for years does not fill its disk."""
     journal = Journal(tmp_path / "n1", "n1")
@@ -295,16 +282,6 @@ def _check_after_full(directory, told, said):
     assert again.problem == ""
     names = {record.allocation for record in again.records() if isinstance(record, Tombstone)}
     assert names == {f"a{number}-{part}" for number in range(told) for part in "xyz"}
-
-
-def test_a_limit_of_the_file_size_loses_nothing_that_was_told(tmp_path):
-    """A disk that refuses in the middle of a line costs no record: the half that was written hides no later one."""
-    for limit_bytes in (3001, 3100, 3333):
-        directory = tmp_path / str(limit_bytes)
-        told, said = _fill(directory, limit_bytes)
-        assert told
-        assert os.strerror(errno.EFBIG) in said[0]
-        _check_after_full(directory, told, said)
 
 
 def test_a_full_disk_loses_nothing_that_was_told(tmp_path):

@@ -292,20 +292,6 @@ def test_reading_anew_compares_everything_that_is_kept(node):
     assert (node.word("a1"), node.news()) == (word, news)
 
 
-def test_the_generation_rises_with_every_change_and_never_goes_back(node):
-    """A puller never takes an older picture of a node for a newer one, whatever restarts."""
-    seen = []
-    for number in range(3):
-        node.live()
-        seen.append(node.news().generation)
-        booking = node.booking(f"a{number}", (0, "1g.5gb", number, 1))
-        node.order(node.grant(booking))
-        node.work()
-        seen.append(node.news().generation)
-        assert node.news().generation == node.agent.snapshot().generation
-    assert seen == sorted(set(seen))
-
-
 def test_a_generation_is_told_only_when_the_journal_holds_it(node):
     """A crash right after the news does not bring the same generation again with another content."""
     node.start()
@@ -314,29 +300,6 @@ def test_a_generation_is_told_only_when_the_journal_holds_it(node):
         node.agent.snapshot()
     node.work(own_max=1)
     assert node.agent.started
-
-
-def test_an_older_order_delivered_again_is_not_taken_for_the_last_one(node):
-    """A durable that repeats itself does not bring back what was closed."""
-    _opened(node)
-    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    subject = subjects.ledger(node.name, A1).subject
-    node.order(node.grant(booking))
-    first = node.ledger[subject]
-    node.order(node.closed(booking))
-    node.handle(Observed(Stream.BOOK, first))
-    assert node.agent._ledger.is_closed(A1)
-
-
-def test_a_wiped_broker_that_tells_nobody_is_noticed(node):
-    """The allocator hears of a node again although the node's own ledger cannot be read any more."""
-    _opened(node)
-    node.order(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))))
-    node.work()
-    word, news = node.word("a1"), node.news()
-    node.words.clear()
-    node.tick(6.0)
-    assert (node.word("a1"), node.news()) == (word, news)
 
 
 def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
@@ -351,19 +314,3 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(node):
     node.read_ledger()
     node.work()
     assert node.word("a1").closing
-
-
-def test_two_grants_on_one_gpu_take_turns_and_two_gpus_do_not_wait(node):
-    """A slow device delays only work on the same device."""
-    _opened(node)
-    for name, gpu in (("a1", 0), ("a2", 0), ("a3", 1)):
-        start = 5 if name == "a2" else 6
-        node.order(node.grant(node.booking(name, (gpu, "1g.5gb", start, 1))))
-    while any(isinstance(i, SaveJournal) for i in node.waiting):
-        saved = next(i for i in node.waiting if isinstance(i, SaveJournal))
-        node.waiting.remove(saved)
-        node.handle(node.carry_out(saved))
-    out = [i for i in node.waiting if isinstance(i, CreateGpuInstance)]
-    assert [(i.gpu, i.start) for i in out] == [(node.gpus[0], 6), (node.gpus[1], 6)]
-    node.work()
-    assert all(isinstance(node.word(name), SliceReady) for name in ("a1", "a2", "a3"))

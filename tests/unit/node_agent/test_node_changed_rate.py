@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import NodeChanged, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.simulated.hardware_file import Instance
@@ -59,21 +59,6 @@ def test_a_burst_of_slices_is_one_piece_of_news(node):
     assert (len(said), said[-1].gpus[0].instances) == (2, 0)
     node.tick()
     assert len(said) == 2
-
-
-def test_a_device_that_takes_long_does_not_keep_the_news_back(node):
-    """While one GPU works for seconds, others hear of what has changed on the rest of the node."""
-    node.live()
-    node.tick()
-    said = _listen(node)
-    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
-    assert not node.work(own_max=1)  # saved, and now the instance is being made
-    assert said == []
-    node.now += EVERY_S
-    for instruction in node.agent.handle(Ticked(), node.now):
-        if isinstance(instruction, Write):
-            node.answer(instruction)
-    assert [news.generation for news in said] == [node.agent.snapshot().generation]
 
 
 def test_whoever_opens_a_node_hears_of_every_change(node):

@@ -170,18 +170,6 @@ def test_links_say_which_gpus_are_close(library, begin):
     assert reports[three.uuid].links == {}
 
 
-def test_nobody_is_close_to_a_lost_gpu(library, begin):
-    """A pod would wait for a pair of which one half is gone."""
-    one = library.gpu(mig=[0, 0], links=[1])
-    two = library.gpu(mig=[0, 0], links=[0])
-    gpus = begin()
-    one.error = LOST
-    lost, other = gpus.read()
-    assert (lost.links, other.links) == ({}, {})
-    one.error = 0
-    assert [report.links for report in gpus.read()] == [{two.uuid: 100}, {one.uuid: 100}]
-
-
 def test_behind_switches_every_gpu_is_close_to_every_other(library, begin):
     """On machines with NVSwitch no link leads to a GPU: all would look far from each other."""
     for _ in range(3):
@@ -216,18 +204,6 @@ def test_a_lost_gpu_does_not_hide_the_others(library, begin, how):
     assert gpus.read() == before
 
 
-def test_a_gpu_that_the_driver_does_not_list_any_more_is_lost(library, begin):
-    """Its slices would look as if they had never been."""
-    library.gpu()
-    gone = library.gpu()
-    gpus = begin()
-    library.gpus.remove(gone)
-    gone.gone()
-    reports = gpus.read()
-    assert [(report.uuid == gone.uuid, report.lost) for report in reports] == [(False, False), (True, True)]
-    assert gpus.read_gpu(gone.uuid).lost
-
-
 @pytest.mark.parametrize("code", [TIMEOUT, 999, LOST])
 def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, begin, code):
     """Left out it would pass for a GPU of another node, with nothing on it, until its agent is started again."""
@@ -251,15 +227,6 @@ def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, beg
     library.gpu(error=LOST)
     fine = library.gpu()
     assert [report.uuid for report in begin().read()] == [fine.uuid]
-
-
-def test_an_unknown_gpu_is_refused(library, begin):
-    """An order for a GPU of another node must do nothing here."""
-    library.gpu()
-    gpus = begin()
-    for call in (gpus.read_gpu, gpus.remaining):
-        with pytest.raises(GpuLostError, match="is not on this node"):
-            call("GPU-elsewhere")
 
 
 def test_only_the_gpus_that_were_named_count(library, begin):
@@ -344,19 +311,6 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, h
     gpu.error, gpu.errors = (LOST, {}) if how == "all" else (0, {"name": LOST})
     lost = gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
     assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
-
-
-def test_a_gpu_that_moved_up_in_the_drivers_list_is_named_as_itself(library, begin):
-    """What is wrong with it would be said of the one that was there before, and of itself that it is not listed."""
-    gone, moved = library.gpu(), library.gpu()
-    gpus = begin()
-    library.gpus.remove(gone)
-    gone.gone()
-    gpus.read()
-    moved.errors["handle"] = LOST
-    told = {report.uuid: report.health_message for report in gpus.read()}
-    assert "does not list the GPU any more" in told[gone.uuid]
-    assert f"--gpu-reset -i {moved.uuid}," in told[moved.uuid]
 
 
 def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
@@ -563,13 +517,6 @@ def test_there_is_no_instance_where_mig_was_switched_off(library, begin):
         with pytest.raises(NotFoundError):
             call()
     assert gpus.processes(gpu.uuid, "MIG-gone") == ()
-
-
-def test_what_remains_is_told_by_profile_name(library, begin):
-    """Asked by the wrong number it would be told for another profile."""
-    gpu = library.gpu(capacity={19: 7, 9: 2})
-    remaining = begin().remaining(gpu.uuid)
-    assert (remaining["1g.5gb"], remaining["3g.20gb"], remaining["7g.40gb"]) == (7, 2, 0)
 
 
 def test_the_compute_mode_is_read_back(library, begin):
@@ -816,33 +763,11 @@ def test_a_failed_wait_has_every_gpu_read_and_does_not_spin(library, begin, monk
     assert len(library.events) == 4
 
 
-def test_each_gpu_is_registered_once_and_again_after_a_reset(library, begin):
-    """Twice tells everything twice; never again after a reset tells nothing."""
-    gpu = library.gpu()
-    gpus = begin()
-    for _ in range(3):
-        assert gpus.troubled(0) == ()
-    assert library.registered == {gpu.uuid: [0x8 | 0x2]}
-    gpu.gone()
-    gpu.renew()
-    gpus.read()
-    gpus.troubled(0)
-    assert len(library.registered[gpu.uuid]) == 2
-
-
 def test_a_driver_without_events_is_waited_with(library, begin):
     """The agent would not start, or ask without pause."""
     library.missing = {"nvmlEventSetCreate"}
     library.gpu()
     assert begin().troubled(0.01) == ()
-
-
-def test_a_gpu_without_events_is_fine(library, begin):
-    """Not every GPU tells."""
-    library.gpu(errors={"events": UNSUPPORTED})
-    gpus = begin()
-    assert gpus.troubled(0.01) == ()
-    assert gpus.read()[0].healthy
 
 
 def test_closing_ends_the_wait(library, begin):

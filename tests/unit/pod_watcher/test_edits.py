@@ -244,16 +244,6 @@ def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, man
     assert (message.revision, message.claims[0].profile) == (3, "1g.5gb")
 
 
-def test_an_edit_of_something_else_changes_nothing(bench, manifest):
-    """Comments, images and labels are not ours."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    before = len(bench.writes)
-    bench.files["a.yaml"] = "# a comment\n" + manifest("a").replace("name: main", "name: main\n      image: y")
-    bench.list()
-    assert [write.subject for write in bench.writes[before:]] == ["sluice.source.folder"]
-
-
 def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(bench, manifest):
     """In a namespace a name is one pod; the first one keeps running."""
     bench.files["b.yaml"] = manifest("a")
@@ -266,15 +256,6 @@ def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(benc
     del bench.files["b.yaml"]
     bench.list()
     assert bench.requests()["w1-2"].claims[0].profile == "3g.20gb"
-
-
-def test_a_pod_without_our_annotations_is_left_alone_and_mentioned_once(bench):
-    """Not everything in a folder wants a GPU."""
-    bench.files["web.yaml"] = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    other/key: 1\n"
-    bench.list()
-    bench.list()
-    assert bench.requests() == {}
-    assert bench.told == ["default/web (web.yaml) requests no slice: ignored"]
 
 
 def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):

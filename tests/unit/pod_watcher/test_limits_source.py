@@ -169,14 +169,6 @@ def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -
     return watcher
 
 
-def test_what_the_file_says_is_said_once_both_were_read():
-    """Limits that only a person can say are gone with a broker."""
-    watcher = Watcher(Bus())
-    told = WriteLogLine("info", "limits.toml names 1 namespaces and 1 nodes")
-    assert watcher.step(LimitsRead(FOUR + CORDON)) == [told]
-    assert watcher.reading() == [write("w", 1, LAB, lab(4)), write("w", 2, NODE, CORDONED)]
-
-
 def test_nothing_is_said_before_the_file_was_read_well_once():
     """A start with a broken file would lift what it said before."""
     bus = Bus()
@@ -220,19 +212,6 @@ def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
     assert watcher.said == 0
 
 
-def test_after_a_wipe_it_is_told_again_that_all_is_said_and_not_before_it_is_on_the_bus():
-    """Pods that are asked for again before that are granted beyond the limit, on nodes that are cordoned."""
-    bus = Bus()
-    watcher = started(bus, FOUR)
-    watcher.said = 0
-    bus.wipe()
-    (again,) = watcher.reading()
-    assert isinstance(again, Write)
-    assert watcher.step(bus.take(again)) == [said_in(bus)]
-    watcher.read()
-    assert watcher.said == 0
-
-
 def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
     """The pods of a fleet without limits would wait for them after each wipe."""
     bus = Bus()
@@ -242,27 +221,6 @@ def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
     assert watcher.reading() == [said_in(bus)]
     bus.wipe()
     assert watcher.reading() == [said_in(bus)]
-
-
-def test_an_edit_is_said_and_what_it_leaves_out_is_taken_back_once():
-    """A dropped limit would hold forever."""
-    bus = Bus()
-    watcher = started(bus, FOUR + CORDON)
-    assert watcher.step(LimitsRead(FIVE)) == [
-        WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes"),
-        WriteLogLine("info", "node gpu-1.example may be used again: limits.toml does not name it"),
-        write("w", 3, LAB, lab(5), expected=1001),
-        write("w", 4, NODE, UNCORDONED, expected=1002, ttl_s=TTL_S),
-    ]
-    assert watcher.step(WriteAccepted(OperationId("w-4"), 1003)) == []
-    assert watcher.step(WriteAccepted(OperationId("w-3"), 1004)) == []
-    bus.put(NODE, UNCORDONED, "w-4")
-    assert watcher.step(Observed(Stream.BOOK, bus.values[NODE.subject])) == []
-    assert watcher.step(LimitsRead("")) == [
-        WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
-        WriteLogLine("info", "namespace lab no longer has limits: limits.toml does not name it"),
-        write("w", 5, LAB, UNSET, expected=1004, ttl_s=TTL_S),
-    ]
 
 
 @pytest.mark.parametrize("bad", [LimitsRead(BAD), LimitsUnreadable("it is away", missing=True)])

@@ -104,20 +104,6 @@ def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(mon
     assert sorted(grants(tick(bench, 1.0))) == ["c", "d"]
 
 
-def test_a_place_that_is_freed_while_a_large_group_is_put_off_waits_for_the_tick(monkeypatch):
-    """One of its pods has gone meanwhile: the members of a trial are unknown yet, and the allocator must not die."""
-    monkeypatch.setattr(groups, "LARGEST", 3)
-    bench = fleet(2)
-    others = grants(everything(bench, bench.request(asked("x", WHOLE))))
-    others |= grants(everything(bench, bench.request(asked("y", WHOLE))))
-    ask(bench, *(member(name, WHOLE) for name in "abcdef"))
-    tick(bench, 1.0)
-    said = withdraw(bench, "b")
-    said += [message for name in "xy" for message in withdraw(bench, name) + gone(bench, others[name])]
-    assert not grants(said)
-    assert sorted(grants(tick(bench, 1.0))) in (["a", "c"], ["d", "e"])
-
-
 @pytest.mark.parametrize("leaves", ["a", "c", "f"])
 def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatch, leaves: str):
     """A place is looked for, or was found, for a pod that is not there: the allocator would die, or grant it."""
@@ -164,17 +150,6 @@ def test_everybody_of_a_waiting_group_can_be_asked_why():
     assert told.turn is not None
     assert told.turn.waiting == 2
     assert blocker
-
-
-def test_nobody_is_told_of_a_pod_that_was_of_another_job_of_the_name():
-    """The first of two jobs of one name is deleted: why it waited is nothing to the other one."""
-    bench = fleet(1)
-    ask(bench, *(member(name, WHOLE, size=1) for name in "xab"))
-    assert "the 1st (b)" in standing(bench, "b").message
-    withdraw(bench, "a")
-    assert "(a)" not in standing(bench, "b").message
-    tick(bench, 6.0)
-    assert "the 1st (b)" in standing(bench, "b").message
 
 
 def test_who_has_a_place_is_told_for_whom_it_waits():

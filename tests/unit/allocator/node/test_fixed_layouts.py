@@ -1,6 +1,5 @@
 """Fixed layouts as the allocator hears of them: what is pulled again and again, and what users read."""
 
-import msgspec
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts.bus import subjects
@@ -35,17 +34,6 @@ def pulled(bench: Bench, generation: int, *gpus: GpuReport) -> list:
 def place(grant: Grant) -> tuple[str | None, int]:
     (device,) = grant.booking.devices
     return device.profile, device.start
-
-
-def test_an_instance_that_its_agent_reports_as_ours_is_there_still():
-    """With the first pull after a grant the whole layout would be forgotten, and nothing given any more."""
-    small, large = instance("1g.5gb", 6, 1), instance("3g.20gb", 0, 4)
-    bench = with_node(fixed(large, small))
-    first = bench.granted("p1", claim(profile="1g.5gb"))
-    assert place(first) == ("1g.5gb", 6)
-    ours = msgspec.structs.replace(small, allocation=AllocationId(first.booking.allocation))
-    assert pulled(bench, 2, fixed(large, ours)) == []
-    assert place(bench.granted("p2", claim(profile="3g.20gb"))) == ("3g.20gb", 0)
 
 
 def test_who_has_an_instance_is_no_news():

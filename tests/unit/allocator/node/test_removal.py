@@ -85,25 +85,6 @@ def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_agai
     assert Closed in kinds(wait(bench, 2))
 
 
-def test_what_was_being_unmade_there_is_closed_too(bench):
-    """Its agent will never say `SliceGone`, and a request would wait for that for ever."""
-    grant = bench.bound("p1")
-    revoke = Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
-    bench.observe(subjects.ledger(NODE, grant.booking.allocation), revoke)
-    remove(bench)
-    assert wait(bench, GRACE_S + 1)[0].message.revision == 2
-
-
-def test_a_pod_that_is_not_bound_yet_gets_another_place(bench):
-    """It would be bound to a node that is gone as soon as an old word of its agent is read."""
-    grant = bench.granted("p1")
-    remove(bench)
-    assert bench.land_all(bench.ready(grant)) == []
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    again = [w.message for w in wait(bench, GRACE_S + 1) if isinstance(w.message, Grant)]
-    assert [each.booking.node for each in again] == ["node-b"]
-
-
 def test_its_time_begins_anew_when_the_bus_is_read_again(bench):
     """What its agent has said meanwhile may have been missed."""
     grant = bench.bound("p1")

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, Waived
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Waived
 from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -77,16 +77,6 @@ def test_what_an_older_version_refused_is_judged_again_and_served(bench):
     assert [type(each).__name__ for each in bound] == ["Bound"]
 
 
-def test_what_an_older_version_refused_and_nothing_can_serve_yet_waits(bench):
-    """It would go on showing that it can never start."""
-    waiting = asked("p1", claim(profile="4g.24gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    waived, pending = said(bench.land_all(bench.request(waiting)))
-    assert isinstance(waived, Waived)
-    assert isinstance(pending, Pending)
-    assert pending.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-
-
 def test_what_the_settings_allow_since_is_served(bench):
     """An operator who raised the limit would have to recreate each pod."""
     large = asked("p1", claim(profile=None, gpus=9))
@@ -120,12 +110,3 @@ def test_two_versions_that_disagree_take_turns_and_no_more(bench):
 
 def of_the_other(message: AllocationRequested) -> tuple:
     return subjects.binding(RequestId(message.name)), refused(message)
-
-
-def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
-    """An allocator that reads the refusal later than the grant would take the slice back."""
-    waiting = asked("p1", claim(profile="2g.10gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    bench.land_all(bench.request(waiting))
-    bench.now += 10
-    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, Revoke)]

@@ -113,24 +113,6 @@ def test_a_pod_that_may_be_evicted_is_evicted_as_in_a_cluster(queue):
     assert (summary["running"], summary["released"], summary["departed_without"]) == (1, 1, 1)
 
 
-def test_pods_of_one_job_are_placed_together_or_not_at_all():
-    """Half a job would be shown as running on a fleet that is too small for all of it."""
-    job = {"profile": "4g.20gb", "group": "train", "group_size": "2"}
-    lines = [arrive(0, "w-0", **job), arrive(1, "w-1", **job), arrive(2, "other", profile="3g.20gb")]
-    _, summary = answered(fleet_of(), lines)
-    assert (summary["running"], summary["waiting"]) == (1, 2)
-    answers, summary = answered(fleet_of(gpus=2), lines)
-    assert [word for word in words(answers) if word[2] == "bound"][:2] == [(1, "w-0", "bound"), (1, "w-1", "bound")]
-    assert (summary["running"], summary["waiting"]) == (3, 0)
-
-
-def test_a_pod_that_takes_a_larger_slice_gets_one():
-    """It would be told to wait on a fleet that serves it at once."""
-    fleet = '[[node]]\nname = "n"\ngpus = [{ model = "a100-40gb", layout = ["3g.20gb"] }]\n'
-    answers, _ = answered(fleet, [arrive(0, "p1", profile="2g.10gb", substitute="return")])
-    assert [(answer["answer"], answer["devices"][0]["profile"]) for answer in answers] == [("bound", "3g.20gb")]
-
-
 def test_who_waits_is_told_why_and_bound_at_the_moment_another_leaves():
     """A second line, at the time of the departure that made room."""
     lines = [arrive(0, "a", profile="7g.40gb"), arrive(1, "b", profile="1g.5gb"), depart(9.5, "a")]
@@ -208,15 +190,6 @@ def test_an_id_that_is_there_cannot_arrive_again(waits):
 
     with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is in use'):
         simulated(fleet_of(), lines)
-
-
-def test_ids_that_no_subject_could_hold_are_fine():
-    """People name pods as their trace does."""
-    pods = ["team/job.1", "p 2", "ü", "*", ">"]
-
-    answers, _ = answered(fleet_of(), [arrive(0, pod, profile="1g.5gb") for pod in pods])
-
-    assert [answer["id"] for answer in answers] == pods
 
 
 def test_equal_input_gives_equal_bytes_whatever_happened_before():

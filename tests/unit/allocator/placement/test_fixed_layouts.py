@@ -5,8 +5,7 @@ import pytest
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.scheduling.placement import ALL_MODES, Shop, claim, given, node, share
 
-from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import InstanceReport, PlacementReport
+from sluice.contracts.messages import InstanceReport
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace
 
@@ -106,13 +105,6 @@ def test_devices_of_one_container_are_of_one_size():
     assert given(place.devices) == [("7g.40gb", 0, 8)] * 2
 
 
-def test_what_agent_says_of_an_owner_does_not_hold_a_free_instance():
-    """A place would stay taken until the next pull, because the report is older than the ledger."""
-    report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], allocation=AllocationId("gone")))
-    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
-    assert shop.take(claim(profile="1g.5gb")) is not None
-
-
 @pytest.mark.parametrize(
     "said", [{"unusable": "it is used by python 7"}, {"unusable": "it has no compute instance", "uuid": ""}]
 )
@@ -123,16 +115,6 @@ def test_what_its_agent_does_not_offer_is_given_to_nobody(said):
     assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.GPU_INSTANCES_TAKEN, 1)]
     seen(shop, fixed("n", LAYOUT[2:]))
     assert shop.take(claim(profile="1g.5gb")) is not None
-
-
-def test_a_quarantined_instance_is_given_to_nobody():
-    """The next tenant would meet the last one's process."""
-    report = gpu_report(
-        "n", 0, fixed_layout=True, instances=instances(*LAYOUT), quarantined=(PlacementReport(start=6, size=1),)
-    )
-    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
-    assert shop.take(claim(profile="1g.5gb")) is None
-    assert shop.take(claim(profile="2g.10gb")) is not None
 
 
 @pytest.mark.parametrize("first", ["fixed", "dynamic"])
@@ -216,14 +198,6 @@ def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
     assert "2 x NVIDIA A100-SXM4-40GB: no free instance of that size in the layout that its administrator fixed" in (
         found.message
     )
-
-
-def test_it_is_said_that_nobody_made_such_an_instance():
-    """A pod would seem to wait for others to end, for ever."""
-    found = Shop(fixed("n", SEVENTHS)).ask(claim(profile="3g.20gb"))
-    assert isinstance(found, NoPlace)
-    assert found.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-    assert found.message == "no GPU here has 3g.20gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
 
 
 def test_equal_layouts_are_one_kind_whatever_their_order():

@@ -228,14 +228,6 @@ def test_more_than_any_numa_node_has_is_said_so():
     assert never(shop, claim(gpus=3, numa_bind=True)) == sentence
 
 
-def test_what_an_empty_node_would_hold_only_waits():
-    """Anyone who learns that it can never start takes it away."""
-    shop = Shop(node("a", 2), node("b", 1))
-    assert shop.take_on("GPU-a-0", SMALL)
-    found = answer(shop, claim(gpus=2))
-    assert WaitReason.NO_NODE_CAN_FIT not in why(found)
-
-
 @pytest.mark.parametrize(
     ("room", "sentence"),
     [
@@ -265,14 +257,6 @@ def test_what_others_take_now_is_waited_for():
     assert why(answer(shop, host=needs(memory_mib=100 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
     assert why(answer(shop, host=needs(cpu_milli=32_000))) == [WaitReason.NODE_INSUFFICIENT_CPU]
     assert why(answer(shop, host=needs(resources={"rdma/shared_mlx5": 2}))) == [WaitReason.NODE_INSUFFICIENT_RESOURCE]
-
-
-def test_room_on_a_node_without_such_gpus_does_not_count():
-    """The memory is on the node of another model."""
-    shop = hosted(Shop(node("n", 1), node("big", 1, model="a30")), free=LITTLE, offers=LITTLE)
-    hosted(shop, "big")
-    sentence = "it requests 20480 MiB of memory, and the largest node has 1024 MiB"
-    assert never(shop, SMALL, host=needs(memory_mib=20 * GIB)) == sentence
 
 
 def test_a_larger_node_that_joins_ends_it():

@@ -3,8 +3,6 @@
 import pytest
 from factories.scheduling.placement import Shop, claim, given, node
 
-from sluice_allocator.core.placement import Place
-
 GPU = "GPU-node-a-0"
 
 
@@ -33,31 +31,3 @@ def test_a_3g_in_the_lower_half_costs_three_more_than_in_the_upper():
     assert upper is not None
     shop.give_back(upper)
     assert sum(shop.creatable(GPU).values()) == 8
-
-
-@pytest.mark.parametrize(
-    ("profile", "start"),
-    [("1g.5gb", 6), ("1g.10gb", 6), ("2g.10gb", 4), ("3g.20gb", 4), ("4g.20gb", 0), ("7g.40gb", 0)],
-)
-def test_the_first_instance_starts_where_most_stays_possible(profile, start):
-    """The starts that keep most placements of an empty A100 (NVIDIA MIG user guide's placement table, counted)."""
-    place = Shop(node("node-a", 1)).ask(claim(profile=profile))
-    assert isinstance(place, Place)
-    assert place.devices[0].start == start
-
-
-@pytest.mark.parametrize(
-    "profiles",
-    [
-        ("3g.20gb", "3g.20gb"),
-        ("4g.20gb", "3g.20gb"),
-        ("3g.20gb", "4g.20gb"),
-        ("1g.5gb",) * 7,
-        ("2g.10gb", "2g.10gb", "2g.10gb", "1g.5gb"),
-        ("1g.5gb", "4g.20gb"),
-        ("1g.5gb", "1g.5gb", "1g.5gb", "4g.20gb"),
-    ],
-)
-def test_layouts_that_the_vendor_allows_are_reached_in_this_order(profiles):
-    """NVIDIA MIG user guide, supported configurations: no earlier instance stands in the way of a later one."""
-    filled(*profiles)

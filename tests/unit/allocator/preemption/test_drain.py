@@ -85,14 +85,6 @@ def test_a_drained_node_sends_everybody_away_and_nothing_else_happens_to_them(pa
     assert tick(pair, 30) == []
 
 
-def test_a_drained_gpu_sends_only_its_own_away(pair):
-    """The neighbours on the node have nothing to do with it."""
-    one = run(pair, asked("one", WHOLE))
-    run(pair, asked("two", WHOLE))
-    gpu = one.booking.devices[0].gpu
-    assert cordon(pair, gpu, drain=True, why="") == [order("one", "1 GPU of node-a is drained")]
-
-
 def test_uncordon_takes_the_orders_back(pair):
     """A pod that was blocked by its budget would be evicted hours after the work was called off."""
     run(pair, asked("one", WHOLE))
@@ -101,13 +93,6 @@ def test_uncordon_takes_the_orders_back(pair):
     pair.land_all(pair.observe(subjects.evicted(RequestId("one")), blocked))
     assert tick(pair, 600) == []
     assert uncordon(pair) == [EvictionOver(request=RequestId("one"))]
-
-
-def test_a_cordon_in_place_of_a_drain_takes_the_orders_back(pair):
-    """The second of two operators calls the drain off, and keeps the cordon."""
-    run(pair, asked("one", WHOLE))
-    cordon(pair, drain=True)
-    assert cordon(pair) == [EvictionOver(request=RequestId("one"))]
 
 
 def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
@@ -216,14 +201,6 @@ def test_a_server_that_lags_gives_no_place_to_a_request_that_was_released(pair):
     pair.observe(subjects.binding(RequestId("one")), Released(request=RequestId("one"), cause="pod gone"))
     assert read_book_again(pair, lags=True) == []
     assert not [each for each in pair.land_all(pair.request(asked("one", WHOLE))) if isinstance(each.message, Grant)]
-
-
-def test_a_server_that_lags_takes_no_slice_from_a_pod_that_was_bound(pair):
-    """It shows neither binding nor grant; the binding is known still, and nothing follows from the grant's absence."""
-    grant = pair.bound("one")
-    read = read_book_again(pair, lags=True)
-    assert [message for message in read if isinstance(message, Released)] == []
-    assert grant.booking.allocation not in pair.allocator.ctx.facts.lost
 
 
 def test_whoever_waits_is_told_who_said_so_and_why(pair):

@@ -37,7 +37,6 @@ from sluice.contracts.messages import (
     Amounts,
     Bound,
     Closed,
-    Cordoned,
     EvictionBlocked,
     EvictionDone,
     EvictionOrdered,
@@ -53,7 +52,6 @@ from sluice.contracts.messages import (
     Revoke,
     SliceQuarantined,
     SliceReport,
-    Uncordoned,
     WaitOver,
     Waived,
 )
@@ -61,7 +59,7 @@ from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
+from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, how_it_stands, simulate
 
 
 def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
@@ -165,15 +163,6 @@ def test_only_those_who_are_in_the_way_go(bench):
     assert len(promise.after) == 2
 
 
-def test_one_gpu_that_is_freed_and_one_that_is_free_make_two(empty):
-    """tensor-fusion #555: only one of the two has to be freed."""
-    start(empty, nodes=1, gpus=2)
-    victim = run(empty, low("one", WHOLE))
-    promise = promise_for(empty, high("service", claim(profile="7g.40gb", gpus=2)))
-    assert promise.after == (victim.booking.allocation,)
-    assert {device.gpu for device in promise.booking.devices} == {"GPU-node-a-0", "GPU-node-a-1"}
-
-
 def test_the_cpu_of_the_victim_counts(bench):
     """A node whose CPU is all the victim's has room for a pod that needs as much."""
     facts = HostFacts(cpu_cores=8.0, memory_mib=1 << 16, pods_free=1)
@@ -183,23 +172,6 @@ def test_the_cpu_of_the_victim_counts(bench):
     promise = promise_for(bench, high("service", WHOLE, host=needs))
     assert promise.after == (victim.booking.allocation,)
     assert bench.allocator.ctx.cluster.nodes["node-a"].cpu_milli == -8000
-
-
-def test_cpu_alone_can_be_what_is_in_the_way(bench):
-    """There is room on the GPU; somebody less important has the node's CPU."""
-    bench.land_all(bench.observe(subjects.host("node-a"), HostFacts(cpu_cores=8.0, memory_mib=1 << 16, pods_free=9)))
-    needs = HostNeeds(room=HostRoom(cpu_milli=8000))
-    victim = run(bench, low("batch", HALF, host=needs))
-    promise = promise_for(bench, high("service", claim(profile="2g.10gb"), host=needs))
-    assert promise.after == (victim.booking.allocation,)
-
-
-def test_a_pod_that_leaves_already_is_not_evicted_for_two(bench):
-    """One victim makes room once: the next preemptor waits, or takes another."""
-    run(bench, low("batch", WHOLE))
-    promise_for(bench, high("service", WHOLE))
-    (pending,) = said(bench.land_all(bench.request(high("second", WHOLE, priority=20))))
-    assert isinstance(pending, Pending)
 
 
 def test_two_preemptors_in_one_batch_of_events_take_two_victims(empty):
@@ -408,14 +380,6 @@ def victims_of(bench: Bench, promise: Grant) -> list:
     return [bench.allocator.ctx.cluster.booking(each) for each in promise.after]
 
 
-def test_a_simulated_pod_that_nobody_has_to_go_for_names_nobody(bench):
-    """A free place is better than anybody's."""
-    run(bench, low("batch", HALF))
-    found = ask(bench, profile="3g.20gb", priority="10")
-    assert isinstance(found, WouldBind)
-    assert found.evicts == ()
-
-
 @pytest.mark.parametrize("life", [INCARNATION, "of another life"])
 def test_a_pod_is_told_of_its_promise_where_another_place_was_waived(bench, life):
     """Its first place was taken back: it would go on reading why that one was not to be had."""
@@ -426,19 +390,6 @@ def test_a_pod_is_told_of_its_promise_where_another_place_was_waived(bench, life
     _, pending, _ = said(bench.land_all(bench.request(high("service", WHOLE))))
     assert isinstance(pending, Pending)
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
-
-
-def test_people_are_told_for_whom_a_promised_place_waits(bench):
-    """`sluice explain` names the pods, and why one of them cannot go."""
-    run(bench, low("batch", WHOLE))
-    promise_for(bench, high("service", WHOLE))
-    outcome(bench, "batch", EvictionBlocked(request=RequestId("batch"), why="the budget allows none"))
-    standing = how_it_stands(bench.allocator.ctx, RequestId("service"))
-    assert (standing.state, standing.node) == (RequestState.GRANTED, "node-a")
-    assert standing.message == (
-        "its place on node-a is reserved and waits for default/batch (cannot be evicted: the budget allows none) "
-        "to be evicted for it"
-    )
 
 
 def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
@@ -460,30 +411,11 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
-def test_nobody_is_evicted_from_a_gpu_that_may_not_be_used(bench):
-    """A place on a cordoned node would be of no use."""
-    run(bench, low("batch", WHOLE))
-    bench.land_all(bench.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
-    assert isinstance(pending, Pending)
-    bench.land_all(bench.observe(subjects.cordon("node-a"), Uncordoned(node="node-a")))
-    assert [each.evict for each in said(tick(bench, 10)) if isinstance(each, Grant)] == [True]
-
-
 def test_nobody_is_evicted_for_a_member_of_a_group(bench):
     """A job is granted together or not at all: one place of four would be somebody's for nothing."""
     run(bench, low("batch", WHOLE))
     writes = bench.land_all(bench.request(high("member", WHOLE, group=PodGroup(name="job", size=1))))
     assert not [each for each in said(writes) if isinstance(each, Grant)]
-
-
-def test_a_pod_that_may_be_evicted_from_now_on_is_found(bench):
-    """An edit of the pod while another waits: that one need not be created again."""
-    victim = run(bench, asked("batch", WHOLE))
-    bench.land_all(bench.request(high("service", WHOLE)))
-    bench.land_all(bench.request(low("batch", WHOLE, revision=2)))
-    promises = [each for each in said(tick(bench, 10)) if isinstance(each, Grant)]
-    assert [each.after for each in promises] == [(victim.booking.allocation,)]
 
 
 def test_a_namespace_at_its_limit_has_the_places_of_its_own(empty):

@@ -74,16 +74,6 @@ def test_whoever_knows_why_a_pod_has_to_go_does_not_answer_without_end(bench):
     assert later(bench, 1.5) == [order("batch", "its place is needed for default/service")]
 
 
-def test_whoever_does_not_know_it_does_not_answer_without_end_either(bench):
-    """It corrects the order once, and again when it has had the time to read why."""
-    run(bench, low("batch", WHOLE))
-    theirs = order("batch", "its place is needed for default/service")
-
-    assert others_order(bench, theirs) == [OVER]
-    assert [others_order(bench, theirs) for _ in range(20)] == [[]] * 20
-    assert later(bench, 2.5) == [OVER]
-
-
 def test_two_who_wait_for_others_differently_do_not_answer_each_other_without_end(bench):
     """A pod with a booked place shows what it waits for, and one of two allocators has not read who is gone."""
     run(bench, low("batch", WHOLE))

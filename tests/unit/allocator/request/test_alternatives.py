@@ -42,18 +42,6 @@ def given(writes) -> list[tuple[str, str, str | None]]:
     return [(booking.name, device.container, device.profile) for booking in grants for device in booking.devices]
 
 
-def test_the_first_alternative_with_a_place_is_granted():
-    """In the order in which they are listed."""
-    bench = bench_of()
-
-    writes = []
-    for name in ("p1", "p2", "p3"):
-        writes += bench.land_all(bench.request(pod(name, "4g.20gb", "3g.20gb", "1g.5gb")))
-
-    assert given(writes[:2]) == [("p1", "gpu", "4g.20gb"), ("p2", "gpu/3g.20gb", "3g.20gb")]
-    assert [type(write.message) for write in writes[2:]] == [Pending]
-
-
 def test_who_waits_is_told_why_the_first_choice_could_not_be_had():
     """And that the others cannot either."""
     bench = bench_of()

@@ -232,11 +232,6 @@ def test_a_pod_of_which_two_words_are_late_keeps_the_slice_that_it_runs_on(empty
     assert [(each.allocation, each.revision) for each in written if isinstance(each, Bound)] == [(ITS, 2)]
 
 
-def test_a_pod_that_is_bound_to_what_is_gone_is_released_when_nothing_else_is_there(empty):
-    """It would wait for ever."""
-    assert [type(each) for each in two_late(empty)] == [Released]
-
-
 def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
     """It would wait for ever for a slice that cannot be used, without a reason."""
     two_late(empty, SliceDegraded(allocation=ITS, request=P1, revision=1, message="gone"))

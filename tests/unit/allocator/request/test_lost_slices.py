@@ -185,14 +185,6 @@ def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
     assert not any(isinstance(each, ReadAgain) for each in tick(empty, 60.0))
 
 
-def test_a_pod_whose_slice_is_nowhere_any_more_is_released_and_given_no_other(empty):
-    """Pinned to its node, it could never use a slice on another one, and would hold it for ever."""
-    opened(empty)
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    landed = [each.message for each in empty.land_all(empty.request(replace(asked("p1"), held=HELD)))]
-    assert landed == told_of_its_loss("p1"), "over nothing it could land in another life of the bus"
-
-
 def _of_another_life(empty) -> list:
     """Its grant has landed late, and its node is opened without it."""
     empty.observe(subjects.ledger(NODE, OLD), Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
@@ -305,15 +297,6 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     assert said(tick(empty, 100.0)) == []
     other = replace(asked("p2"), held=Held(node=NODE, allocation=AllocationId("p2_old_1")))
     assert [each.message for each in empty.land_all(empty.request(other))] == told_of_its_loss("p2")
-
-
-def test_a_pod_that_goes_is_released_although_its_ticket_is_in_doubt(empty):
-    """No pod runs there any more: what is left of it is for people, and its request would wait for ever."""
-    opened(empty, doubtful_tickets=(ticket_name(OLD, RunId("run-1"), 1),))
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
-    assert said(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == [
-        Released(request=RequestId("p1"), cause="pod gone")
-    ]
 
 
 def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):

@@ -82,13 +82,6 @@ def test_a_slice_that_failed_is_tried_on_another_gpu_at_once_whoever_took_it_bac
     assert not pair.allocator.ctx.backoff.rests(booking.request, pair.now)
 
 
-def test_a_pod_that_ran_does_not_rest(pair: Bench):
-    """An eviction or an end is no quarrel."""
-    grant = pair.bound("p")
-    assert taken_back(pair, grant, "evicted") == []
-    assert not pair.allocator.ctx.backoff.rests(grant.booking.request, pair.now)
-
-
 def test_what_an_earlier_run_granted_is_no_quarrel_with_this_one(pair: Bench):
     """After a failover the new allocator puts right what the old one did; no pod waits for that."""
     other = pair.granted("q")

@@ -58,14 +58,3 @@ def test_who_waits_behind_a_pod_of_a_job_is_promised_a_place(retried: Bench):
         found += granted(retried.land_all(retried.handle(Ticked())))
 
     assert [(grant.booking.name, bool(grant.after)) for grant in found] == [("single", True)]
-
-
-def test_who_waits_behind_a_pod_of_a_job_evicts_who_is_less_important(retried: Bench):
-    """Its priority is lower than the other's, and higher than the tenant's."""
-    retried.land_all(retried.request(of_job("j3", priority=5)))
-    found = granted(retried.land_all(retried.request(asked("single", WHOLE, priority=3))))
-    for _ in range(30):
-        retried.now += 1.0
-        found += granted(retried.land_all(retried.handle(Ticked())))
-
-    assert [(grant.booking.name, grant.evict) for grant in found] == [("single", True)]

@@ -50,24 +50,6 @@ def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
     assert (sum(left.creatable_before.values()), sum(left.creatable_after.values())) == (19, 11)
 
 
-def test_a_real_request_gets_the_place_that_was_simulated(bench):
-    """The same code on the same facts."""
-    found = ask(bench, profile="2g.10gb")
-    assert isinstance(found, WouldBind)
-    grant = bench.granted("p1", claim(profile="2g.10gb"))
-    assert grant.booking.devices == tuple(device.grant for device in found.devices)
-
-
-def test_a_pod_that_would_wait_is_told_why_filter_by_filter(bench):
-    """The whole GPU is taken."""
-    bench.bound("p1", claim(profile="7g.40gb"))
-    found = ask(bench, profile="1g.5gb")
-    assert isinstance(found, WouldWait)
-    (step,) = found.steps
-    assert (step.filter, found.more) == ("room", 0)
-    assert [(each.reason, each.count) for each in step.reasons] == [(WaitReason.GPU_LAYOUT_FULL, 1)]
-
-
 def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_nearest(bench):
     """As its real request would be: tomorrow's node may have it."""
     found = ask(bench, profile="9g.90gb")
@@ -156,15 +138,6 @@ def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench
     assert [step.filter for step in found.steps] == ["room"]
 
 
-def test_a_bound_request_is_told_with_what_it_has(bench):
-    """Node, allocation and devices."""
-    grant = bench.bound("p1", claim(profile="2g.10gb"))
-    found = how_it_stands(bench.allocator.ctx, RequestId("p1"))
-    assert found is not None
-    assert (found.node, found.allocation) == ("node-a", grant.booking.allocation)
-    assert [device.memory_mib for device in found.devices] == [9984]
-
-
 def test_a_refused_request_is_told_with_its_refusal(bench):
     """And so is one that its source could not understand."""
     bench.land_all(bench.request(asked("p1", claim(gpus=57))))
@@ -233,3 +206,9 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     assert isinstance(found, WouldBind)
     assert {each.grant.gpu for each in found.devices} == {"GPU-node-b-0"}
     assert len(found.devices) == 4
+
+
+def test_what_concerns_most_is_told_first():
+    """Within a filter, by count."""
+    (step,) = reasons_by_filter([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
+    assert [each.count for each in step.reasons] == [3, 2, 1]

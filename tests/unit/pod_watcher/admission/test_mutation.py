@@ -172,19 +172,6 @@ def test_a_container_that_asked_for_nothing_sees_no_gpu():
     assert mounts_of(made, "main") == [MOUNT]
 
 
-def test_a_native_sidecar_gets_a_gpu_like_an_app():
-    """It lives as long as the pod, so it has devices of its own."""
-    sidecar = container("encoder", restartPolicy="Always", resources=gpu(**{"mig-1g.5gb": "1"}))
-    made = taken(pod(container(resources=gpu(**{"mig-2g.10gb": "1"})), init=[sidecar]))
-    assert [(claim.container, claim.profile) for claim in asked(made).pod.claims] == [
-        ("main", "2g.10gb"),
-        ("encoder", "1g.5gb"),
-    ]
-    assert env_of(made, "encoder")["SLUICE_TICKET"] == from_grant("encoder", "ticket")
-    assert mounts_of(made, "encoder") == [MOUNT]
-    assert made["spec"]["initContainers"][0]["resources"] == {"limits": {}, "requests": {}}
-
-
 def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_same():
     """It is over before the others begin: a second slice for it would stand empty all the pod's life."""
     made = taken(
@@ -198,14 +185,6 @@ def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_sam
     assert found.served_by == {"warm-up": "main"}
     assert env_of(made, "warm-up")["NVIDIA_VISIBLE_DEVICES"] == from_grant("warm-up", "visible-devices")
     assert mounts_of(made, "warm-up") == [MOUNT]
-
-
-def test_a_pod_whose_init_container_alone_needs_a_gpu_gets_one():
-    """Else it could not run at all."""
-    annotations = {"convert.sluice.dev/profile": "1g.5gb", "sluice.dev/priority": "5"}
-    found = asked(taken(pod(annotations=annotations, init=[container("convert")])))
-    assert [(claim.container, claim.profile) for claim in found.pod.claims] == [("convert", "1g.5gb")]
-    assert found.pod.priority == 5
 
 
 def test_a_pod_that_can_only_be_exclusive_gets_no_variables_of_shares():
@@ -224,22 +203,12 @@ def test_the_runtime_class_is_set_where_the_pod_names_none():
     assert "runtimeClassName" not in taken(pod(annotations=asks))["spec"]
 
 
-PLAIN = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
 ASKS = pod(annotations={"sluice.dev/profile": "1g.5gb"})
 
 
 def untouched(made, config=None, **request):
     response = answer(made, config, **request)
     return response.allowed and response.patch == () and response.warnings == ()
-
-
-def test_a_pod_that_asks_for_nothing_is_never_touched():
-    """Sluice has no say over pods without GPUs, whatever is in them."""
-    assert sent_patch(answer(PLAIN)) == []
-    assert untouched(pod(container(resources={"limits": {"nvidia.com/gpu": "0"}})))
-    assert untouched(pod(annotations={"nvidia.com/use-gputype": "A100"}))
-    assert untouched(pod(container(resources={"limits": {"example.com/fpga": "1"}})))
-    assert untouched(pod(container(resources={"limits": {"nvidia.com/gpu.shared": "1"}})))
 
 
 def test_mirror_pods_system_namespaces_and_those_who_opt_out_are_left_alone():
@@ -378,13 +347,6 @@ def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
     made = taken(pod(*listed, annotations=said))
     assert capabilities_of(made) == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
     assert env_of(made, "side") == {"NVIDIA_DRIVER_CAPABILITIES": "display", "NVIDIA_VISIBLE_DEVICES": "void"}
-
-
-def test_an_init_container_with_the_same_ask_need_not_say_the_same_of_the_driver():
-    """It would be refused as one that asks for something else."""
-    init = [container("fetch", resources=gpu(gpu="1"))]
-    made = taken(pod(container(resources=gpu(gpu="1"), env=in_env("all")), init=init))
-    assert asked(made).served_by == {"fetch": "main"}
 
 
 def test_where_an_operator_restricts_them_all_is_what_is_allowed_and_nothing_else_is_implied():

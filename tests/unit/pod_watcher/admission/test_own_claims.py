@@ -28,18 +28,6 @@ def test_such_a_pod_gets_our_marks_and_nothing_else_by_exactly_this_patch(entry)
         assert (again.allowed, sent_patch(again)) == (True, []), again.message
 
 
-def test_with_tickets_such_a_pod_is_left_as_it_is():
-    """No kubelet would get devices of ours: the claim is another driver's, or waits for the scheduler."""
-    response = answer(pod(container(resources=USES), resourceClaims=[CLAIM]), AdmissionConfig())
-    assert (response.allowed, sent_patch(response)) == (True, [])
-
-
-def test_a_pod_that_is_on_a_node_already_is_left_as_it_is():
-    """The API server takes no gate of such a pod."""
-    made = pod(container(resources=USES), resourceClaims=[CLAIM], nodeName="n1")
-    assert sent_patch(answer(made, DRA)) == []
-
-
 def test_a_key_of_the_whole_pod_beside_claims_is_refused():
     """A priority that nothing reads would be missed when the pod waits."""
     made = pod(container(resources=USES), resourceClaims=[CLAIM], annotations={"sluice.dev/priority": "5"})

@@ -89,15 +89,6 @@ def test_of_two_patches_that_decline_a_slice_and_let_its_pod_go_with_it_one_land
         bench.api.patch("other", pod_patches.decline(view, "u2_r_1"))
 
 
-def test_a_pod_that_tolerates_what_its_node_has_is_pinned_there(bench):
-    """A taint is there for pods that tolerate it."""
-    tolerations = [{"key": "gpu", "operator": "Exists"}]
-    bench.create("train", "u1", spec={"tolerations": tolerations})
-    cordoned(bench, taints=[{"key": "gpu", "effect": "NoSchedule"}, {"key": "x", "effect": "PreferNoSchedule"}])
-    bench.bind("u1")
-    assert bench.annotations("u1")
-
-
 def test_a_patch_that_had_no_answer_is_sent_again_whatever_its_node_says_by_now(bench):
     """It may have landed, and the pod run there: only the same patch can tell."""
     bench.create("train", "u1")

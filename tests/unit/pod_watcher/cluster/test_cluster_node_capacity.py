@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from api_model import new_pod
 
-from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression, Taint
+from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
@@ -82,14 +82,6 @@ def test_what_is_over_moved_or_gone_takes_nothing(hosts):
     assert (facts(hosts).cpu_cores, facts(hosts).pods_free) == (7.0, 9)
 
 
-def test_cordon_taints_and_labels_are_said(hosts):
-    """A pod would be pinned to a node that takes none."""
-    taints = [{"key": "a", "value": "b", "effect": "NoSchedule"}]
-    hosts.handle(e.NodeSeen(node(version=2, unschedulable=True, taints=taints, labels={"zone": "b"})))
-    found = facts(hosts)
-    assert (found.cordoned, found.taints, found.labels) == (True, (Taint(key="a", value="b"),), {"zone": "b"})
-
-
 def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
     """For as long as it is not, places are booked on a node that takes no pods."""
     facts(hosts)
@@ -125,16 +117,6 @@ def test_a_busy_node_is_said_at_a_bounded_rate(hosts):
         hosts.pass_time(0.5)
     assert len([subject for subject, _ in hosts.words if "host" in subject]) - said <= 21
     assert facts(hosts).pods_free == 5
-
-
-def test_heartbeats_of_a_node_are_no_news(hosts):
-    """Every kubelet reports every few seconds."""
-    facts(hosts)
-    words = len(hosts.words)
-    for version in range(2, 20):
-        hosts.handle(e.NodeSeen(node(version=version)))
-        hosts.pass_time(2)
-    assert len(hosts.words) == words
 
 
 def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n1"):

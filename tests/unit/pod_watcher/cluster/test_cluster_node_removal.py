@@ -66,14 +66,6 @@ def test_a_node_that_is_registered_again_is_not_removed(cluster):
     assert cluster.bus["sluice.host.n1"].cpu_cores == 8
 
 
-def test_a_node_that_is_registered_again_at_once_was_never_away(cluster):
-    """Between two ticks its object is deleted and created again: its grants would be closed while it exists."""
-    cluster.handle(e.NodeGone(node(version=3)), e.NodeSeen(node(version=4)))
-    cluster.pass_time(GRACE_S * 2)
-    assert said(cluster) == news()
-    assert cluster.bus["sluice.host.n1"].cpu_cores == 8
-
-
 def test_a_node_whose_agent_answers_is_not_removed(cluster):
     """It gives its slices back itself, one by one, as their pods go."""
     cluster.handle(e.NodeGone(node(version=3)))
@@ -174,21 +166,6 @@ def begun(new):
     bench.bind("u1", node="n1")
     bench.pass_time(2)
     return bench
-
-
-def test_a_node_that_was_removed_before_a_wipe_is_removed_after_it_too(new):
-    """Its pod's request, withdrawn or not, would wait for it for ever: the removal went with the bus."""
-    bench = begun(new)
-    bench.observe(subjects.inventory(N1), inventory(stale=True))
-    bench.handle(e.NodeGone(node(version=3)))
-    bench.pass_time(GRACE_S + 5)
-    assert said(bench) == REMOVED
-    bench.bus.clear()
-    bench.life = "2"
-    bench.read()
-    bench.list()
-    bench.pass_time(GRACE_S * 2)
-    assert said(bench) == REMOVED
 
 
 def test_a_node_that_answered_before_a_wipe_and_never_after_it_is_removed(new):

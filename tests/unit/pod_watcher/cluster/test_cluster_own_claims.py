@@ -209,16 +209,6 @@ def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra)
     assert dra.api.opened == []
 
 
-def test_a_refused_claim_that_is_made_again_is_asked_for(dra):
-    """Its owner may delete the claim alone."""
-    put(dra, claim("mine", configs=[config(profil="1g.5gb")]))
-    dra.show(dra.api.store(pod()))
-    dra.lose_claim("mine")
-    put(dra, claim("mine", uid="second", configs=[config(profile="1g.5gb")]))
-    word = dra.word("u1")
-    assert (word.revision, word.resource_claims[0].uid) == (2, "second")
-
-
 def test_a_request_that_the_claim_does_not_have_is_refused(dra):
     """The kubelet would give that container nothing."""
     put(dra, claim("mine"))
@@ -254,17 +244,6 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
         "ResourceClaims alone, or none)"
     )
     assert dra.api.claims.writes == []
-
-
-def test_another_drivers_claim_beside_a_request_in_other_words_is_no_matter(dra):
-    """A network card has nothing to do with us."""
-    dra.handle(e.ClassSeen(device_class("nic.example", managed=False)))
-    ask = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'
-    ours = {"name": "sluice", "resourceClaimName": "sluice-00000000000000000000"}
-    dra.show(dra.api.store(pod("train", "u1", ours, {"name": "nic", "resourceClaimName": "card"}, stored=ask)))
-    assert dra.word("u1") is None
-    put(dra, claim("card", request("nic", "nic.example")))
-    assert [each.name for each in dra.word("u1").resource_claims] == ["sluice-00000000000000000000"]
 
 
 @pytest.mark.parametrize("gates", [("sluice.dev/slice",), ("sluice.dev/slice", "other.example/gate")])

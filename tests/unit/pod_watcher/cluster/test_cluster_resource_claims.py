@@ -12,7 +12,6 @@ from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.kube.names import claim_name
 from sluice.contracts.messages import AllocationRequested, NodeInventory, Released, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events as e
-from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 CLAIM = claim_name("r1")
 REF = ResourceClaimRef(uid="claim-1", name=CLAIM, requests={"main": "main"})
@@ -97,15 +96,6 @@ def test_with_tickets_claims_are_watched_from_the_first_pod_that_has_one(new):
     bench.automatic = True
     bench.handle(*bench.carry_out(bench.calls.pop()))
     assert bench.word("u1").resource_claims == (REF,)
-
-
-def test_a_pod_with_another_gate_gets_no_claim_yet(dra):
-    """A queueing system counts claims against a quota only when it has admitted the pod."""
-    pod = handed_over_pod("train", "u1", CLAIM, gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    dra.show(dra.api.store(pod))
-    assert dra.api.claims.objects == {}
-    dra.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
-    assert dra.word("u1").resource_claims == (REF,)
 
 
 def test_an_api_server_without_claims_is_told_with_what_helps(new):
@@ -320,17 +310,6 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     assert dra.api.opened == ["u1"]
 
 
-def test_a_running_pod_is_adopted_with_its_claim_after_the_bus_was_wiped(dra, new):
-    """Its request must name the claim again, or its node would take the slice for one with a ticket."""
-    create(dra)
-    dra.bind("u1")
-    second = new(api=dra.api, run="w2")
-    second.start()
-    assert second.word("u1") is None
-    second.handle(*second.claims_listing())
-    assert (second.word("u1").resource_claims, second.word("u1").held.allocation) == ((REF,), "u1_r_1")
-
-
 def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
     """Its pod was gone before it was reserved: the claim controller leaves such a claim allocated."""
     left = {
@@ -388,13 +367,3 @@ def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_no
     report(dra, sick_node("ready"), can=False)
     dra.pass_time(10)
     assert dra.modes == ["tickets", "dra", "tickets"]
-
-
-def test_nothing_of_claims_happens_to_a_pod_with_a_ticket(dra):
-    """Both ways live in one cluster while it is upgraded."""
-    dra.create("old", "u5")
-    dra.bind("u5")
-    assert dra.api.opened == ["u5"]
-    assert dra.word("u5").resource_claims == ()
-    assert dra.api.claims.writes == []
-    assert not [each for each in dra.calls if not isinstance(each, WriteLogLine)]
