@@ -848,21 +848,6 @@ def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, mon
     assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
 
 
-def test_a_profile_whose_name_is_no_text_has_the_name_that_its_size_gives(library, begin, monkeypatch):
-    """A GPU that works would be taken for lost."""
-    profile_info = Library._profile
-
-    def no_text(self, handle, enum, out):
-        code = profile_info(self, handle, enum, out)
-        if code == 0 and hasattr(out._obj, "name"):
-            out._obj.name = b"MIG \xfc"
-        return code
-
-    monkeypatch.setattr(Library, "_profile", no_text)
-    gpu = library.gpu()
-    assert {profile.name for profile in begin().read()[0].profiles} == {each.name for each in gpu.model.profiles}
-
-
 def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
     """It would find no instance of its own, and think all slices gone."""
     library.gpu(errors={"list": FORBIDDEN})

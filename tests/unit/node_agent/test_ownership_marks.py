@@ -174,15 +174,6 @@ def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_pa
     assert (again.found(()), again.unmarked()) == ((PLACE,), ())
 
 
-@pytest.mark.parametrize("kind", [DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT])
-def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
-    """Somebody else has destroyed it, and may make another."""
-    marks.carry_out(Made(), CREATE)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(kind, lambda: None), DESTROY)
-    assert there(tmp_path) == []
-
-
 def test_a_reading_ends_the_marks_of_what_vanished(node):
     """After a reset an administrator may make an instance at the same place."""
     node.start()
@@ -223,14 +214,6 @@ def test_the_file_of_marks_does_not_grow_with_every_slice(marks, tmp_path):
         marks.carry_out(Made(), DESTROY)
     assert len((tmp_path / "marks" / "places").read_bytes().splitlines()) <= LINES_MAX + 1
     assert there(tmp_path) == [MODE]
-
-
-def test_a_file_of_marks_that_somebody_removed_is_made_again(marks, tmp_path):
-    """Deleting it would stop a node from creating slices until its agent restarts, or lose some."""
-    marks.carry_out(Made(), CREATE)
-    (tmp_path / "marks" / "places").unlink()
-    marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
-    assert there(tmp_path) == [MODE, PLACE]
 
 
 def test_threads_of_several_gpus_keep_each_others_marks(tmp_path):

@@ -62,42 +62,6 @@ def spoil(path: Path, damage: str) -> None:
             path.unlink()
 
 
-def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybody_starts_on_it(node):
-    """Of kubelet #102880: a checkpoint was not restored, silently, and pods were admitted without devices."""
-    node.live()
-    ready(node)
-    before = node.word("a1")
-    node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.live()
-    for _ in range(30):
-        node.tick(2.0)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
-    assert node.tickets.names() == (after.ticket,)
-    assert after.ticket != before.ticket
-    assert after.devices[0].uuid == node.hardware.read().gpus[0].instances[0].uuid
-
-
-def test_after_a_reboot_a_slice_waits_for_its_gpu_to_be_well(node):
-    """Of kubelet #109595: after a reboot pods were recovered before their devices were well, and failed for good."""
-    node.live()
-    ready(node)
-    node.hardware.reboot()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    node.live()
-    assert not isinstance(node.word("a1"), SliceGone)
-    assert node.tickets.names() == ()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-    for _ in range(60):
-        node.tick(2.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.instances() == [("3g.20gb", 4, 4)]
-
-
 def test_all_slices_of_a_rebooted_node_are_made_again_whatever_one_of_them_does(node):
     """InstaSlice #663: one node whose boot id differed stopped all of them; HAMi 2.4: one that fails ends all."""
     node.live()
@@ -111,22 +75,6 @@ def test_all_slices_of_a_rebooted_node_are_made_again_whatever_one_of_them_does(
         node.tick(2.0)
     assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceReady, SliceReady]
     assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
-
-
-def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
-    """FaST-GShare 3.6.3: each reading of the GPUs forgot that MPS was on, so the daemon was never ended."""
-    node.live()
-    booking = node.share("a1", (2, None, 0, 8))
-    node.order(node.grant(booking))
-    node.work()
-    for _ in range(30):
-        node.tick(5.0)
-    node.live()
-    assert (len(node.mps.living()), node.mps.started) == (1, 1)
-    node.order(node.revoke(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.living() == []
 
 
 def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
@@ -145,48 +93,6 @@ def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
     node.work()
     assert isinstance(node.word("a1"), SliceFailed)
     assert node.tickets.names() == ()
-
-
-def test_a_new_slice_waits_for_the_end_of_the_one_before_it(node):
-    """InstaSlice #409: a slice was created where the previous one was still being deleted."""
-    node.live()
-    first = ready(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 2
-    node.order(node.revoke(first))
-    node.order(node.grant(node.booking("a2", HALF, owner="pod-2"), after=("a1",)))
-    node.work()
-    assert not isinstance(node.word("a2"), SliceReady)
-    for _ in range(40):
-        node.tick(2.0)
-    assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceGone, SliceReady]
-
-
-def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(node):
-    """DRA driver #149, #473: MIG devices made out of band ended the plugin, at its start or while it ran."""
-    foreign(node)
-    node.live()
-    foreign(node, start=5, uuid="")  # half made: without a compute instance
-    for _ in range(30):
-        node.tick(5.0)
-    (gpu, *_) = node.agent.snapshot().gpus
-    assert [(each.start, each.allocation) for each in gpu.instances] == [(5, None), (6, None)]
-    ready(node, device=OTHER_HALF)
-    assert node.instances() == [("1g.5gb", 5, 1), ("1g.5gb", 6, 1), ("3g.20gb", 0, 4)]
-    assert destroyed(node) == []
-
-
-def test_a_device_that_a_monitor_holds_is_tried_again_and_given_up_by_nobody(node):
-    """HAMi #1088, DCGM #276, gpu-operator #2833: one client that stays had the system stuck, or its slice forgotten."""
-    node.live()
-    booking = ready(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 5
-    node.order(node.revoke(booking))
-    for _ in range(200):
-        node.tick(5.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == []
 
 
 def test_a_slice_in_use_keeps_no_other_waiting(node):

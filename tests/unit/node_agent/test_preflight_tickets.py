@@ -71,11 +71,6 @@ def test_without_proc_one_finding_is_enough(well):
     assert found(well, Check.TICKETS) == []
 
 
-def test_a_node_without_a_kubelet_has_no_such_tickets(well):
-    """A laptop without a kubelet gets no finding."""
-    assert found(replace(well, pods_dir=None), Check.TICKETS) == []
-
-
 @pytest.mark.parametrize(
     ("lines", "kind"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 from factories.crashes import killed_twice
-from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, compute_modes, is_clean, live_with
+from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
 from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
@@ -52,42 +52,6 @@ def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     assert (told.memory_mib, told.pinned_memory_limit, told.active_thread_percentage) == (4000, "0=4000M", 48)
     assert told.mps_pipe_directory == f"/mps/{start.home}/pipe"
     assert told.mps_log_directory == f"/mps/{start.home}/log"
-
-
-@PLACES
-def test_tenants_of_one_user_share_one_home_until_the_last_has_left(node, place):
-    """The second tenant would get no device, or the first one's leaving would end the second's work."""
-    first, second = node.share("a1", place, owner="pod-1"), node.share("a2", place, owner="pod-2")
-    live_with(node, first, second)
-    (daemon,) = node.mps.living()
-    assert node.word("a1").containers[0].visible_devices == node.word("a2").containers[0].visible_devices
-    assert node.word("a1").ticket != node.word("a2").ticket
-
-    node.order(node.revoke(first))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.living() == [daemon]
-    assert isinstance(node.word("a2"), SliceReady)
-
-    node.order(node.revoke(second))
-    node.work()
-    assert isinstance(node.word("a2"), SliceGone)
-    is_clean(node)
-
-
-@PLACES
-def test_the_last_share_is_gone_only_when_its_home_is(node, place):
-    """The place would be granted to somebody else while daemon and instance are still on it."""
-    booking = node.share("a1", place)
-    live_with(node, booking)
-    node.order(node.revoke(booking))
-    for _ in range(30):
-        if isinstance(node.word("a1"), SliceGone):
-            break
-        node.work(own_max=1)
-    assert node.mps.homes == {}
-    assert node.instances(0) == []
-    assert not any(compute_modes(node))
 
 
 @PLACES
@@ -333,25 +297,6 @@ def test_two_shares_of_one_pod_on_a_whole_gpu_are_both_given_back(node):
     is_clean(node)
 
 
-def test_a_home_that_cannot_be_taken_down_quarantines_its_last_tenant_until_it_can(node):
-    """A place that is still held would be granted, or be lost without a word."""
-    booking = node.share("a1", ON_MIG)
-    live_with(node, booking)
-    node.mps.refusals = [StopMps] * 6
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(20):
-        node.tick(1.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceQuarantined)
-    assert "refused by the test" in word.message
-    assert [(s.start, s.size) for s in node.agent.snapshot().gpus[0].quarantined] == [(4, 4)]
-    for _ in range(3):
-        node.tick(30.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    is_clean(node)
-
-
 @PLACES
 @pytest.mark.parametrize("began", ["made", "left"])
 def test_a_share_does_not_wait_for_ever_for_a_home_that_cannot_be_taken_down(node, place, began):
@@ -411,14 +356,6 @@ def a_held_gpu(node):
     assert isinstance(node.word("a1"), SliceQuarantined)
 
 
-def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
-    """A monitoring tool that opens a context would keep a GPU out of use for ever."""
-    a_held_gpu(node)
-    node.handle(QuarantineReleased("a1", ignore_holders=True))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
 def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
     """The answer says that it is retried; but the attempt in flight knows nothing of the confirmation."""
     a_held_gpu(node)
@@ -442,24 +379,6 @@ def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
     node.work()
     assert isinstance(node.word("a1"), SliceReady)
     assert node.instances(0) == [("3g.20gb", 4, 4)]
-
-
-@PLACES
-def test_after_a_reboot_shares_get_a_new_home_under_new_tickets(node, place):
-    """A container would start with a device or a daemon of before."""
-    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
-    before = node.word("a1")
-    old = set(node.mps.homes)
-    node.hardware.reboot()
-    node.mps.reboot()
-    node.live()
-    node.work()
-    for allocation in ("a1", "a2"):
-        assert isinstance(node.word(allocation), SliceReady)
-    assert node.word("a1").ticket != before.ticket
-    assert node.word("a1").containers[0].mps_pipe_directory != before.containers[0].mps_pipe_directory
-    assert len(node.mps.homes) == 1
-    assert not old & set(node.mps.homes)
 
 
 @PLACES
@@ -543,43 +462,6 @@ def test_a_pod_that_lost_one_of_its_shares_keeps_the_other(node):
     assert isinstance(node.word("a1"), SliceReady)
     assert whole in node.mps.living()
     assert node.word("a1").containers[0].visible_devices.endswith(whole.order.device)
-
-
-def test_a_pod_that_lost_one_of_its_shares_may_use_as_much_of_the_other_as_before(node):
-    """A process that it starts later would get no more than the smaller share of a neighbour."""
-    two = (node.share("a1", ON_MIG), node.share("a1", WHOLE, memory_mib=5000))
-    live_with(
-        node,
-        replace(two[0], devices=(*two[0].devices, *two[1].devices)),
-        node.share("a2", WHOLE, memory_mib=1000, owner="pod-2"),
-    )
-    on_mig, whole = sorted(node.mps.living(), key=lambda daemon: daemon.order.device, reverse=True)
-    node.mps.die(on_mig)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.mps.refusals = [StartMps] * 3
-    for _ in range(20):
-        node.tick(6.0)
-        assert whole.limits.memory_mib == 5000
-    assert isinstance(node.word("a1"), SliceReady)
-
-
-@PLACES
-def test_a_revoke_found_with_a_lost_journal_takes_the_home_down(node, place):
-    """The daemon of a tenant that left meanwhile would run for ever."""
-    first, second = node.share("a1", place), node.share("a2", place, owner="pod-2")
-    live_with(node, first, second)
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    for booking in (first, second):
-        revoke = node.revoke(booking)
-        node.put(f"sluice.ledger.n1_example.{booking.allocation}", revoke)
-    node.words.clear()
-    node.live()
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert isinstance(node.word("a2"), SliceGone)
-    is_clean(node)
 
 
 def test_a_revoke_right_after_the_journal_was_lost_waits_for_the_tenants_processes(node):

@@ -170,16 +170,6 @@ def test_a_later_process_with_the_same_pid_is_another_one(file, gpus, a100):
     assert [holder.owner for holder in gpus.processes(a100, a100)] == ["now"]
 
 
-def test_processes_that_ended_do_not_pile_up_in_the_file(file, gpus, a100, ids):
-    """A soak would slow down with every daemon that it killed."""
-    with file.changing() as hardware:
-        hardware.gpus[0].processes = [
-            Process(pid=os.getpid(), owner="", device="MIG-x", real=True, started_at=number) for number in range(1, 50)
-        ]
-    gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
-    assert file.read().gpus[0].processes == []
-
-
 def test_an_error_is_told_once_and_ends_with_the_boot(file, gpus, a100):
     """An agent would read a broken GPU for ever, or never give it out again."""
     assert gpus.troubled(0) == ()

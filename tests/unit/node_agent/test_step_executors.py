@@ -12,7 +12,6 @@ from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport
 from sluice_node_agent.core.events import (
     ComputeModeSet,
     DeviceErrorKind,
-    DeviceRefused,
     GpuInstanceCreated,
     InstanceVerified,
     JournalSaved,
@@ -133,14 +132,6 @@ def _mps_orders(home):
         TerminateMpsClients(4, home, (9,)),
         StopMps(5, home, 7, 70),
     ]
-
-
-async def test_all_gpus_of_a_node_work_at_once(journal, threads, tmp_path, marks):
-    """Eight GPUs make eight instances in the time of one."""
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
-        orders = [CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
-        done = await asyncio.gather(*(_do(step_executors, order) for order in orders))
-    assert done == [GpuInstanceCreated(number, number) for number in range(8)]
 
 
 async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, threads, tmp_path, marks):
@@ -309,17 +300,6 @@ async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, th
     async with StepExecutors(Backend(), journal, tickets, marks, threads) as step_executors:
         for order in _mps_orders(HOME):
             assert await _do(step_executors, order) == MpsRefused(order.token, "this agent has no MPS")
-
-
-async def test_the_compute_mode_is_set_or_refused(journal, threads, tmp_path, marks):
-    """No process runs beside the daemon of a whole GPU."""
-    backend = Backend()
-    async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
-        assert await _do(step_executors, SetComputeMode(1, GPU, exclusive_process=True)) == ComputeModeSet(1)
-        assert await _do(step_executors, SetComputeMode(2, GPU, exclusive_process=False)) == ComputeModeSet(2)
-        refused = await _do(step_executors, SetComputeMode(3, GpuUuid("MIG"), exclusive_process=True))
-    assert backend.modes == [(GPU, True), (GPU, False)]
-    assert refused == DeviceRefused(3, DeviceErrorKind.NOT_SUPPORTED, "compute modes are not for MIG")
 
 
 def _report(**changes):

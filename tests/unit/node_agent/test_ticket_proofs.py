@@ -12,7 +12,6 @@ from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
     NodeRecord,
-    SharedDeviceRecord,
     SliceRecord,
     TicketRecord,
     UnclaimedInstance,
@@ -109,27 +108,6 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     assert (node.instances(0), node.tickets.names()) == ([], ())
-
-
-def test_a_share_is_known_again_with_its_home_and_its_daemon(node):
-    """A daemon with clients would be orphaned, and started a second time."""
-    run(node, node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2"))
-    before, (daemon,) = [node.word("a1"), node.word("a2")], node.mps.living()
-    lose_both(node)
-    homes = [each.record for each in own(node.start()) if isinstance(each.record, SharedDeviceRecord)]
-    assert [(home.home, home.pid, home.phase, home.device.uuid) for home in homes] == [
-        (daemon.order.home, daemon.pid, "ready", daemon.order.device)
-    ]
-    node.work()
-    node.open()
-    node.work()
-    node.tick(60.0)
-    assert [node.word("a1"), node.word("a2")] == before
-    assert (node.mps.living(), node.mps.started) == ([daemon], 1)
-    for name, owner in (("a1", "pod-1"), ("a2", "pod-2")):
-        node.order(node.revoke(node.share(name, SMALL, owner=owner)))
-        node.work()
-    assert (node.instances(0), node.tickets.names(), node.mps.homes) == ([], (), {})
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
@@ -293,16 +271,6 @@ def test_of_two_tickets_that_name_one_instance_only_one_is_believed(node):
     assert {each[0] for each in reported(node)} in ({"a1"}, {"a2"})
     assert len(node.agent.snapshot().doubtful_tickets) == 1
     assert len(node.instances(0)) == len(node.instances(1)) == 1
-
-
-def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):
-    """A ticket that somebody copied would become a slice."""
-    run(node, node.booking("a1", SMALL))
-    ticket = node.word("a1").ticket
-    shutil.copytree(node.tmp_path / "tickets" / ticket, node.tmp_path / "tickets" / f"{ticket}9")
-    node.live()
-    assert reported(node) == {("a1", 1, "ready")}
-    assert node.agent.snapshot().warnings == ()
 
 
 GOLDEN = (

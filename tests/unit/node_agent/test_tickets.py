@@ -68,16 +68,6 @@ def test_tickets_are_there_whole_or_not_at_all(tmp_path):
         tickets.remove("../../etc")
 
 
-def test_half_a_ticket_is_found_and_removed(tmp_path):
-    """An agent that was killed while it removed a ticket leaves no directory for ever."""
-    tickets = Tickets(tmp_path / "t")
-    tickets.make(_order())
-    (tmp_path / "t" / TICKET).rename(tmp_path / "t" / f".{TICKET}")
-    assert tickets.names() == (TICKET,)
-    tickets.remove(TICKET)
-    assert tickets.names() == ()
-
-
 def test_a_ticket_says_everything_that_its_containers_are_told(tmp_path, home):
     """A person who looks for a pod's devices finds what the pod was given, and strangers find nothing."""
     before = os.umask(0o077)
@@ -95,15 +85,6 @@ def test_a_ticket_says_everything_that_its_containers_are_told(tmp_path, home):
     for directory in (place, place / "main"):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o711, directory
     assert sorted(path.name for path in place.iterdir()) == ["main", "slice.json"]
-
-
-def test_a_container_with_a_share_finds_its_daemon(tmp_path, home):
-    """Each sharing container reaches the control socket of its home through its ticket."""
-    tickets = Tickets(tmp_path / "t")
-    tickets.make(_order(_sharing(home), _sharing(home, "second")))
-    for name in ("main", "second"):
-        assert (tmp_path / "t" / TICKET / name / "pipe" / "control").is_socket()
-        assert (tmp_path / "t" / TICKET / name / "log").samefile(home / "log")
 
 
 def test_a_real_mount_in_a_ticket_is_left_alone(tmp_path, home):

@@ -126,19 +126,6 @@ def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
     assert [watched.told(310.0)[a].idle_s for a in ("a1", "a2")] == [10.0, 10.0]
 
 
-def test_what_is_gone_is_forgotten(node):
-    """The next slice at the place would begin with the idleness of the one before."""
-    booking = node.booking("a1", (2, None, 0, 8))
-    live_with(node, booking)
-    watched = Watched(node)
-    watched.look(100.0, busy=0.0)
-    assert set(watched.told(110.0)) == {"a1"}
-    node.order(node.revoke(booking))
-    node.work()
-    assert watched.told(120.0) == {}
-    assert watched.book._watched == {}
-
-
 def test_the_answer_says_the_same_after_the_wire(node):
     """What the driver does not tell would arrive as zero."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE))

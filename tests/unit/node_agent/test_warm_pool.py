@@ -85,16 +85,6 @@ def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
     assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
 
 
-def test_what_is_refused_although_nothing_is_warm_any_more_fails(warm):
-    """It would be tried for ever."""
-    _given_back(warm)
-    with warm.hardware.changing() as hardware:
-        hardware.faults.insufficient = 5
-    warm.order(warm.grant(warm.booking("a2", (0, "1g.5gb", 0, 1))))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceFailed)
-
-
 def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
     """An operator's running work would be destroyed."""
     _given_back(warm)
@@ -134,17 +124,6 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
             break
         steps += 1
     assert steps >= 12
-
-
-def test_a_reboot_ends_it(warm):
-    """The journal would name instances that are not there."""
-    _given_back(warm)
-    warm.hardware.reboot()
-    warm.live()
-    assert not any("warm" in line for line in (str(record) for record in warm.journal.records()))
-    warm.order(warm.grant(warm.booking("a2", PLACE)))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceReady)
 
 
 def test_a_homes_instance_is_kept_too(make_node):
