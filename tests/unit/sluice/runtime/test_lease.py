@@ -29,21 +29,17 @@ class CountedClock:
     """Time that passes only in sleeps, and ends after so many of them."""
 
     def __init__(self, sleeps: int) -> None:
-        """Start without sleeps."""
         self._left = sleeps
         self._now = 0.0
         self.slept: list[float] = []
 
     def monotonic(self) -> float:
-        """What was slept so far."""
         return self._now
 
     def utc(self) -> datetime:
-        """Some time."""
         return datetime.fromtimestamp(self._now, UTC)
 
     async def sleep(self, duration_s: float) -> None:
-        """Pass time."""
         self.slept.append(duration_s)
         self._now += duration_s
         if len(self.slept) == self._left:
@@ -58,7 +54,6 @@ class Deaf:
         return contextlib.nullcontext()
 
     async def last(self, _stream: Stream, _subject: str) -> Entry | None:
-        """No answer."""
         raise TimeoutError
 
 
