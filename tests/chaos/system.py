@@ -148,14 +148,7 @@ class System:
             route = routes[number] if routes else 0
             folder, http_port = self.folder / "nats" / name, ports[self.size + number]
             plan = Plan(
-                name,
-                folder,
-                ports[number],
-                route,
-                routes,
-                http_port=http_port,
-                number=number,
-                addresses=addresses,
+                name, folder, ports[number], route, routes, http_port=http_port, number=number, addresses=addresses
             )
             before = islands.inside(number) if islands is not None else ()
             self.broker.servers.append(NatsServer(plan, _launch(before)))

@@ -402,10 +402,7 @@ def test_memory_that_cannot_be_read_for_a_moment_is_no_unknown_memory(rig):
 def test_a_gpu_that_tells_no_errors_is_served_all_the_same(nvml_library, tmp_path):
     """A node with one old GPU would have no agent."""
     machine = NvmlMachine(nvml_library, tmp_path)
-    uuids = [
-        machine.add_gpu("a100-40gb"),
-        machine.add_plain_gpu("Tesla T4", memory_mib=15_360, multiprocessors=40),
-    ]
+    uuids = [machine.add_gpu("a100-40gb"), machine.add_plain_gpu("Tesla T4", memory_mib=15_360, multiprocessors=40)]
     machine.set_events(0, supported=False)
     with machine.loaded():
         backend = NvmlBackend(machine.processes)

@@ -327,9 +327,7 @@ async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_ra
     )
     await here.waiting("two", numbers)
     await here.told(
-        "two",
-        f"waits: {numbers}",
-        "what helps: It starts when pods of its namespace end, or when its quota",
+        "two", f"waits: {numbers}", "what helps: It starts when pods of its namespace end, or when its quota"
     )
     assert here.up.sluice("quota", "set", here.namespace, "--gpus", "2").returncode == 0
     await here.bound("two")

@@ -229,11 +229,7 @@ async def test_a_machine_without_a_gpu_is_told_in_one_sentence_what_to_do_instea
         ("SLUICE_LOG_LEVEL", "loud", "sluice: SLUICE_LOG_LEVEL is 'loud'"),
         ("SLUICE_CONFIG", "/nonexistent", "sluice: the settings file /nonexistent cannot be read"),
         ("SLUICE_ALLOCATOR_TICK_S", "soon", "cannot work: sluice-allocator: SLUICE_ALLOCATOR_TICK_S is 'soon'"),
-        (
-            "SLUICE_METRICS_ADDRESS",
-            "127.0.0.1:PORT",
-            "cannot work: metrics cannot be served at 127.0.0.1:PORT: ",
-        ),
+        ("SLUICE_METRICS_ADDRESS", "127.0.0.1:PORT", "cannot work: metrics cannot be served at 127.0.0.1:PORT: "),
     ],
 )
 async def test_what_a_restart_cannot_heal_ends_the_start(up, variable, value, sentence):

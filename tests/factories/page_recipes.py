@@ -62,10 +62,7 @@ def steps_of(workflow: Json) -> Iterator[Json]:
         annotations = {"kubectl.kubernetes.io/default-container": "main"} | template.get("metadata", {}).get(
             "annotations", {}
         )
-        containers = [
-            {"name": "wait", "image": "argoexec:latest"},
-            {"name": "main"} | template["container"],
-        ]
+        containers = [{"name": "wait", "image": "argoexec:latest"}, {"name": "main"} | template["container"]]
         name = f"{workflow['metadata']['generateName']}{step['name']}"
         yield _pod(name, {"annotations": annotations}, {"restartPolicy": "Never", "containers": containers})
 

@@ -26,13 +26,7 @@ class ApiError(Exception):
     """A request that is answered with a Status of failure."""
 
     def __init__(
-        self,
-        code: int,
-        message: str,
-        *,
-        reason: str | None = None,
-        details: Json | None = None,
-        retry_after_s: int = 0,
+        self, code: int, message: str, *, reason: str | None = None, details: Json | None = None, retry_after_s: int = 0
     ) -> None:
         """`reason` if not the usual one; `details` as in metav1.StatusDetails; `retry_after_s`: 0 for none."""
         super().__init__(message)

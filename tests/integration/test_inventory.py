@@ -170,10 +170,7 @@ def busy() -> NodeSnapshot:
     instance = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=AllocationId("a_1"))
     return snapshot(
         node=NodeName("busy"),
-        gpus=(
-            gpu_report(instances=(instance,), creatable={"1g.5gb": 6}),
-            gpu_report(uuid=GpuUuid("GPU-2"), index=1),
-        ),
+        gpus=(gpu_report(instances=(instance,), creatable={"1g.5gb": 6}), gpu_report(uuid=GpuUuid("GPU-2"), index=1)),
         slices=(SliceReport(booking=booking, revision=1, state="ready", revoked=False),),
     )
 
@@ -342,10 +339,7 @@ async def test_a_watcher_that_cannot_keep_up_is_told_to_start_again():
             wipe(place)
             with pytest.raises(grpc.aio.AioRpcError) as slow:
                 await drained(events)
-        assert status(slow.value) == (
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "the watcher is too slow: watch again",
-        )
+        assert status(slow.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
 
 
 async def drained(events: AsyncIterator[inventory_pb2.WatchResponse]) -> None:

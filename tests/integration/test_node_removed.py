@@ -104,10 +104,7 @@ async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(syste
         assert (careful.returncode, "7g.40gb at 0" in careful.stdout) == (EXIT_USAGE, True), careful
         assert scene.live.fleet_state.at("node", NodeRemoved, GONE) is None
         done = await asyncio.to_thread(system.sluice, "node", "remove", GONE, "--yes")
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (
-            0,
-            f"{GONE} is removed; 1 slice was given up",
-        ), done
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"{GONE} is removed; 1 slice was given up"), done
         shown = await asyncio.to_thread(system.sluice, "gpus")
         assert GONE not in shown.stdout
         system.agent_of(GONE).start()

@@ -364,13 +364,7 @@ def inventory(*, removed: bool = False) -> NodeInventory:
         creatable={},
     )
     snapshot = NodeSnapshot(
-        node=NodeName("n1"),
-        boot_id="b",
-        agent_run=RunId("a"),
-        generation=1,
-        driver_version="",
-        gpus=(gpu,),
-        slices=(),
+        node=NodeName("n1"), boot_id="b", agent_run=RunId("a"), generation=1, driver_version="", gpus=(gpu,), slices=()
     )
     return NodeInventory(snapshot=snapshot, stale=removed, removed=removed)
 

@@ -241,10 +241,7 @@ DENIALS = {
     ),
     "TooLarge": Denial(
         422,
-        pod(
-            container(resources=gpu(gpu="5")),
-            container("second", resources=gpu(gpu="5")),
-        ),
+        pod(container(resources=gpu(gpu="5")), container("second", resources=gpu(gpu="5"))),
         "nvidia.com/gpu = '*(allowed: 1 to 8 over all containers)",
     ),
     "two at once": Denial(

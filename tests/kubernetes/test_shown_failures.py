@@ -57,8 +57,7 @@ REFUSALS = {
         "instances or shares on them, over all containers)",
     ),
     RefusalReason.INVALID_VALUE: Refusing(
-        refused(claim(profile="1g.5gb"), node_policy="best"),
-        "node-policy = 'best': ",
+        refused(claim(profile="1g.5gb"), node_policy="best"), "node-policy = 'best': "
     ),
     RefusalReason.CONTRADICTION: Refusing(
         refused(claim(modes=("mps",), memory_mib=1), rules=PlacementConfig(assumed_uid=None)),
@@ -205,25 +204,10 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said("Normal", "SliceBound", "bound to its slice on gpu-1: main: MIG-1,MIG-2"),
         ),
     ),
-    "rebooted": (
-        None,
-        (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was created again: main: MIG-77")),
-    ),
-    "unreadable": (
-        "False",
-        (
-            Said(
-                "Warning",
-                "InvalidValue",
-                f"sluice.dev/request = '{{}}': * {CAN_NEVER}",
-            ),
-        ),
-    ),
+    "rebooted": (None, (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was created again: main: MIG-77"))),
+    "unreadable": ("False", (Said("Warning", "InvalidValue", f"sluice.dev/request = '{{}}': * {CAN_NEVER}"),)),
     **{
-        f"refused-{reason.lower()}": (
-            "False",
-            (Said("Warning", str(reason), f"{found.sentence}* {CAN_NEVER}"),),
-        )
+        f"refused-{reason.lower()}": ("False", (Said("Warning", str(reason), f"{found.sentence}* {CAN_NEVER}"),))
         for reason, found in REFUSALS.items()
     },
 }

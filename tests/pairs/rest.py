@@ -7,12 +7,7 @@ from pairs.judge import Judge, Landed, ViolationError, brief
 from pairs.source import Source
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Grant,
-    Revoke,
-)
+from sluice.contracts.messages import AllocationRequested, Bound, Grant, Revoke
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.state.grant_facts import is_promise

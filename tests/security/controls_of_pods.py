@@ -234,11 +234,7 @@ CONTROLS = (
         _annotation,
         patched("sluice.contracts.request_syntax.sluice_keys.KEYS", (*KEYS, "command")),
     ),
-    Control(
-        "YAML has bounds",
-        _alias_bomb,
-        patched("security.controls_of_pods.ManifestLimits", lambda: _WIDE),
-    ),
+    Control("YAML has bounds", _alias_bomb, patched("security.controls_of_pods.ManifestLimits", lambda: _WIDE)),
     Control(
         "volumes have one place",
         _path_of_a_volume,

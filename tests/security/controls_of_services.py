@@ -236,9 +236,7 @@ CONTROLS = (
         patched("sluice_console.core.web.request_check.is_address", lambda _: True),
     ),
     Control(
-        "metrics too",
-        _metrics_of_another_site,
-        patched("security.controls_of_services.is_own_name", lambda *_: True),
+        "metrics too", _metrics_of_another_site, patched("security.controls_of_services.is_own_name", lambda *_: True)
     ),
     Control(
         "what one agent stores is bounded",

@@ -174,12 +174,7 @@ def after_death(node: Node, foreign: Collection[Key]) -> list[str]:
 def at_rest(node: Node, held: Collection[Held], foreign: Collection[Key]) -> list[str]:
     """Where node and ledger differ, with nothing under way."""
     ready = [one for one in held if one.is_ready and not one.revoked]
-    return [
-        *_instances(node, ready, foreign),
-        *_homes(node, ready),
-        *_tickets(node, ready),
-        *_journal(node, held),
-    ]
+    return [*_instances(node, ready, foreign), *_homes(node, ready), *_tickets(node, ready), *_journal(node, held)]
 
 
 def why_not_gone(

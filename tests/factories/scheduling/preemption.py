@@ -6,13 +6,7 @@ from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_re
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    EvictionOrdered,
-    EvictionOver,
-    Grant,
-    Leeway,
-    RequestWithdrawn,
-)
+from sluice.contracts.messages import EvictionOrdered, EvictionOver, Grant, Leeway, RequestWithdrawn
 from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")

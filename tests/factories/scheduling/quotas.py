@@ -6,15 +6,7 @@ from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_repo
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Amounts,
-    Claim,
-    Grant,
-    Pending,
-    QuotaSet,
-    RequestWithdrawn,
-)
+from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet, RequestWithdrawn
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import Continue
 from sluice_allocator.core.quotas.quota import usage

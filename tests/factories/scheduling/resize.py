@@ -6,11 +6,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    Amounts,
-    Grant,
-    QuotaSet,
-)
+from sluice.contracts.messages import Amounts, Grant, QuotaSet
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, Continue
 from sluice_allocator.core.resize.pending import Adjusted, AdjustRefused, Change
 from sluice_allocator.core.resize.resize import adjust

@@ -56,10 +56,7 @@ PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one no
 
 
 def thresholds(
-    costs: dict[str, list[Costs]],
-    waking: Sequence[Waking],
-    held: Sequence[Memory],
-    evicting: Sequence[Preempting],
+    costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory], evicting: Sequence[Preempting]
 ) -> list[Threshold]:
     """What is promised of decisions."""
     found = [
@@ -104,10 +101,7 @@ def thresholds(
 
 
 def report(
-    costs: dict[str, list[Costs]],
-    waking: Sequence[Waking],
-    held: Sequence[Memory],
-    evicting: Sequence[Preempting],
+    costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory], evicting: Sequence[Preempting]
 ) -> str:
     """The tables, as Markdown."""
     lines = [

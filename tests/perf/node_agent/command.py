@@ -7,14 +7,7 @@ from collections.abc import Sequence
 
 from perf.figures import end_in_order, machine, write_section
 from perf.node_agent import parts, process
-from perf.thresholds import (
-    AGENT_CORE_PERCENT,
-    AGENT_PARALLEL_RATIO,
-    AGENT_RESIDENT_MIB,
-    Threshold,
-    exit_code,
-    table,
-)
+from perf.thresholds import AGENT_CORE_PERCENT, AGENT_PARALLEL_RATIO, AGENT_RESIDENT_MIB, Threshold, exit_code, table
 
 IDLE_S = 30.0
 

@@ -23,11 +23,7 @@ def thresholds(runs: Runs, without: Experiment, aged: Experiment) -> list[Thresh
     return [
         Threshold("mean wait of 7g with promises, part of that without", means[aged] / means[without], "at most", 0.9),
         Threshold(
-            "mean wait of all others, more than without",
-            others[aged] - others[without],
-            "at most",
-            0.02,
-            "lifetimes",
+            "mean wait of all others, more than without", others[aged] - others[without], "at most", 0.02, "lifetimes"
         ),
         Threshold("slices in use, less than without", used[without] - used[aged], "at most", 0.005),
     ]

@@ -36,12 +36,7 @@ CASES = (
         "A write is given up or replaced while its first attempt is under way.",
         ("settled by a read", "unanswered write sent with a newer guard"),
     ),
-    Case(
-        "P-004",
-        "§1",
-        "A binding from before a wipe names a waived slice.",
-        ("Bound of any incarnation",),
-    ),
+    Case("P-004", "§1", "A binding from before a wipe names a waived slice.", ("Bound of any incarnation",)),
     Case(
         "P-005",
         "§1",
@@ -85,12 +80,7 @@ CASES = (
         "STATE loses its latest messages and reuses their numbers for an older status.",
         ("reused STATE numbers trusted",),
     ),
-    Case(
-        "P-012",
-        "§3",
-        "A lagging server hides a new cordon.",
-        ("every reading counts as the newest",),
-    ),
+    Case("P-012", "§3", "A lagging server hides a new cordon.", ("every reading counts as the newest",)),
     Case(
         "P-013",
         "§3",
@@ -136,12 +126,7 @@ CASES = (
         "A lagging server hides the request that a pod runs on.",
         ("late request has no slice", "later of two slices wins"),
     ),
-    Case(
-        "P-022",
-        "§4 refused",
-        "A pod asks for a model whose node joins later.",
-        ("refusal for capability final",),
-    ),
+    Case("P-022", "§4 refused", "A pod asks for a model whose node joins later.", ("refusal for capability final",)),
     Case(
         "P-023",
         "§4 refused",
@@ -149,12 +134,7 @@ CASES = (
         test="tests/unit/allocator/node/test_served_when_it_joins.py::"
         "test_nobody_loses_a_place_over_a_refusal_that_holds_no_more",
     ),
-    Case(
-        "P-024",
-        "§4 reservations",
-        "Two allocators reserve two places for one request.",
-        ("both reservations kept",),
-    ),
+    Case("P-024", "§4 reservations", "Two allocators reserve two places for one request.", ("both reservations kept",)),
     Case(
         "P-025",
         "§4 reservations",
@@ -207,12 +187,7 @@ CASES = (
         test="tests/unit/pod_watcher/test_limits_source.py::"
         "test_two_with_different_files_of_one_source_write_seldom_and_not_for_long",
     ),
-    Case(
-        "P-033",
-        "§4 groups",
-        "A Deployment whose pods are a group surges.",
-        ("surplus group member waits",),
-    ),
+    Case("P-033", "§4 groups", "A Deployment whose pods are a group surges.", ("surplus group member waits",)),
     Case(
         "P-034",
         "§4 groups",
@@ -245,12 +220,7 @@ CASES = (
         "A resized share counts too early: a neighbour gets memory in use.",
         ("new size counts at once", "new size published at once", "failed resize counts as before"),
     ),
-    Case(
-        "P-039",
-        "§5 revision",
-        "A duplicate Grant arrives after the Revoke.",
-        ("late grant", "no tombstones"),
-    ),
+    Case("P-039", "§5 revision", "A duplicate Grant arrives after the Revoke.", ("late grant", "no tombstones")),
     Case(
         "P-040",
         "§5 revision",
@@ -339,10 +309,7 @@ CASES = (
         "test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other",
     ),
     Case(
-        "P-054",
-        "§6 adoption",
-        "An empty ledger looks like an empty node.",
-        ("used before adoption", "nothing adopted"),
+        "P-054", "§6 adoption", "An empty ledger looks like an empty node.", ("used before adoption", "nothing adopted")
     ),
     Case(
         "P-055",
@@ -374,12 +341,7 @@ CASES = (
         "An adopting entry lands after the next wipe; an agent without journal ignores it.",
         ("order of another incarnation stands",),
     ),
-    Case(
-        "P-060",
-        "§6 adoption",
-        "BOOK is lost, STATE is not, while an agent creates a slice.",
-        ("adopted once only",),
-    ),
+    Case("P-060", "§6 adoption", "BOOK is lost, STATE is not, while an agent creates a slice.", ("adopted once only",)),
     Case(
         "P-061",
         "§6 adoption",
@@ -477,10 +439,7 @@ CASES = (
         ("unanswered patch counts as failed",),
     ),
     Case(
-        "P-077",
-        "§6 no other",
-        "A pod is read without the patch, which lands after that.",
-        ("a read settles a patch",),
+        "P-077", "§6 no other", "A pod is read without the patch, which lands after that.", ("a read settles a patch",)
     ),
     Case(
         "P-078",
@@ -531,10 +490,7 @@ CASES = (
         "test_a_pod_whose_slice_is_just_taken_back_is_given_no_other",
     ),
     Case(
-        "P-085",
-        "§6 lost",
-        "A budget blocks an eviction when the bus is wiped.",
-        ("lost slice forgotten with the bus",),
+        "P-085", "§6 lost", "A budget blocks an eviction when the bus is wiped.", ("lost slice forgotten with the bus",)
     ),
     Case("P-086", "§6 lost", "The source was away when the slice was lost.", ("source assumed to know a loss",)),
     Case(
@@ -552,10 +508,7 @@ CASES = (
         "test_an_order_that_went_with_the_broker_is_not_carried_out",
     ),
     Case(
-        "P-089",
-        "§6 lost",
-        "An unanswered eviction order lands after a wipe.",
-        ("eviction order of any incarnation",),
+        "P-089", "§6 lost", "An unanswered eviction order lands after a wipe.", ("eviction order of any incarnation",)
     ),
     Case(
         "P-090",
@@ -566,10 +519,7 @@ CASES = (
     ),
     Case("P-091", "§6 removal", "A living node is removed.", ("removal ignores an agent that answers",)),
     Case(
-        "P-092",
-        "§6 removal",
-        "Grants are closed while the node looks adopted.",
-        ("grants closed before the record",),
+        "P-092", "§6 removal", "Grants are closed while the node looks adopted.", ("grants closed before the record",)
     ),
     Case("P-093", "§6 removal", "A living agent has not noticed the removal yet.", ("removed at once",)),
     Case(

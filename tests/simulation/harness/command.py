@@ -85,7 +85,7 @@ def _last_lines(record: Record, asked: int, seeds_per_s: float) -> int:
     """What was really done, in words and in the line that is exactly so. Returns the exit code."""
     _say(
         f"{record.events} events in {record.virtual_s:.0f} virtual s; {seeds_per_s:.1f} seeds/s;"
-        f" at most {record.writes_most} writes for one request",
+        f" at most {record.writes_most} writes for one request"
     )
     if record.seeds < asked:
         _say(f"only {record.seeds} of {asked} seeds were run")
@@ -219,10 +219,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--report", default="", metavar="FILE", help="write which pairs of state and event were reached (-: print)"
     )
     parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help="keep in there what was played, and go on where that ends",
+        "--record", type=Path, metavar="FILE", help="keep in there what was played, and go on where that ends"
     )
     options = parser.parse_args(arguments)
     if options.record is not None and (options.plan is not None or options.hashes or options.report):

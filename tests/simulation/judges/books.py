@@ -13,16 +13,7 @@ from simulation.world.manifest_folder import Folder, Kubelets
 from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    Grant,
-    NodeOpened,
-    Revoke,
-    SliceReady,
-)
+from sluice.contracts.messages import AllocationRequested, Booking, Bound, Closed, Grant, NodeOpened, Revoke, SliceReady
 from sluice.contracts.messages import Held as HeldByPod
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 

@@ -305,7 +305,5 @@ def _most(shares: Sequence[Share]) -> Share:
 def _least(shares: Sequence[Share]) -> Share:
     bounded = [share.sm_partition for share in shares if share.sm_partition]
     return changed(
-        shares[0],
-        memory_mib=min(share.memory_mib for share in shares),
-        sm_partition=min(bounded, default=0),
+        shares[0], memory_mib=min(share.memory_mib for share in shares), sm_partition=min(bounded, default=0)
     )

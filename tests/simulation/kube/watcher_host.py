@@ -151,9 +151,7 @@ class ClusterHost(Host):
                 self._write_claim(instruction)
             case WriteHandOver(mode=mode):
                 self._write(
-                    self.api.refuse_if_busy,
-                    lambda _: HandOverWritten(mode),
-                    lambda _, why: HandOverNotWritten(why),
+                    self.api.refuse_if_busy, lambda _: HandOverWritten(mode), lambda _, why: HandOverNotWritten(why)
                 )
             case WriteEvent() | WriteLogLine():
                 pass
@@ -184,9 +182,7 @@ class ClusterHost(Host):
                 arrive = lambda: claims.status(uid, wanted.step, wanted.namespace, wanted.name, body)  # noqa: E731
         where = wanted.uid, wanted.namespace, wanted.name, step
         self._write(
-            arrive,
-            lambda claim: ClaimWritten(*where, claim),
-            lambda status, why: ClaimRefused(*where, status, why),
+            arrive, lambda claim: ClaimWritten(*where, claim), lambda status, why: ClaimRefused(*where, status, why)
         )
 
     def _condition(self, wanted: WritePodCondition) -> None:

@@ -303,9 +303,7 @@ def timed(ask: Ask, request_permille: int, limit_permille: int) -> Ask:
     quotas = (("request", request_permille), ("limit", limit_permille))
     keys = tuple((f"sluice.dev/quota-{name}", f"{permille / 1000:g}") for name, permille in quotas)
     return replace(
-        ask,
-        annotations=(*ask.annotations, *keys),
-        devices=(replace(device, quota=(request_permille, limit_permille)),),
+        ask, annotations=(*ask.annotations, *keys), devices=(replace(device, quota=(request_permille, limit_permille)),)
     )
 
 

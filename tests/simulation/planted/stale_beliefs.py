@@ -330,10 +330,7 @@ BELIEVED_BUGS = (
         "ended pod had no slice",
         "the order of things: its request is released before its slice, on a node that does not answer, is gone",
         ("LAW 3",),
-        (
-            (pod_store, "held_by", _who_has_ended_had_nothing),
-            (PodStore, "_heard_end", _an_end_tells_of_nothing),
-        ),
+        ((pod_store, "held_by", _who_has_ended_had_nothing), (PodStore, "_heard_end", _an_end_tells_of_nothing)),
     ),
     PlantedBug(
         "snapshot of any incarnation adopts",

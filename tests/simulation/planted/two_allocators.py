@@ -30,10 +30,7 @@ OPENED_AGAIN = PlantedBug(
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_two_allocators`."""
 TWO_BINDS = PlantedBug(
-    "two binds",
-    "its slice, or a pod pinned to two nodes",
-    ("bound once",),
-    ((Outbox, "_send", unguarded("binding")),),
+    "two binds", "its slice, or a pod pinned to two nodes", ("bound once",), ((Outbox, "_send", unguarded("binding")),)
 )
 """The same: two grants of one request are rare, and its source keeps what it was bound to first."""
 GRANTED_AGAIN = PlantedBug(

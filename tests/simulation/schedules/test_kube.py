@@ -345,12 +345,7 @@ def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> 
 
 @pytest.mark.parametrize(
     ("what", "back_before_s", "stays"),
-    [
-        (SliceReady, None, True),
-        (Bound, None, True),
-        (Bound, 0.3, False),
-        (Bound, 1.5, False),
-    ],
+    [(SliceReady, None, True), (Bound, None, True), (Bound, 0.3, False), (Bound, 1.5, False)],
     ids=["before it is bound again", "after that", "when it is being taken back", "when it is gone"],
 )
 def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(

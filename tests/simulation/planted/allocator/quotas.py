@@ -63,10 +63,7 @@ def _bound_on_what_is_known(_original: Any) -> Any:
 
 def _limited(plan: Plan) -> Plan:
     """Every seed has tight limits from the beginning; no broker that forgets them, and one allocator."""
-    said = (
-        QuotaSaid(0.0, "lab", total=(2, None, None)),
-        QuotaSaid(0.0, "den", total=(1, 20096, None)),
-    )
+    said = (QuotaSaid(0.0, "lab", total=(2, None, None)), QuotaSaid(0.0, "den", total=(1, 20096, None)))
     faults = tuple(each for each in plan.faults if each.kind != "broker wipe" and each.target != "allocator-b")
     return replace(plan, quotas=said, faults=faults, layouts={}, allocators=1, both_active=False)
 

@@ -163,10 +163,7 @@ STARVING_BUGS = (
         ((grant_validity, "why_give_up", _given_up_early),),
     ),
     PlantedBug(
-        "reserved and not booked",
-        "a place that was promised",
-        ("turn", "I1"),
-        ((changes, "rebook", _not_booked),),
+        "reserved and not booked", "a place that was promised", ("turn", "I1"), ((changes, "rebook", _not_booked),)
     ),
 )
 """Found by the schedule in which a large pod would starve."""

@@ -13,15 +13,7 @@ from simulation.planted.bug import planted
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 from simulation.world.weather import Weather
 
-from sluice.contracts.messages import (
-    Bound,
-    EvictionOrdered,
-    EvictionOver,
-    Grant,
-    Pending,
-    RequestWithdrawn,
-    Revoke,
-)
+from sluice.contracts.messages import Bound, EvictionOrdered, EvictionOver, Grant, Pending, RequestWithdrawn, Revoke
 from sluice.contracts.reasons import WaitReason
 
 TWO_NODES = (MIG_NODE, MIG_NODE)
