@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from simulation.plans.pods import mps
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.world.hardware import Machine, Ticket
 from simulation.world.weather import Weather
@@ -150,27 +150,9 @@ def ticket_of(scene: Scene, name: str) -> tuple[Machine, Ticket]:
     return machine, machine.tickets[bound.ticket]
 
 
-def _nobody_asks_tickets(_original: Any) -> Any:
-    def newest_first(_tickets: Any) -> list[Any]:
-        """The ledger alone names an instance's owner; without an entry it has none."""
-        return []
-
-    return newest_first
-
-
-def _nobody_knows_what_lived(_original: Any) -> Any:
-    def has_lived(_self: Any, _allocation: Any) -> bool:
-        """What an agent does not know it has never made."""
-        return False
-
-    return has_lived
-
-
-def _nothing_is_cleared_away(_original: Any) -> Any:
-    def look(_self: Any, _found: Any, _awaited: Any, _now: Any) -> None:
-        """What has no record, no order and no ticket is foreign."""
-
-    return look
+def _nobody_asks_tickets(_original: Any, _tickets: Any) -> list[Any]:
+    """The ledger alone names an instance's owner; without an entry it has none."""
+    return []
 
 
 class _Everywhere:
@@ -180,25 +162,19 @@ class _Everywhere:
         return True
 
 
-def _what_nobody_has_is_ours(original: Any) -> Any:
-    def instances(self: Any, found: Any, homes: Any) -> Any:
-        """Marks are ignored: after a lost journal everything without an owner is destroyed."""
-        devices = self._state.devices
-        marks, devices.marks = devices.marks, _Everywhere()
-        try:
-            return list(original(self, found, homes))
-        finally:
-            devices.marks = marks
-
-    return instances
+def _what_nobody_has_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
+    """Marks are ignored: after a lost journal everything without an owner is destroyed."""
+    devices = self._state.devices
+    marks, devices.marks = devices.marks, _Everywhere()
+    try:
+        return list(original(self, found, homes))
+    finally:
+        devices.marks = marks
 
 
-def _nobody_looks_who_is_on_it(original: Any) -> Any:
-    def take_whole(record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
-        """A GPU that is granted is free."""
-        return original(record, number, (), state, ticket)
-
-    return take_whole
+def _nobody_looks_who_is_on_it(original: Any, record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
+    """A GPU that is granted is free."""
+    return original(record, number, (), state, ticket)
 
 
 LINGERS_UNSEEN = PlantedBug(
@@ -211,7 +187,7 @@ LEFT_BEHIND = PlantedBug(
     "marks ignored after a loss",
     "capacity, until a person looks",
     ("I3", "I4"),
-    ((OrphanedInstances, "look", _nothing_is_cleared_away),),
+    ((OrphanedInstances, "look", always(None)),),
 )
 NOBODYS_IS_OURS = PlantedBug(
     "unmarked instances taken for ours",
@@ -229,5 +205,5 @@ NOT_KNOWN_TO_HAVE_LIVED = PlantedBug(
     "lived ignored",
     "its place, to a device that refuses once",
     ("undisturbed",),
-    ((LedgerView, "has_lived", _nobody_knows_what_lived),),
+    ((LedgerView, "has_lived", always(False)),),
 )

@@ -209,12 +209,9 @@ def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
     scene.finish()
 
 
-def _newer_by_the_numbers_of_state(_original: Any) -> Any:
-    def is_newer(_ctx: Any, again: Bound, bound: Bound) -> bool:
-        """Section 5 broken: the numbers of STATE tell which word of an agent is the newer one."""
-        return again.slice_sequence > bound.slice_sequence
-
-    return is_newer
+def _newer_by_the_numbers_of_state(_original: Any, _ctx: Any, again: Bound, bound: Bound) -> bool:
+    """Section 5 broken: the numbers of STATE tell which word of an agent is the newer one."""
+    return again.slice_sequence > bound.slice_sequence
 
 
 def test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets() -> None:
