@@ -44,12 +44,10 @@ class Load:
         self._stop = False
 
     async def __aenter__(self) -> Self:
-        """Begin to write."""
         self._tasks = [asyncio.create_task(self._write(n, bus)) for n, bus in enumerate(self._buses)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop when what is under way is settled."""
         self._stop = True
         await asyncio.gather(*self._tasks)
 
@@ -179,7 +177,6 @@ async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: 
 
 
 async def _stuffed(connection: Connection) -> None:
-    """Send more than a frozen server's socket takes."""
     for _ in range(32):
         await connection.publish("unheard.subject", bytes(1_000_000))
     await asyncio.sleep(0.1)  # the client sends in a task of its own

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def envelope(message: dict, **changes) -> bytes:
-    """What some writer might have stored."""
     whole = {"id": "1", "operation": "o-1", "request": "", "schema": SCHEMA, "time": "", "message": message}
     return json.dumps(whole | changes).encode()
 

@@ -117,7 +117,6 @@ def test_no_field_becomes_needed_and_none_that_was_needed_goes(older: Path, newe
 
 
 def properties(defined: dict, name: str) -> set[str]:
-    """The fields of one struct."""
     return set(defined[name].get("properties", ()))
 
 

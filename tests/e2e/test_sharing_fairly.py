@@ -69,7 +69,6 @@ class Shared:
         self.up = None
 
     async def ready(self):
-        """The running system."""
         if self.up is None:
             self.number += 1
             self.up = self.make_up(self.base / str(self.number))
@@ -82,7 +81,6 @@ class Shared:
         return self.up
 
     def stop(self) -> None:
-        """Nothing of it stays."""
         if self.up is not None:
             up, self.up = self.up, None
             up.kill()
@@ -102,7 +100,6 @@ class Here:
     """A running system as one test sees it: empty, and with a namespace of its own."""
 
     def __init__(self, up, watching, namespace: str) -> None:
-        """Look at a system."""
         self.up = up
         self.watching = watching
         self.namespace = namespace
@@ -118,7 +115,6 @@ class Here:
         self.up.write(f"{name}.yaml", text + more)
 
     def remove(self, name: str) -> None:
-        """Its manifest is gone."""
         (self.up.pods_dir / f"{name}.yaml").unlink()
 
     async def bound(self, name: str):

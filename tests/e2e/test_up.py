@@ -22,7 +22,6 @@ pytestmark = pytest.mark.timeout(90)
 
 
 def has_a_driver():
-    """Whether this machine has NVIDIA's library."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

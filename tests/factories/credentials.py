@@ -30,7 +30,6 @@ credentials: Any = _load()
 
 
 def days(count: float) -> dt.timedelta:
-    """So many days."""
     return dt.timedelta(days=count)
 
 
@@ -46,7 +45,6 @@ class Files:
     authority: Path
 
     def environment(self) -> dict[str, str]:
-        """As settings of a service."""
         return {
             "SLUICE_GRPC_CERTIFICATE_FILE": str(self.certificate),
             "SLUICE_GRPC_KEY_FILE": str(self.key),

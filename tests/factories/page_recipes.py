@@ -26,7 +26,6 @@ class Recipe(NamedTuple):
     """The command lines of its other blocks, split."""
 
     def of(self, kind: str) -> Json:
-        """Its one document of this kind."""
         (found,) = (each for each in self.documents if each.get("kind") == kind)
         return found
 

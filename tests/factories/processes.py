@@ -41,7 +41,6 @@ class Process:
 
     @property
     def runs(self) -> bool:
-        """Whether it is alive."""
         return self._popen is not None and self._popen.poll() is None
 
     @property
@@ -67,7 +66,6 @@ class Process:
         self.lives += 1
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait(STOP_WITHIN_S)
@@ -90,7 +88,6 @@ class Process:
             until_stopped(self.pid)
 
     def thaw(self) -> None:
-        """SIGCONT."""
         if self._popen is not None:
             self._popen.send_signal(signal.SIGCONT)
 

@@ -37,7 +37,6 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
     def status(self) -> Json:
-        """The body of the answer."""
         body: Json = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -78,7 +77,6 @@ def no_such_page() -> ApiError:
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    """Created twice."""
     message = f'{resource} "{name}" already exists'
     return ApiError(409, message, reason="AlreadyExists", details=_details(resource, name))
 
@@ -90,7 +88,6 @@ def conflict(resource: str, name: str, why: str) -> ApiError:
 
 
 def modified(resource: str, name: str) -> ApiError:
-    """Written under an old resourceVersion."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 

@@ -20,18 +20,15 @@ def fake() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def kube(fake: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Requests to it."""
     async with Cluster(fake.kubeconfig(tmp_path / "config"), fake).opened() as opened:
         yield opened
 
 
 async def now(kube: Cluster) -> str:
-    """The present version."""
     return str((await kube.get(PODS)).body["metadata"]["resourceVersion"])
 
 
 async def told(stream: Stream) -> tuple[str, str, str]:
-    """The next event: type, name, version."""
     event = await stream.next()
     assert event is not None
     meta = event["object"]["metadata"]

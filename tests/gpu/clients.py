@@ -24,7 +24,6 @@ class Client:
     """One CUDA process, as a context. `variables` are what its environment has of CUDA."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        """Start it."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         self._process = subprocess.Popen(
             (sys.executable, "-I", "-S", str(SCRIPT)),
@@ -40,7 +39,6 @@ class Client:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def ask(self, do: str, **values: object) -> dict[str, object]:
@@ -77,7 +75,6 @@ class Client:
         return True
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(

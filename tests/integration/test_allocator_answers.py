@@ -36,7 +36,6 @@ POD = pb.SimulateRequest(
 
 
 async def change_nothing(change: Change) -> Outcome:
-    """No resizer is present."""
     raise TimeoutError(change)
 
 

@@ -38,7 +38,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[CalloutRig]:
 
 
 async def with_streams(rig: CalloutRig) -> None:
-    """Streams, declared by the administrator."""
     bus = await NatsBus.connect(rig.broker.url, name="administrator", credentials=PROBE)
     await bus.ensure_streams()
     await bus.close()

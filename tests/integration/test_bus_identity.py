@@ -80,7 +80,6 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
 
 
 async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.subprocess.Process:
-    """A process of ours."""
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *words, env=environment, stdout=pipe, stderr=asyncio.subprocess.STDOUT

@@ -53,14 +53,12 @@ async def opened(settings: CommonSettings, user: str = "") -> Connection:
 
 
 async def why_not(settings: CommonSettings) -> str:
-    """The error when it fails."""
     with pytest.raises(BusError) as caught:
         await opened(settings)
     return str(caught.value)
 
 
 async def until(wanted: Callable[[], bool]) -> None:
-    """Wait for a condition; bounded."""
     async with asyncio.timeout(15):
         while not wanted():  # noqa: ASYNC110 - a thread's or a server's doing
             await asyncio.sleep(0.02)

@@ -51,13 +51,11 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
     """Answers with the test's snapshot; `slow` never answers."""
 
     def __init__(self, found: NodeSnapshot) -> None:
-        """Serve a snapshot."""
         self.answer = snapshot_to_proto(found)
         self.slow = False
         self.asked: list[str] = []
 
     async def GetInventory(self, request, context) -> node_pb2.NodeSnapshot:  # noqa: N802
-        """The snapshot."""
         self.asked.append(request.node)
         if self.slow:
             await asyncio.Event().wait()
@@ -72,12 +70,10 @@ class Site:
     """A bus with an inventory on it, and a client of that inventory."""
 
     def __init__(self, broker: MemoryBroker, client: InventoryServiceStub) -> None:
-        """Start with an empty bus."""
         self.broker = broker
         self.client = client
 
     def say(self, message: NodeChanged) -> None:
-        """A node agent publishes its announcement."""
         subject = subjects.node(message.node).subject
         self.broker.values.publish(
             subject=subject,
@@ -90,7 +86,6 @@ class Site:
         self.broker.changed()
 
     def said(self, node: NodeName) -> NodeInventory | None:
-        """What the inventory has published."""
         entry = self.broker.values.last(subjects.inventory(node).subject, self.broker.clock.monotonic())
         return entry.message if entry is not None else None
 

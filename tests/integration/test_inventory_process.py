@@ -29,12 +29,10 @@ class Agent(agent_pb2_grpc.AgentServiceServicer):
     """Answers with one snapshot."""
 
     async def GetInventory(self, request, context):  # noqa: N802
-        """The snapshot."""
         return snapshot_to_proto(snapshot())
 
 
 def the_news(endpoint: str) -> Write:
-    """The announcement of the node's agent."""
     address = subjects.node(snapshot().node)
     return Write(
         operation=OperationId("agent-1"),

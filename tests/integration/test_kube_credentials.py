@@ -53,7 +53,6 @@ class ApiServer:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Close all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -98,7 +97,6 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest_asyncio.fixture
 async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
-    """The pod-watcher's client."""
     found = await KubeApi.connect(server.kubeconfig("first.example"))
     yield found
     await found.close()

@@ -85,7 +85,6 @@ class Scene:
         self._watcher: asyncio.Task[None] | None = None
 
     async def watch(self) -> None:
-        """Start a pod-watcher."""
         config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
         api = await KubeApi.connect(self.cluster.kubeconfig)
         run = RunId(f"w{next(self._runs)}")
@@ -113,7 +112,6 @@ class Scene:
         return self.holds
 
     async def kill(self) -> None:
-        """Kill the pod-watcher."""
         assert self._watcher is not None
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -150,7 +148,6 @@ class Scene:
         await self.say(subjects.binding(RequestId(uid)), word)
 
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
-        """Overwrite a subject."""
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
         write = Write(
@@ -166,7 +163,6 @@ class Scene:
         await self.bus.write(write, {})
 
     async def create(self, *names: str) -> list[str]:
-        """Pods are created; their UIDs."""
         made = [await self.cluster.post(self.path, asking(name)) for name in names]
         assert {each.code for each in made} == {201}
         return [each.body["metadata"]["uid"] for each in made]
@@ -181,11 +177,9 @@ class Scene:
         raise AssertionError("the API server does not come back")
 
     def word(self, uid: str) -> AnyMessage | None:
-        """The last message about a request."""
         return self.words.get(f"sluice.request.{uid}")
 
     def running(self) -> dict[str, dict[str, Any]]:
-        """The running pods, by name."""
         return {
             each["metadata"]["name"]: each
             for each in self.kube.all("pods", self.namespace)
@@ -205,7 +199,6 @@ class Scene:
 
 @pytest.fixture
 def kube() -> Iterator[FakeKube]:
-    """An API server with one node."""
     with FakeKube() as fake:
         fake.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
         yield fake
@@ -213,7 +206,6 @@ def kube() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
-    """Everything runs; stopped at the end."""
     cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
     async with cluster.opened() as opened:
         made = Scene(kube, opened, await opened.namespace())

@@ -24,7 +24,6 @@ gpus = [{ model = "a100-40gb", count = 1 }, { model = "a100-40gb", count = 1, mi
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A directory of its own."""
     with mps_place() as place:
         yield place
 

@@ -26,13 +26,11 @@ class NvmlDesk(AgentDriver):
         self._uuids = uuids
 
     def uuids(self, node):
-        """By index."""
         return self._uuids
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """Our own NVML library."""
     try:
         return build(tmp_path_factory.mktemp("nvml"))
     except NoCompilerError as error:

@@ -67,12 +67,10 @@ async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]
 
 
 async def text(tab: Tab, selector: str) -> str:
-    """What one element says."""
     return await tab.locator(selector).inner_text()
 
 
 async def picture(tab: Tab, name: str) -> None:
-    """Keep a screenshot."""
     await tab.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
 
 

@@ -61,7 +61,6 @@ def holds(each: NodeExpression, labels: dict[str, str]) -> bool:
 
 
 def covers(toleration: Toleration, taint: Taint) -> bool:
-    """Whether a toleration covers a taint."""
     if toleration.effect not in {"", taint.effect}:
         return False
     if toleration.operator == "Exists":

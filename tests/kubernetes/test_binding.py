@@ -18,7 +18,6 @@ OLD = 34
 
 
 async def made(kube: Cluster, pods: str, body: Json) -> Json:
-    """A pod that was accepted."""
     reply = await kube.post(pods, body)
     assert reply.code == 201, reply
     return reply.body
@@ -282,7 +281,6 @@ EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
 def required(*terms: Json) -> Json:
-    """An affinity with these required terms."""
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
 
 

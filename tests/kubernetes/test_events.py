@@ -30,7 +30,6 @@ def event(namespace: str, name: str = "e", **changes: object) -> Json:
 
 @pytest.fixture
 def events(namespace: str) -> str:
-    """The path of the namespace's events."""
     return f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
 

@@ -13,7 +13,6 @@ LIMIT_S = 30
 
 
 async def kubectl(kube: Cluster, home: Path, *words: str) -> str:
-    """What it prints."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     environment = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin"}

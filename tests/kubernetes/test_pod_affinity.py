@@ -36,7 +36,6 @@ def at(system: ClusterSystem, server: Cluster):
 
 
 def replica(name: str, **spec: Any) -> Json:
-    """A pod of one application."""
     made = user_pod(name, annotations=PROFILE, **spec)
     made["metadata"]["labels"] = {"app": "llm"}
     return made

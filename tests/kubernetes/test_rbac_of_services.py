@@ -198,7 +198,6 @@ async def test_an_account_may_do_what_its_service_does(deployed: Cluster, accoun
 
 
 async def may(kube: Cluster, token: str, right: Right) -> bool:
-    """What the server answers about itself."""
     plural, _, subresource = right.resource.partition("/")
     asked = {
         "verb": right.verb,
@@ -248,7 +247,6 @@ class Site:
             yield process
 
     async def say(self, role: Role, address: Address, message: AnyMessage) -> None:
-        """Another service publishes a message."""
         bus, stream = self._buses[role], stream_of(address.kind)
         last = await bus.last(stream, address.subject)
         self._number += 1
@@ -321,7 +319,6 @@ async def until(look: Callable[[], Any], what: str) -> Any:
 
 @pytest_asyncio.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    """Nothing of Sluice runs yet."""
     roles = (Role.ADMINISTRATOR, Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY)
     users = tuple(User(permissions_of(role), secrets.token_hex(8)) for role in roles)
     for user in users:
@@ -370,7 +367,6 @@ def inventory(*, removed: bool = False) -> NodeInventory:
 
 
 def bound(request: RequestId) -> Bound:
-    """The allocator's answer."""
     return Bound(
         request=request,
         request_revision=1,

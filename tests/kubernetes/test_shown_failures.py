@@ -37,7 +37,6 @@ GPU = gpu_report(NODE, 0).uuid
 
 
 def refused(*claims: Claim, rules: PlacementConfig | None = None, **asking: str) -> Refusal:
-    """What the allocator refuses, and why."""
     found = refuse(rules or PlacementConfig(), PlaceRequest(claims, **asking), max_gpus_per_node=8)
     assert found is not None
     return found
@@ -83,7 +82,6 @@ UNUSED = {RefusalReason.UNSUPPORTED_MODE}
 
 
 def booking(uid: RequestId, *devices: DeviceGrant) -> Booking:
-    """What was booked for a pod."""
     return Booking(
         allocation=AllocationId(f"{uid}_r_1"),
         request=uid,
@@ -215,7 +213,6 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
 
 
 async def play(stage: DescribeStage) -> dict[str, Described]:
-    """All of it, side by side."""
     special = {"other-gates", "unreadable"}
     uids = await stage.create(*(name for name in SEEN if name not in special))
     uids |= await stage.create("other-gates", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
@@ -244,7 +241,6 @@ async def play(stage: DescribeStage) -> dict[str, Described]:
 
 
 def conditions(stage: DescribeStage) -> dict[str, str | None]:
-    """Our condition of every pod."""
     found = {}
     for each in stage.kube.all("pods", stage.namespace):
         listed = {one["type"]: one["status"] for one in each["status"].get("conditions", [])}
@@ -254,8 +250,6 @@ def conditions(stage: DescribeStage) -> dict[str, str | None]:
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
-    """Every pod as kubectl describes it."""
-
     async def tell_all() -> dict[str, Described]:
         async with staged(tmp_path_factory.mktemp("seen")) as stage:
             return await play(stage)

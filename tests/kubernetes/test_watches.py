@@ -17,7 +17,6 @@ def labelled(name: str = "p", **changes: str) -> Json:
 
 
 async def version(kube: Cluster, pods: str) -> str:
-    """Where the cluster is now."""
     return str((await kube.get(pods)).body["metadata"]["resourceVersion"])
 
 

@@ -100,7 +100,6 @@ class Rest:
             raise ViolationError("never evicted", said)
 
     def nothing_is_made_for_nobody(self, there: Iterator[AllocationId]) -> None:
-        """What agents have is granted."""
         left = [each for each in there if not isinstance(self.world.ledger.get(each), Grant)]
         if left:
             raise ViolationError("made without a request", f"{left}")

@@ -52,7 +52,6 @@ class TokenMachine(RuleBasedStateMachine):
                     self.connections.remove(connection)
 
     def some(self, data: st.DataObject) -> int:
-        """Any process."""
         return data.draw(st.sampled_from(self.connections))
 
     @initialize(request=PERCENTS, width=WIDTHS)
@@ -68,12 +67,10 @@ class TokenMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def goes(self, name: str) -> None:
-        """A share is taken back."""
         self.tell(TenantRemoved(name))
 
     @rule(name=NAMES)
     def arrives(self, name: str) -> None:
-        """A process connects, and says hello."""
         self.last += 1
         self.connections.append(self.last)
         self.tell(ConnectionOpened(self.last, name))
@@ -83,7 +80,6 @@ class TokenMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.connections)
     @rule(data=st.data())
     def dies(self, data: st.DataObject) -> None:
-        """A process ends, whatever it holds."""
         connection = self.some(data)
         self.connections.remove(connection)
         self.tell(ConnectionClosed(connection))
@@ -91,7 +87,6 @@ class TokenMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.connections)
     @rule(data=st.data(), ahead=st.booleans(), wanted=st.sampled_from([0, 1, 3_000, 10**12]))
     def asks(self, data: st.DataObject, ahead: bool, wanted: int) -> None:
-        """A process wants a token."""
         connection = self.some(data)
         self.last += 1
         ahead_of = self.tokens.get(connection, 0) if ahead else 0

@@ -7,7 +7,6 @@ WAYS_TO_LAUNCH = 12
 
 
 def serve(rig: Rig, *, request: float = 0.5, memory: int = 0) -> None:
-    """One tenant alone."""
     rig.start_scheduler()
     rig.add("a", request=request, memory=memory)
 

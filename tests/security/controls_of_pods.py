@@ -119,7 +119,6 @@ def _path_of_a_volume() -> None:
 
 
 def _fail_closed() -> None:
-    """The shipped configuration, which no code of ours reads."""
     documents = [*yaml.safe_load_all(_admission("webhook.yaml"))]
     documents += yaml.safe_load_all(_admission("policy-no-side-door.yaml"))
     hooks = [hook for each in documents for hook in each.get("webhooks", ())]

@@ -150,8 +150,6 @@ def _shipped(name: str) -> str:
 
 
 def _changed(old: str, new: str):
-    """The world in which a manifest says something else."""
-
     def read(name: str) -> str:
         text = (KUBERNETES / "base" / name).read_text()
         return text.replace(old, new)

@@ -113,11 +113,9 @@ class Node:
 
     @property
     def instances(self) -> list[Found]:
-        """Of all GPUs."""
         return [instance for gpu in self.gpus for instance in gpu.instances]
 
     def says(self) -> list[str]:
-        """For people, when something is wrong."""
         daemons = [f"{p.pid} of {p.home}{' (daemon)' if p.is_daemon else ''}: {p.command}" for p in self.processes]
         return [
             *(f"on the device: {instance}" for instance in self.instances),
@@ -133,7 +131,6 @@ class Node:
 
 
 def look(place: Place, machine: Machine) -> Node:
-    """Read it all."""
     return Node(
         gpus=machine.look(),
         journal=read_journal(place.journal),
@@ -282,7 +279,6 @@ def _spot(record: Any) -> Spot:
 
 
 def spot_of(device: Any) -> Spot:
-    """Where a booked device is."""
     return device.gpu, device.profile, device.start, device.size
 
 

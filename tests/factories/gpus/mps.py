@@ -48,11 +48,9 @@ class Client:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self.process.pid
 
     def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The next answer it got."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
@@ -140,12 +138,10 @@ class PodProcesses(Processes):
     """Says of some processes that they are in a pod."""
 
     def __init__(self) -> None:
-        """No client, at first."""
         super().__init__()
         self.pods: dict[int, str] = {}
 
     def owner_of(self, pid: int) -> str:
-        """As told."""
         return self.pods.get(pid, "")
 
 
@@ -159,7 +155,6 @@ class Place:
     clients: list[Client] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Install the stand-in."""
         self.control = install(self.path / "bin")
         self.root = self.path / "r"
         self.switches = self.path / "switches.json"
@@ -188,11 +183,9 @@ class Place:
         return client
 
     def seen(self, running: tuple[int, int], home: HomeId = H1) -> MpsSeen:
-        """How the home's daemon is."""
         return self.daemons.look(WatchMps(7, home, *running, uid=TENANT))
 
     def left(self) -> list[psutil.Process]:
-        """MPS processes below here."""
         return mps_processes(self.path)
 
 
@@ -215,7 +208,6 @@ def start_order(home: HomeId = H1, device: str = GPU, limits: MpsLimits = LIMITS
 
 
 def stop_order(home: HomeId = H1, pid: int = 0, started_at: int = 0) -> StopMps:
-    """Its end."""
     return StopMps(2, home, pid, started_at)
 
 

@@ -1,6 +1,6 @@
 """An NVML of Python in pynvml's place of the loaded library, for what a clean driver (`tests/nvml`) does not do."""
 # The names are NVML's, and so is what they mean.
-# ruff: noqa: D102, N802, N815
+# ruff: noqa: N802, N815
 
 import itertools
 import threading
@@ -60,7 +60,6 @@ class Library:
         return get(self, name)
 
     def gpu(self, model="a100-40gb", **facts):
-        """Put a GPU in."""
         known = find_model(model)
         number = len(self.gpus)
         defaults = {
@@ -73,7 +72,6 @@ class Library:
         return self.gpus[-1]
 
     def instance(self, gpu, name, start, gi_id, *, device=True):
-        """An instance made by another program."""
         profile = gpu.model.profile(name)
         span = next(span for span in profile.placements if span.start == start)
         gi = Device(self, kind="gi", gpu=gpu, id=gi_id, profile=profile, start=start, size=span.size, cis=[], error=0)

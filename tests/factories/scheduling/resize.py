@@ -24,7 +24,6 @@ def with_gpus(empty: Bench, *gpus, **changes) -> Bench:
 
 
 def mps(memory_mib: int = 4000, **changes):
-    """A share of memory."""
     return claim(profile=None, modes=("mps",), memory_mib=memory_mib, uid=1000, **changes)
 
 
@@ -36,7 +35,6 @@ def fractional(sm_partition: int = 20, memory_mib: int = 4000, **changes):
 
 
 def change(request: str = "p1", container: str = "", **values: int) -> Change:
-    """The requested change."""
     return Change(RequestId(request), container, values)
 
 
@@ -97,7 +95,6 @@ def free_mib(bench: Bench) -> int:
 
 
 def names(writes: list[Write]) -> list[str]:
-    """Whose grants these are."""
     return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
 
 

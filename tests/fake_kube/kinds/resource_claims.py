@@ -22,7 +22,6 @@ def new_claim(claim: Json) -> list[Fault]:
 
 
 def new_template(template: Json) -> list[Fault]:
-    """The same of a template."""
     return _spec((template.get("spec") or {}).get("spec") or {}, "spec.spec")
 
 

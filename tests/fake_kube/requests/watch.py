@@ -81,7 +81,6 @@ class Lister:
     """Answers lists."""
 
     def __init__(self, store: Store) -> None:
-        """Reads this store."""
         self._store = store
         self._pages: dict[str, tuple[int, list[Json]]] = {}
         self.behind: dict[str, int] = {}
@@ -169,7 +168,6 @@ class Watch:
     idle_since: float = 0.0
 
     def __post_init__(self) -> None:
-        """Stand where the query wants to begin."""
         shelf = self.store.shelf(self.query.resource.storage)
         version = int(self.query.version or 0)
         if self.query.initial or version == 0:

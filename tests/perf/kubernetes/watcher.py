@@ -39,7 +39,6 @@ class Counted(ClusterWatcher):
     looked_at = asyncio.Event()
 
     def handle(self, event: Any, now: float) -> Any:
-        """As the core does."""
         began = time.thread_time()
         found = super().handle(event, now)
         took, kind = time.thread_time() - began, type(event).__name__
@@ -67,7 +66,6 @@ def peak_mib() -> float:
 
 
 async def report() -> None:
-    """Answer each line."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

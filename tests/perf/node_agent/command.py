@@ -13,7 +13,6 @@ IDLE_S = 30.0
 
 
 def thresholds(making: process.Making, idle: process.Idle) -> list[Threshold]:
-    """What is promised of an agent."""
     return [
         Threshold("56 slices on 8 GPUs, times 7 on one", making.ratio, "at most", AGENT_PARALLEL_RATIO, "x", 2),
         Threshold("memory of an idle agent, resident", idle.resident_mib, "at most", AGENT_RESIDENT_MIB, "MiB", 1),
@@ -22,7 +21,6 @@ def thresholds(making: process.Making, idle: process.Idle) -> list[Threshold]:
 
 
 def report(making: process.Making, idle: process.Idle, part: parts.Parts) -> str:
-    """The tables, as Markdown."""
     lines = [
         "| what | figure |",
         "|---|---|",
@@ -39,7 +37,6 @@ def report(making: process.Making, idle: process.Idle, part: parts.Parts) -> str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/node_agent", description=__doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)

@@ -16,7 +16,6 @@ def pair(pods: int, load: float = 0.92) -> tuple[Experiment, Experiment]:
 
 
 def thresholds(runs: Runs, without: Experiment, aged: Experiment) -> list[Threshold]:
-    """What is promised of promises."""
     means = {each: _over(runs, each, lambda waits: waits.mean(LARGEST)) for each in (without, aged)}
     others = {each: _over(runs, each, Waits.mean_of_others) for each in (without, aged)}
     used = {each: _over(runs, each, lambda waits: waits.used) for each in (without, aged)}
@@ -30,7 +29,6 @@ def thresholds(runs: Runs, without: Experiment, aged: Experiment) -> list[Thresh
 
 
 def report(runs: Runs, without: Experiment, aged: Experiment) -> str:
-    """The tables, as Markdown."""
     seeds = len(next(iter(runs.values())))
     what = (
         f"{aged.gpus} A100-40GB, load {aged.load:g}, {seeds} seeds of {aged.pods} pods per mix, promised after "

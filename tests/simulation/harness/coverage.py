@@ -28,7 +28,6 @@ Pair = tuple[str, str, str]
 
 
 def _answers(*messages: str) -> tuple[str, ...]:
-    """What comes of writing these."""
     return tuple(f"{how} {message}" for message in messages for how in ("accepted", "refused", "unknown"))
 
 
@@ -155,7 +154,6 @@ class Coverage:
     """How often each pair was reached. Adds up over seeds and processes."""
 
     def __init__(self) -> None:
-        """Nothing was reached."""
         self.reached: Counter[Pair] = Counter()
 
     def listen_to(self, world: World) -> None:
@@ -174,7 +172,6 @@ class Coverage:
         return [pair for pair in expected() if not self.reached[pair]]
 
     def lines(self) -> list[str]:
-        """The report for people."""
         missing = self.never()
         wanted = sum(1 for _ in expected())
         lines = ["pairs of state and event that were reached:"]
@@ -196,7 +193,6 @@ class Coverage:
 
 
 def expected() -> Iterable[Pair]:
-    """Every pair that should be reached."""
     for about, groups in _EXPECTED.items():
         for phases, events in groups:
             yield from ((about, phase, event) for event in events for phase in phases)

@@ -89,7 +89,6 @@ class Resizer:
     """Asks one of the allocators, and restarts pods when that is done."""
 
     def __init__(self, allocators: Sequence["AllocatorHost"], kubelets: "Kubelets", dice: Random) -> None:
-        """Nothing is asked for yet."""
         self._allocators = allocators
         self._kubelets = kubelets
         self._dice = dice
@@ -100,7 +99,6 @@ class Resizer:
             host.on_answer.append(self._answered)
 
     def resize(self, resizing: Resizing, requests: dict[str, AllocationRequested]) -> None:
-        """Ask a living allocator once."""
         request = next((each for each in reversed(requests) if requests[each].name == resizing.pod), None)
         alive = [host for host in self._allocators if host.alive]
         if request is None or not alive:

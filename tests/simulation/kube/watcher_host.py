@@ -103,7 +103,6 @@ class ClusterHost(Host):
         self.stands_by = True
 
     def make_core(self, run: RunId) -> Core:
-        """A new core."""
         return ClusterWatcher(run, self.rules)
 
     def readings(self) -> Readings:
@@ -111,7 +110,6 @@ class ClusterHost(Host):
         return [(stream, filters, None) for stream, filters in READS]
 
     def begin(self) -> None:
-        """List everything."""
         self.reflectors = [Reflector(self, what) for what in ("nodes", "others", "pods")]
         for each in self.reflectors:
             self.later(0.02 * self.dice.random(), each.list_all)
@@ -121,11 +119,9 @@ class ClusterHost(Host):
             self.later(0.02 * self.dice.random(), claims.ask)
 
     def end(self) -> None:
-        """Nothing of it watches any more."""
         self.reflectors = []
 
     def watch_s(self) -> float:
-        """Delay of watch events."""
         return 0.002 + 0.02 * self.dice.random()
 
     def page_s(self) -> float:

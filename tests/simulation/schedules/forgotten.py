@@ -137,7 +137,6 @@ def a_new_disk_and_a_gpu_that_refuses() -> None:
 
 
 def _daemons(scene: Scene) -> set[int]:
-    """The processes of all daemons that run."""
     machines = scene.world.machines.values()
     return {daemon.pid for machine in machines for daemon in machine.mps.listed.values() if daemon.alive}
 
@@ -173,7 +172,6 @@ def _what_nobody_has_is_ours(original: Any, self: Any, found: Any, homes: Any) -
 
 
 def _nobody_looks_who_is_on_it(original: Any, record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
-    """A GPU that is granted is free."""
     return original(record, number, (), state, ticket)
 
 

@@ -82,7 +82,6 @@ def test_the_judge_catches_an_agent_that_forgets(bug: PlantedBug, story: Callabl
 
 
 def kinds(plan: Plan) -> set[str]:
-    """What goes wrong in it."""
     return {fault.kind for fault in plan.faults}
 
 

@@ -39,12 +39,10 @@ def with_a_running_pod() -> Scene:
 
 
 def is_ask(write: Write) -> bool:
-    """Whether it asks for a pod."""
     return isinstance(write.message, AllocationRequested)
 
 
 def node_of(scene: Scene) -> str:
-    """Where the pod runs."""
     bound = scene.bound("first")
     assert bound is not None
     return bound.node

@@ -63,7 +63,6 @@ def test_the_judge_catches_a_bug_about_clusters(bug: PlantedBug) -> None:
 
 
 def _again(scene: Scene, name: str) -> None:
-    """Its controller makes another pod under the same name."""
     scene.world.folder.put(scene.world.folder.pods[name], scene.world.clockwork.now)
 
 

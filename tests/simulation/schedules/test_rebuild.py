@@ -48,7 +48,6 @@ UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=
 
 
 def believed(name: str) -> PlantedBug:
-    """The bug of this name."""
     return next(bug for bug in BELIEVED_BUGS if bug.name == name)
 
 

@@ -44,14 +44,12 @@ def dies_at_seven(seed: int, *_args: object, **_options: object) -> command.Done
 
 
 def interrupted_at_three(seed: int, *_args: object, **_options: object) -> command.Done:
-    """Somebody types Ctrl-C."""
     if seed == 3:
         raise KeyboardInterrupt
     return fine(seed)
 
 
 def wrong_at_two(seed: int, *_args: object, **_options: object) -> command.Done:
-    """One seed breaks an invariant."""
     return Outcome(seed, "I1: a place with two owners" if seed == 2 else ""), None
 
 

@@ -109,7 +109,6 @@ def whole() -> Gpu:
 
 
 def daemon_on(machine: Machine, gpu: Gpu, device: str, home: str = "h1") -> Daemon:
-    """A daemon that runs there."""
     return machine.mps.start(Directory(home, gpu.uuid, device, "lab", 0), gpu, machine.new_pid(), 1, 50, 1000)
 
 

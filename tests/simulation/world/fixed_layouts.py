@@ -50,7 +50,6 @@ class Administrator:
     """Who owns the fixed layouts."""
 
     def __init__(self, clockwork: VirtualClock, trace: Trace, seed: int) -> None:
-        """The layouts are applied when the world begins."""
         self._clockwork = clockwork
         self._trace = trace
         self._dice = Random(f"administrator {seed}")

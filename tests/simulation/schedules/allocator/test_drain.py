@@ -22,12 +22,10 @@ UNLUCKY = Weather(until=25.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=
 
 
 def _scene(*nodes: tuple[tuple[GpuRow, bool], ...], allocators: int = 1, weather: Weather | None = None) -> Scene:
-    """A small world whose pod-watcher evicts."""
     return Scene(*nodes, allocators=allocators, weather=weather, folder_evicts=True)
 
 
 def say(scene: Scene, node: str, *gpus: str, drain: bool = True, lifted: bool = False) -> None:
-    """An operator says a word, now."""
     scene.world.operator.say(CordonSaid(scene.world.clockwork.now, node, gpus, drain, lifted))
 
 
@@ -40,7 +38,6 @@ class Before:
 
     @property
     def there(self) -> list[str]:
-        """Whose pods are on the node."""
         return [name for name, bound in self.bound.items() if bound.node == self.node]
 
 

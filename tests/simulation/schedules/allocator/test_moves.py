@@ -61,7 +61,6 @@ def of_moves(landed: list[Write]) -> tuple[list[Grant], list[Grant]]:
 
 
 def has_moved(scene: Scene, before: Bound) -> bool:
-    """Whether the successor runs, and elsewhere."""
     now = scene.bound("mover")
     if now is None or now.request == before.request or not scene.runs("mover"):
         return False

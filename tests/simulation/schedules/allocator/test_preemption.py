@@ -74,7 +74,6 @@ def is_for_service(_host: str, write: Write) -> bool:
 
 
 def is_revoked(landed: list[Write]) -> bool:
-    """Whether somebody's slice was taken back."""
     return any(isinstance(write.message, Revoke) for write in landed)
 
 

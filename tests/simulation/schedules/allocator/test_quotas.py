@@ -333,7 +333,6 @@ def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationI
 
 
 def _write(address: subjects.Address, message: AnyMessage) -> Write:
-    """As the broker takes it."""
     stream = Stream.BOOK if address.kind == "ledger" else Stream.STATE
     return Write(OperationId("o"), 1, stream, address.subject, address.guard, 0, message, "")
 

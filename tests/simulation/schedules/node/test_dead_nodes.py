@@ -60,5 +60,4 @@ def play(*, comes_back: bool) -> None:
 
 
 def grants_on(landed: list, node: str) -> list[Grant]:
-    """What was ordered of a node."""
     return [w.message for w in landed if isinstance(w.message, Grant) and w.message.booking.node == node]

@@ -15,7 +15,6 @@ UNLUCKY = Weather(until=25.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=
 
 
 def gpu_of(scene: Scene) -> Gpu:
-    """The fixed one."""
     return scene.world.machines["node-0"].gpus["GPU-node-0-0"]
 
 

@@ -21,7 +21,6 @@ UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=
 
 
 def told(scene: Scene, name: str) -> int:
-    """What the pod's container is given."""
     bound = scene.bound(name)
     return bound.containers[0].memory_mib if bound is not None else 0
 

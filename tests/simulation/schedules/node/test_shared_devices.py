@@ -27,12 +27,10 @@ def machine_of(scene: Scene) -> Machine:
 
 
 def daemons_of(scene: Scene) -> list[Daemon]:
-    """What runs there."""
     return [daemon for daemon in machine_of(scene).mps.listed.values() if daemon.alive]
 
 
 def runs(scene: Scene, *names: str) -> bool:
-    """Whether all of these run."""
     return all(scene.runs(name) for name in names)
 
 
