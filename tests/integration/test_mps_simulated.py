@@ -14,7 +14,6 @@ from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 from sluice_node_agent.simulated.mps_program import HARDWARE_VARIABLE
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 FLEET = """
 [[node]]
 name = "n1"

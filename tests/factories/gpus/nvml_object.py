@@ -9,7 +9,6 @@ from ctypes import addressof, c_void_p, cast, memmove
 from sluice.mig.catalog import find_model
 
 OK, INVALID, UNSUPPORTED, FORBIDDEN, ABSENT, SHORT, TIMEOUT, LOST, IN_USE, FULL = 0, 2, 3, 4, 6, 7, 10, 15, 19, 23
-NO_INSTANCE = 0xFFFFFFFF
 _addresses = itertools.count(0x1000, 0x10)
 
 

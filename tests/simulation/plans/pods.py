@@ -280,16 +280,6 @@ def fractional(percent: int, memory_mib: int = 0) -> Ask:
     return Ask(keys, ("main",), (device,))
 
 
-def two_containers(ask: Ask) -> Ask:
-    """The same share for each of two containers of one pod."""
-    keys = tuple(
-        (key.replace("sluice.dev/", f"{name}.sluice.dev/"), value)
-        for name in ("left", "right")
-        for key, value in ask.annotations
-    )
-    return replace(ask, annotations=keys, containers=("left", "right"), devices=ask.devices * 2)
-
-
 def timed(ask: Ask, request_permille: int, limit_permille: int) -> Ask:
     """The same fractional share for a part of the time."""
     (device,) = ask.devices

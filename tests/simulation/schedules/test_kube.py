@@ -8,7 +8,6 @@ from simulation.faults.node_removals import CUT_OFF
 from simulation.harness.search import assert_found, assert_played, dose
 from simulation.judges.judge import ViolationError
 from simulation.kube.api_server import RefusedError
-from simulation.kube.plan import WATCHERS
 from simulation.kube.watcher_host import ClusterHost
 from simulation.plans.plan import draw_plan, with_cluster
 from simulation.planted.bug import PlantedBug, planted
@@ -62,43 +61,10 @@ def test_the_judge_catches_a_bug_about_clusters(bug: PlantedBug) -> None:
 # -- named interleavings ----------------------------------------------------------------------------------------------
 
 
-def _again(scene: Scene, name: str) -> None:
-    scene.world.folder.put(scene.world.folder.pods[name], scene.world.clockwork.now)
-
-
 def _is_let_go(scene: Scene, name: str) -> bool:
     """Whether the pod that has this name now runs on what it was given."""
     uid = scene.world.cluster.folder.uids.get(name)
     return uid is not None and scene.world.kubelets.runs(uid)
-
-
-def test_a_pod_of_a_cluster_runs_and_gives_its_slice_back() -> None:
-    """The whole journey with nothing in its way; one patch lets it go, and nothing else is written to it."""
-    scene = Scene(cluster=True)
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    uid = scene.world.cluster.folder.uids["a"]
-    assert scene.world.cluster.judge.writes[uid] == 1
-    scene.remove("a")
-    scene.finish()
-
-
-@pytest.mark.parametrize("crash_after_s", [None, 0.0, 0.5, 1.5, 3.5])
-def test_a_pod_made_anew_while_the_watch_is_broken_gets_a_slice_of_its_own(crash_after_s: float | None) -> None:
-    """A gap hides that a pod was replaced by name: the old one's slice is released, whichever process crashes."""
-    scene = Scene(cluster=True)
-    scene.pod("a", sliced("7g.40gb"), lingers_s=0.5)
-    scene.until(lambda: _is_let_go(scene, "a"))
-    before = scene.world.cluster.folder.uids["a"]
-    scene.strike("watch gap", lasts_s=3.0)
-    _again(scene, "a")
-    if crash_after_s is not None:
-        scene.wait(crash_after_s)
-        scene.strike("crash", "pod-watcher", lasts_s=0.5)
-        scene.wait(1.2)
-    scene.until(lambda: _is_let_go(scene, "a"))
-    assert scene.world.cluster.folder.uids["a"] != before
-    scene.finish()
 
 
 def test_a_write_that_arrives_after_its_sender_died_is_taken_once() -> None:
@@ -129,73 +95,6 @@ def test_a_write_that_arrives_after_its_sender_died_is_taken_once() -> None:
     assert found.value.status == 422
     assert taken == [f"bind {scene.world.cluster.folder.uids['a']}"]
     scene.wait(1.5)
-    scene.finish()
-
-
-def test_what_an_api_server_that_was_away_did_not_tell_is_made_up_for() -> None:
-    """For half a minute nothing can be asked or seen: a pod that came and one that went are both served after that."""
-    scene = Scene(cluster=True)
-    scene.pod("old", sliced("7g.40gb"))
-    scene.until(lambda: _is_let_go(scene, "old"))
-    scene.strike("api away", lasts_s=30.0)
-    scene.remove("old")
-    scene.pod("new", sliced("7g.40gb"))
-    scene.wait(25.0)
-    assert scene.bound("new") is None, "the only GPU is still the old pod's, as far as anybody could know"
-    scene.until(lambda: _is_let_go(scene, "new"), longest_s=60.0)
-    scene.finish()
-
-
-@pytest.mark.parametrize("resumed_after_s", [0.1, 1.0, 6.0])
-def test_one_that_stood_still_comes_back_beside_its_successor(resumed_after_s: float) -> None:
-    """Its lease has run out and it does not know: pods are let go once all the same, and what ended stays ended."""
-    scene = Scene(cluster=True)
-    world, api = scene.world, scene.world.cluster.api
-    taken: list[str] = []
-    api.on_written.append(lambda uid, step, _before, _after: taken.append(uid) if step == "bind" else None)
-    first, second = scene.host("pod-watcher"), world.cluster.watcher(world.plan.closing_ttl_s, "pod-watcher-2")
-    scene.pod("a", sliced("2g.10gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    scene.pod("b", sliced("1g.5gb"))
-    scene.wait(0.02)
-    first.pause()
-    world.hosts[second.name] = second
-    second.start()
-    scene.remove("a")
-    scene.pod("c", sliced("3g.20gb"))
-    scene.wait(resumed_after_s)
-    first.resume()
-    scene.pod("d", sliced("1g.5gb"))
-    scene.until(lambda: all(_is_let_go(scene, name) for name in "bcd"))
-    scene.wait(2.0)
-    first.kill()
-    del world.hosts[first.name]
-    assert sorted(taken) == sorted(set(taken)), "a pod was let go twice"
-    scene.finish()
-
-
-def test_another_pod_watcher_takes_over_while_the_first_stands_still() -> None:
-    """A pod would wait as long as one process hangs; and two would quarrel for ever once it is back."""
-    scene = Scene(cluster=True, watchers=2)
-    first, second = (scene.host(name) for name in WATCHERS)
-    assert isinstance(first, ClusterHost)
-    assert isinstance(second, ClusterHost)
-    if second.alive:
-        first, second = second, first
-    assert (first.alive, second.stands_by) == (True, True)
-    scene.pod("a", sliced("2g.10gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    first.pause()
-    scene.remove("a")
-    scene.pod("b", sliced("7g.40gb"))
-    scene.until(lambda: _is_let_go(scene, "b"))
-    assert second.alive
-    first.resume()
-    scene.until(lambda: first.stands_by)
-    assert second.alive
-    scene.pod("c", sliced("1g.5gb"))
-    scene.remove("b")
-    scene.until(lambda: _is_let_go(scene, "c"))
     scene.finish()
 
 
