@@ -82,14 +82,6 @@ async def test_a_removed_label_looks_like_a_deletion(kube: Cluster, pods: str) -
     assert added["object"]["metadata"]["uid"] == deleted["object"]["metadata"]["uid"]
 
 
-async def test_a_watch_by_label_hears_nothing_of_others(kube: Cluster, pods: str) -> None:
-    """Ten times fewer bytes in a full cluster."""
-    async with kube.watch(pods, resourceVersion=await version(kube, pods), labelSelector=MANAGED) as stream:
-        await kube.post(pods, pod("foreign"))
-        await kube.post(pods, labelled("ours"))
-        assert await told(stream) == ("ADDED", "ours")
-
-
 @pytest.mark.parametrize(
     ("selector", "names"),
     [
@@ -272,20 +264,6 @@ async def test_a_limit_is_ignored_where_the_cache_answers(kube: Cluster, pods: s
     reply = await kube.get(pods, limit=1, resourceVersion=0)
 
     assert len(reply.items) == 2
-
-
-async def test_the_same_name_is_another_pod(kube: Cluster, pods: str) -> None:
-    """Only the uid tells."""
-    await kube.post(pods, labelled())
-
-    async with kube.watch(pods, resourceVersion=await version(kube, pods)) as stream:
-        await kube.delete(f"{pods}/p")
-        await kube.until(lambda: kube.get(f"{pods}/p"), 404)
-        await kube.post(pods, labelled())
-        old = (await stream.until("DELETED"))[-1]
-        (new,) = await stream.until("ADDED")
-
-    assert old["object"]["metadata"]["uid"] != new["object"]["metadata"]["uid"]
 
 
 async def test_metadata_alone_can_be_listed(kube: Cluster, pods: str) -> None:
