@@ -23,7 +23,7 @@ from simulation.world.world import Outcome
 
 def slow(seed, *_args, **_options):
     time.sleep(0.02)
-    return Outcome(seed), None
+    return Outcome(seed)
 
 command.run_bounded = slow
 raise SystemExit(command.main(["--seeds", "100000", "--jobs", "2", "--hashes", "--quiet"]))
@@ -31,26 +31,26 @@ raise SystemExit(command.main(["--seeds", "100000", "--jobs", "2", "--hashes", "
 """The command with seeds that take a while and cost nothing."""
 
 
-def fine(seed: int, *_args: object, **_options: object) -> command.Done:
+def fine(seed: int, *_args: object, **_options: object) -> Outcome:
     """A seed in which nothing is wrong."""
-    return Outcome(seed), None
+    return Outcome(seed)
 
 
-def dies_at_seven(seed: int, *_args: object, **_options: object) -> command.Done:
+def dies_at_seven(seed: int, *_args: object, **_options: object) -> Outcome:
     """A process that is killed in the middle of its work, as by a kernel out of memory."""
     if seed == 7 + command.CHUNK:
         os.kill(os.getpid(), signal.SIGKILL)
     return fine(seed)
 
 
-def interrupted_at_three(seed: int, *_args: object, **_options: object) -> command.Done:
+def interrupted_at_three(seed: int, *_args: object, **_options: object) -> Outcome:
     if seed == 3:
         raise KeyboardInterrupt
     return fine(seed)
 
 
-def wrong_at_two(seed: int, *_args: object, **_options: object) -> command.Done:
-    return Outcome(seed, "I1: a place with two owners" if seed == 2 else ""), None
+def wrong_at_two(seed: int, *_args: object, **_options: object) -> Outcome:
+    return Outcome(seed, "I1: a place with two owners" if seed == 2 else "")
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -135,7 +135,7 @@ def test_a_run_of_hours_goes_on_where_it_was_interrupted(
     """What is played twice is hours that somebody waits again."""
     path, played = tmp_path / "run.json", list[int]()
 
-    def counted(seed: int, *_args: object, **_options: object) -> command.Done:
+    def counted(seed: int, *_args: object, **_options: object) -> Outcome:
         played.append(seed)
         return wrong_at_two(seed)
 
