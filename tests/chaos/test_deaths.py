@@ -29,7 +29,6 @@ def process(tmp_path):
 
 def life(process: Process) -> None:
     process.start()
-    assert process._popen is not None
     process._popen.wait(60)
 
 

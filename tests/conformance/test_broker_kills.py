@@ -86,7 +86,6 @@ async def _last(bus: Bus, subject: str) -> tuple[int, str]:
             except TimeoutError:
                 await asyncio.sleep(0.05)
             else:
-                assert found is not None
                 return found.sequence, getattr(found.message, "cause", "")
 
 
@@ -185,7 +184,6 @@ async def _stuffed(connection: Connection) -> None:
 async def _frozen(server: NatsServer) -> None:
     """Freeze a server; the signal takes effect a moment later."""
     server.freeze()
-    assert server.process is not None
     process = psutil.Process(server.process.pid)
 
     async def stopped() -> bool:

@@ -70,7 +70,6 @@ def _child(machine):
         text=True,
     )
     try:
-        assert child.stdout is not None
         line = child.stdout.readline()
         assert line, "the child said nothing"
         yield child, json.loads(line)
@@ -125,7 +124,6 @@ def test_a_process_that_is_killed_in_a_call_leaves_a_machine_that_works(nvml_lib
     for _ in range(20):
         command = [sys.executable, "-I", "-S", "-c", BUSY, library]
         with subprocess.Popen(command, env=child_environment(machine), stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
             assert child.stdout.readline() == "busy\n"
             child.kill()
         left = [line[0] for line in machine.show() if line[0] in {"gi", "ci"}]

@@ -125,7 +125,6 @@ async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
     word = subjects.slice_(NODE, AllocationId("a"))
     sequence = await say(agent, word, 0)
     found = await agent.last(Stream.STATE, word.subject)
-    assert found is not None
     assert found.sequence == sequence
 
 

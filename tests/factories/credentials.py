@@ -18,8 +18,6 @@ _PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "cred
 
 def _load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("credentials", _PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["credentials"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

@@ -36,7 +36,6 @@ class Process:
     @property
     def pid(self) -> int:
         """Of the present life, or of the last."""
-        assert self._popen is not None
         return self._popen.pid
 
     @property
@@ -99,7 +98,6 @@ def own_environment() -> dict[str, str]:
 
 def switch_off(switch: subprocess.Popen[bytes]) -> None:
     """The simulated machines' MPS daemons end, and the folder of their sockets goes."""
-    assert switch.stdin is not None
     switch.stdin.close()
     try:
         code = switch.wait(SWITCHED_OFF_WITHIN_S)

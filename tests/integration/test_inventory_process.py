@@ -83,7 +83,6 @@ async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
                     await InventoryServiceStub(channel).Report(inventory_pb2.ReportRequest())
             assert listed.totals.creatable_total == 19
             recorder = await bus.last(Stream.STATE, subjects.lease("recorder").subject)
-            assert recorder is not None
             assert recorder.message.endpoint == f"127.0.0.1:{port}"
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0

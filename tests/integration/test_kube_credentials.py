@@ -75,7 +75,6 @@ users: [{{name: u, user: {{client-certificate: {made.certificate}, client-key: {
         return path
 
     async def _who(self, request: web.Request) -> web.Response:
-        assert request.transport is not None
         shown = request.transport.get_extra_info("peercert")
         return web.json_response([shown["subjectAltName"][0][1], request.headers.get("Authorization", "")])
 

@@ -103,7 +103,6 @@ class Scene:
         return self.holds
 
     async def kill(self) -> None:
-        assert self._watcher is not None
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watcher

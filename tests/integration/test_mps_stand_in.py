@@ -215,7 +215,6 @@ def test_quit_waits_for_clients_unless_it_has_a_timeout(bench: Bench) -> None:
     client = bench.client()
     client.hear()
     quitting = subprocess.Popen([bench.control], stdin=subprocess.PIPE, env=bench.environment)
-    assert quitting.stdin is not None
     quitting.stdin.write(b"quit\n")
     quitting.stdin.close()
     until(lambda: "Cmd:quit" in (bench.log / "control.log").read_text(), "it was told to quit")

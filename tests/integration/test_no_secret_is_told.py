@@ -130,7 +130,6 @@ async def told(service: str, *words: str, environment: dict[str, str], until: tu
         stderr=asyncio.subprocess.STDOUT,
     )
     text = ""
-    assert process.stdout is not None
     try:
         async with asyncio.timeout(WAIT_S):
             while line := (await process.stdout.readline()).decode():

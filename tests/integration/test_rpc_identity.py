@@ -244,7 +244,6 @@ async def _asks(rig: Rig, serving: str) -> None:
 async def _page_asks(rig: Rig, pod: Path) -> None:
     """The page: it can read what slices are used for, and its certificate gives access to nothing else."""
     news = await rig.bus.last(Stream.STATE, subjects.node(NODE).subject)
-    assert news is not None
     assert isinstance(news.message, NodeChanged)
     answers = await ask_agents({NODE: news.message.endpoint}, rig.security("web"))
     assert isinstance(answers[NODE], NodeUsage), answers

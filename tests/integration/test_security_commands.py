@@ -66,7 +66,6 @@ class Rig:
 
     async def reload(self) -> None:
         """Have the broker read its files, and wait until it confirms; bounded."""
-        assert self.server.process is not None
         said = self._reloads()
         self.server.process.send_signal(signal.SIGHUP)
         async with asyncio.timeout(15):

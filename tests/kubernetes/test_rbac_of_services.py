@@ -441,7 +441,6 @@ async def _live_by_claim(site: Site) -> None:
 
     await until(runs, "the pod to run with its claim")
     claim = site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name)
-    assert claim is not None
     assert claim["metadata"]["uid"] == ref.uid
     assert claim["status"]["allocation"]["allocationTimestamp"]
     assert [each["uid"] for each in claim["status"]["reservedFor"]] == [request]

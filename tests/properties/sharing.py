@@ -253,7 +253,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         before = (ctx.cluster.booked(), len(ctx.undecided), len(ctx.queue))
         standing = how_it_stands(ctx, request)
         assert before == (ctx.cluster.booked(), len(ctx.undecided), len(ctx.queue))
-        assert standing is not None
         assert standing.message
         is_bound = isinstance(self.world.facts.of["binding"].get(request), Bound)
         assert (standing.state is RequestState.BOUND) == is_bound

@@ -43,13 +43,11 @@ class Lines:
         self._selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def say(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
     def hear(self, within_s: float = ANSWER_WITHIN_S) -> str:
         """The next line from it. Raises AssertionError when none comes in time, or it ends."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + within_s
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
@@ -83,7 +81,6 @@ class Lines:
         self._selector.close()
         self._errors.close()
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended already
                 pipe.close()
 

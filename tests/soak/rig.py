@@ -310,7 +310,6 @@ class Rig:
 
     def _await_end(self) -> None:
         """Serve it until it has closed its end."""
-        assert self._channel is not None
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             readable, _, _ = select.select([self._channel.socket], [], [], TURN_S)
@@ -319,7 +318,6 @@ class Rig:
         raise self.failure("the agent does not stop")
 
     def _reap(self) -> int:
-        assert self._channel is not None
         self._drain()
         self._channel.close()
         self._channel = None
@@ -335,7 +333,6 @@ class Rig:
 
     def _drain(self) -> None:
         """What it had said before it died was said: the broker has it."""
-        assert self._channel is not None
         with contextlib.suppress(ChannelClosedError):
             while True:
                 readable, _, _ = select.select([self._channel.socket], [], [], 0.5)

@@ -208,7 +208,6 @@ async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | N
     answer = await settled(bus, write)
     if isinstance(answer, WriteRefused):
         there = await bus.last(write.stream, write.subject)
-        assert there is not None
         assert there.operation == write.operation, answer
         return there.sequence
     assert isinstance(answer, WriteAccepted), answer

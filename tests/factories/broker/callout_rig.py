@@ -109,7 +109,6 @@ class CalloutRig:
             env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
             stdout=asyncio.subprocess.PIPE,
         )
-        assert process.stdout is not None
         async with asyncio.timeout(30):
             while b"answers the broker" not in (line := await process.stdout.readline()):
                 assert line, "the callout has ended"

@@ -174,7 +174,6 @@ class Cluster:
 
     def _open(self, method: str, path: str, data: Any, kind: str, token: str | None, query: Json) -> Any:
         session = self._session if token is None else self._of_others
-        assert session is not None
         header = f"Bearer {token}" if token is not None else self._header
         headers = {"Content-Type": kind, **({"Authorization": header} if header else {})}
         url = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")

@@ -51,7 +51,6 @@ class Client:
         return self.process.pid
 
     def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
@@ -65,7 +64,6 @@ class Client:
 
     def allocate(self, memory_mib: int) -> dict[str, Any]:
         """Ask for memory, and hear the answer."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{memory_mib}\n".encode())
         self.process.stdin.flush()
         return self.hear()

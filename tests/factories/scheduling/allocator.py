@@ -70,7 +70,6 @@ def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> 
 def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:
     """A GPU as its agent would report it, empty."""
     known = find_model(model)
-    assert known is not None
     profiles = tuple(
         ProfileReport(
             name=p.name,

@@ -228,7 +228,6 @@ class Watch:
         now = self.query.matches(change.after)
         if was and not now:
             # A watch by a selector shows the object as it last matched: old labels, and no deletionTimestamp.
-            assert change.before is not None
             version = change.after["metadata"]["resourceVersion"]
             metadata = {**change.before["metadata"], "resourceVersion": version}
             return self._event("DELETED", {**change.before, "metadata": metadata})

@@ -149,8 +149,6 @@ class Watcher:
 
     async def ask(self, *, quiet: bool = False) -> None:
         """Take in what it has counted since the last time; until the next time its loop is not measured if `quiet`."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(b"quiet\n" if quiet else b"\n")
         line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
         if not line:

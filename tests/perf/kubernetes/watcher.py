@@ -61,7 +61,6 @@ async def lag() -> None:
 def peak_mib() -> float:
     """The most memory that was resident since this program began (getrusage counts that of who started it too)."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
     return int(found[1]) / 1024
 
 

@@ -237,7 +237,6 @@ class Sizes:
         for device, state in zip(booking.devices, ready.devices, strict=True):
             gpu = machine.gpus[device.gpu]
             for daemon in machine.mps.serving(state.uuid) if device.share is not None else ():
-                assert device.share is not None
                 width = width_of(device.share, gpu.row, device.profile or "")
                 if daemon.percent < width or daemon.memory_mib < device.share.memory_mib:
                     return f"{ready.allocation} says {device.share}, and its server allows {daemon.memory_mib} MiB"

@@ -181,7 +181,6 @@ class ClaimScheduler:
                 return False
         for name in claim_names(pod):
             claim = self._server.get(pod["metadata"]["namespace"], name)
-            assert claim is not None
             if is_reserved(claim, uid_of(pod)):
                 continue
             if not claim["status"]["allocation"].get("allocationTimestamp"):

@@ -166,7 +166,6 @@ class ClusterHost(Host):
 
     def _write_claim(self, wanted: CreateClaim | ProtectClaim | WriteClaimStatus) -> None:
         claims, uid = self.claims, str(wanted.uid)
-        assert claims is not None
         arrive: Callable[[], Json]
         step: ClaimStep
         match wanted:

@@ -51,8 +51,6 @@ def journal_and_ledger_are_lost(crash: str = "", weather: Weather | None = None)
     scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "while")), longest_s=60.0)
     for name, was in before.items():
         bound = scene.bound(name)
-        assert was is not None
-        assert bound is not None
         assert (bound.allocation, bound.ticket, bound.containers) == (was.allocation, was.ticket, was.containers)
     assert daemons <= _daemons(scene)
     scene.finish()
@@ -95,7 +93,6 @@ def a_ticket_says_nothing_that_can_be_believed() -> None:
     scene = begin()
     machine, ticket = ticket_of(scene, "exclusive")
     gpu = machine.gpu_with(ticket.devices[0])
-    assert gpu is not None
     (instance,) = (each for each in gpu.instances.values() if each.uuid == ticket.devices[0])
     ticket.said = None
     forget(scene, *scene.world.machines)
@@ -130,8 +127,6 @@ def a_new_disk_and_a_gpu_that_refuses() -> None:
     scene.wait(30.0)
     scene.until(lambda: scene.runs("a"))
     bound = scene.bound("a")
-    assert before is not None
-    assert bound is not None
     assert bound.allocation == before.allocation
     scene.finish()
 
@@ -144,7 +139,6 @@ def _daemons(scene: Scene) -> set[int]:
 def ticket_of(scene: Scene, name: str) -> tuple[Machine, Ticket]:
     """The ticket of a pod that runs, and where it is."""
     bound = scene.bound(name)
-    assert bound is not None
     machine = scene.world.machines[bound.node]
     return machine, machine.tickets[bound.ticket]
 

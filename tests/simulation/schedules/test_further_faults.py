@@ -46,7 +46,6 @@ def is_ask(write: Write) -> bool:
 
 def node_of(scene: Scene) -> str:
     bound = scene.bound("first")
-    assert bound is not None
     return bound.node
 
 
@@ -72,14 +71,12 @@ def test_a_lagging_server_answers_with_what_was() -> None:
     subject = f"sluice.request.{scene.request('first')}"
     scene.strike("replica lags", lasts_s=3.0)
     lagging = scene.world.broker.lagging
-    assert lagging is not None
     before = lagging.last(subject)
     cursor = lagging.cursor(scene.world.broker.values, Stream.STATE, (subject,))
     scene.remove("first")
     scene.wait(2.0)
     latest = scene.world.broker.values.last(subject, scene.world.clockwork.now)
     assert before is not None
-    assert latest is not None
     assert lagging.last(subject) == before != latest
     assert [value.entry for value in cursor.read(scene.world.clockwork.now)] == [before]
     scene.wait(1.5)
@@ -120,7 +117,6 @@ def an_ask_lands_when_its_pod_has_another_id() -> None:
     scene.strike("identities lost", lasts_s=SETTLED_PAST_S + 1.0)
     scene.until(lambda: scene.runs("a"))
     before = scene.bound("a")
-    assert before is not None
     assert before.request != late[0].request
     scene.wait(SETTLED_PAST_S + 1.0)
     scene.land(late[0])
@@ -146,7 +142,6 @@ def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster:
     scene.until(lambda: scene.runs("a"))
     request = scene.request("a")
     word = scene.world.broker.values.last(f"sluice.request.{request}", scene.world.clockwork.now)
-    assert word is not None
     assert isinstance(word.message, AllocationRequested)
     withdrawn = RequestWithdrawn(revision=word.message.revision, source=word.message.source, cause="pod gone")
     is_told = nullcontext() if edited and not cluster else pytest.raises(ViolationError, match="undisturbed")
@@ -159,7 +154,6 @@ def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(faile
     """A slice that lost its devices is its pod's until that ends; only a failed one has no owner."""
     scene = with_a_running_pod()
     bound = scene.bound("first")
-    assert bound is not None
     judge, said = scene.world.judge, {"allocation": bound.allocation, "request": bound.request, "revision": 1}
     ill = SliceFailed(**said, error="x", message="x") if failed else SliceDegraded(**said, message="x")
     entry = Entry(f"sluice.slice.node-0.{bound.allocation}", 10**6, OperationId("x"), ill)
@@ -176,7 +170,6 @@ def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_
     """Its node is not shown yet, and an API server that lags shows its pod, which is gone, without its slice."""
     scene = with_a_running_pod()
     bound, judge = scene.bound("first"), scene.world.judge
-    assert bound is not None
     for gpu in scene.world.machines[bound.node].gpus.values():
         gpu.processes.clear()
     scene.world.broker.wipe()
@@ -197,7 +190,6 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
     scene = with_a_running_pod()
     scene.wait(SETTLED_PAST_S)
     bound, judge = scene.bound("first"), scene.world.judge
-    assert bound is not None
     scene.world.broker.wipe()
     judge.held_at_end[bound.request] = None
     if has_new_disk:
@@ -217,7 +209,6 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
     """The agent is back later and shows the slice that was given up with its node: it is taken back."""
     scene = with_a_running_pod()
     bound, judge = scene.bound("first"), scene.world.judge
-    assert bound is not None
     scene.world.broker.wipe()
     scene.host(f"agent-{bound.node}").kill()
     if is_removed:
@@ -256,7 +247,6 @@ def a_server_that_lags_hides_who_runs(profile: str = "7g.40gb") -> None:
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.strike("replica lags", lasts_s=2 * SETTLED_PAST_S)
     lagging = scene.world.broker.lagging
-    assert lagging is not None
     lagging.answers = lambda: True  # type: ignore[method-assign]
     scene.until(lambda: scene.runs("a"))
     request, landed = scene.request("a"), scene.landed()
@@ -300,7 +290,6 @@ def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
     scene.until(lambda: scene.runs("a"))
     ask = next(write for write in landed if is_ask(write))
     before = scene.bound("a")
-    assert before is not None
     scene.remove("a")
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), Released))
     scene.wait(SETTLED_PAST_S)

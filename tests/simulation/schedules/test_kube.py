@@ -110,7 +110,6 @@ def whose_slice_is_taken_back(in_the_way: list[str]) -> Scene:
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: _is_let_go(scene, "a"))
     before, landed = scene.bound("a"), scene.landed()
-    assert before is not None
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
     scene.until(lambda: any(isinstance(write.message, SliceQuarantined) for write in landed), longest_s=60.0)
     return scene
@@ -188,7 +187,6 @@ def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_
     scene.world.cluster.api.away_until = inf
     scene.until(lambda: scene.bound("a") is not None)
     before = scene.bound("a")
-    assert before is not None
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
     scene.until(lambda: any(isinstance(write.message, Released) for write in landed), longest_s=60.0)
     scene.wait(21.0)
@@ -218,7 +216,6 @@ def a_patch_lands_after_its_pod_was_read() -> None:
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: bool(sent))
     bound = scene.bound("a")
-    assert bound is not None
     scene.wait(0.1)
     scene.host(f"agent-{bound.node}").kill()
     broker.wipe()
@@ -231,7 +228,6 @@ def a_patch_lands_after_its_pod_was_read() -> None:
     scene.wait(5.0)
     scene.until(lambda: scene.runs("a"))
     now = scene.bound("a")
-    assert now is not None
     assert now.allocation == bound.allocation
     scene.finish()
 
@@ -264,7 +260,6 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: bool(sent))
     before, patch = scene.bound("a"), sent[0]
-    assert before is not None
     agent = scene.host(f"agent-{before.node}")
     watcher.kill()
     agent.kill()
@@ -316,7 +311,6 @@ def its_node_is_cordoned_when_its_place_is_booked() -> None:
         agent.start()
     scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
     bound = scene.bound("a")
-    assert bound is not None
     assert bound.node not in cordoned
     scene.world.cluster.cordon(cordoned[0], on=False)
     scene.finish()

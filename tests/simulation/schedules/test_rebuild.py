@@ -101,8 +101,6 @@ def play(scene: Scene, lost: tuple[str, ...], crash: str = "") -> None:
     scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "before", "while", "after")), longest_s=90.0)
     for name, bound in standing(scene).items():
         was = before[name]
-        assert was is not None
-        assert bound is not None
         assert (bound.allocation, bound.ticket, bound.containers) == (was.allocation, was.ticket, was.containers)
     scene.finish()
 

@@ -107,7 +107,6 @@ def a_source_asked_before_a_wipe() -> None:
     scene.until(lambda: scene.runs("a"))
     first = next(write for write in asked if isinstance(write.message, AllocationRequested))
     before = scene.bound("a")
-    assert before is not None
     agent = scene.host(f"agent-{before.node}")
     agent.kill()
     scene.strike("broker wipe", lasts_s=0.5)
@@ -123,7 +122,6 @@ def a_source_asked_before_a_wipe() -> None:
     scene.lose(lambda _host, _write: False)
     scene.until(lambda: scene.runs("a"))
     after = scene.bound("a")
-    assert after is not None
     assert after.allocation == before.allocation
     scene.finish()
 
@@ -157,7 +155,6 @@ def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     bound, request = scene.bound("a"), scene.request("a")
-    assert bound is not None
     life = scene.world.broker.values.incarnation(Stream.BOOK)
     assert life is not None
     waived = Waived(

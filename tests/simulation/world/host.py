@@ -203,7 +203,6 @@ class Host:
         self.clockwork.after(TICK_S, lambda: self._tick(life))
 
     def _handle(self, event: object) -> None:
-        assert self.core is not None
         self.handled += 1
         trace = self.trace
         if trace.keeps and not isinstance(event, Ticked):

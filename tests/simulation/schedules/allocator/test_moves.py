@@ -80,7 +80,6 @@ def test_a_place_that_was_booked_is_handed_over(begins: Begins) -> None:
     """A pod that is restarted for a better place, and then has none, is worse off than before."""
     scene = begins()
     before, landed = scene.bound("mover"), scene.landed()
-    assert before is not None
     play(scene, landed, before)
     booked, handed = of_moves(landed)
     assert len(booked) == len(handed) == 1

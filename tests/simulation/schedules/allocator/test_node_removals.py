@@ -44,7 +44,6 @@ def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_it
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("a"))
     before = scene.bound("a")
-    assert before is not None
     lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
     scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
     scene.until(lambda: bool(lost), longest_s=60.0)
@@ -53,7 +52,6 @@ def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_it
     scene.land(replace(lost[0], expected=0))
     scene.until(lambda: scene.runs("a"), longest_s=60.0)
     after = scene.bound("a")
-    assert after is not None
     assert after.request != before.request
     scene.world.agents[before.node].start()
     scene.finish()
@@ -250,8 +248,6 @@ def its_loss_is_told_in_another_life_of_the_bus() -> None:
     scene.wait(5.0)
     assert scene.runs("a")
     after = scene.bound("a")
-    assert before is not None
-    assert after is not None
     assert (after.allocation, after.ticket) == (before.allocation, before.ticket)
     scene.finish()
 
@@ -299,7 +295,6 @@ def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: b
     scene.until(lambda: scene.runs("a"))
     scene.wait(LIVING_S)
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     judge.removed[bound.node] = None
     del judge.ledger[bound.node][bound.allocation]  # a wipe, say
     released, operation = Released(request=bound.request, cause="pod gone"), OperationId("r")

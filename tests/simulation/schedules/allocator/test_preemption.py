@@ -138,7 +138,6 @@ def test_the_judge_blames_nobody_for_a_guarantee_that_was_heard_of_only_in_the_l
     scene.remove("stays")
     scene.until(lambda: not scene.world.judge.held("node-1"))
     word = scene.world.broker.values.last("sluice.quota.den", scene.world.clockwork.now)
-    assert word is not None
     scene.lose(lambda _host, write: write.subject == word.subject)
     scene.world.broker.wipe()
     scene.host("allocator-a").offer(Observed(Stream.BOOK, word))
@@ -312,8 +311,6 @@ def test_only_a_place_that_is_kept_for_a_moved_pod_goes_to_who_is_less_important
     scene.pod("comes", ranked("1g.6gb", 0))
     scene.until(lambda: scene.runs("moved") and scene.runs("comes"))
     books, moved, comes = scene.world.judge, scene.bound("moved"), scene.bound("comes")
-    assert moved is not None
-    assert comes is not None
 
     def land(name: str, request: RequestId, after: AllocationId) -> None:
         grant = _booked(name, "lab", instead_of=after)

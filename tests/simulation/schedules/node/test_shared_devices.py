@@ -39,7 +39,6 @@ def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
     scene.pod("a", mps(1500), lingers_s=8.0)
     scene.until(lambda: runs(scene, "a"))
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     earlier = AllocationId("earlier")
     judge.bookings[earlier] = replace(judge.bookings[bound.allocation], allocation=earlier)
     judge.ready[earlier] = replace(judge.ready[bound.allocation], allocation=earlier)
@@ -60,7 +59,6 @@ def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
     scene.pod("a", sliced("1g.10gb"), lingers_s=8.0)
     scene.until(lambda: runs(scene, "a"))
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     booking, promised = judge.bookings[bound.allocation], AllocationId("promised")
     judge.bookings[promised] = replace(booking, allocation=promised)
     judge.after[promised] = (bound.allocation,)
