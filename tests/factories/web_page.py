@@ -62,18 +62,15 @@ class Stories:
     """Tells one step of every request; `error` instead, when it is set."""
 
     def __init__(self):
-        """Tell."""
         self.error: Exception | None = None
 
     async def of(self, pod: PodDocument) -> StoryDocument:
-        """The story of one request."""
         if self.error is not None:
             raise self.error
         step = StepDocument(time="2026-01-01T00:00:00Z", subject="sluice.request.x", type="X", text="asks for 3g.20gb")
         return StoryDocument(pod=pod, steps=(step,))
 
     async def trace_of(self, pod: PodDocument) -> WaterfallDocument:
-        """The waterfall of one request."""
         if self.error is not None:
             raise self.error
         word = SpanDocument(name="request", kind="word", service="pod-watcher", began_ms=0.0, took_ms=12.5, text="asks")
@@ -92,7 +89,6 @@ def uuid_of(node: int, index: int) -> GpuUuid:
 
 
 def name_of(node: int) -> NodeName:
-    """The name of a node."""
     return NodeName(f"gpu-{node}")
 
 
@@ -194,7 +190,6 @@ def _served(booking: Booking, uuid: str) -> dict[str, AnyMessage]:
 
 
 def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequested:
-    """The request of a pod."""
     return AllocationRequested(
         revision=1,
         source=SourceName("folder"),
@@ -207,7 +202,6 @@ def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequ
 
 
 def waiting_values(number: int) -> dict[str, AnyMessage]:
-    """The messages about one waiting request."""
     request = RequestId(f"w{number}")
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=8, of=MODEL),)
     why = f"8 x {MODEL}: no free place of that size"
@@ -229,7 +223,6 @@ class Page:
 
     @property
     def url(self) -> str:
-        """What a browser is given."""
         return f"http://{self.host}:{self.port}/"
 
     def hear(self, values: dict[str, AnyMessage | None]) -> None:
@@ -319,7 +312,6 @@ class Watcher:
 
 @asynccontextmanager
 async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watcher]:
-    """The stream of a page."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 26)
     named = {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
@@ -334,5 +326,4 @@ async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watche
 
 
 def replaced(message: msgspec.Struct, **changes: object) -> AnyMessage:
-    """A message with other values."""
     return msgspec.structs.replace(message, **changes)

@@ -67,12 +67,10 @@ async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]
 
 
 async def text(tab: Tab, selector: str) -> str:
-    """What one element says."""
     return await tab.locator(selector).inner_text()
 
 
 async def picture(tab: Tab, name: str) -> None:
-    """Keep a screenshot."""
     await tab.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
 
 
@@ -143,7 +141,6 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
         await until(tab, "() => document.querySelector('#detail').innerText.includes('asks for 3g.20gb')")
         await picture(tab, "phone")
         box = await tab.locator("#detail h2").bounding_box()
-        assert box is not None
         assert 0 <= box["y"] <= 800 - box["height"], box
         wider = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert await tab.evaluate(wider) == 0, "nothing sticks out to the right"

@@ -200,7 +200,6 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
 
 
 async def gone(here):
-    """Whether there is no watcher."""
     return len(here.hub) == 0
 
 
