@@ -1,6 +1,6 @@
 """The page in a real browser, on a made-up fleet: what a person sees, hears, clicks and types."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -151,8 +151,8 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
         assert await tab.locator("#detail").is_hidden()
 
 
-async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
-    """What the agent of a node says of the first slice on it."""
+async def _half_busy(endpoints: Mapping[str, str]) -> dict[str, NodeUsage]:
+    """What the agents of nodes say of the first slice there."""
     first = SliceUsage(
         allocation=AllocationId("a"),
         request=RequestId("r0-0-0"),
@@ -169,7 +169,7 @@ async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
         processes=1,
         age_s=2.0,
     )
-    return NodeUsage(node=NodeName(node), every_s=30.0, slices=(first,))
+    return {node: NodeUsage(node=NodeName(node), every_s=30.0, slices=(first,)) for node in endpoints}
 
 
 async def test_a_name_that_is_a_script_stays_a_name(opened):
