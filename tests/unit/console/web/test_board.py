@@ -178,6 +178,8 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
         "state": "waiting",
         "message": "waits: 4 x A100: no free place of that size",
         "reasons": [{"reason": "GpuLayoutFull", "count": 4}],
+        "ask": "3g.20gb",
+        "helps": "It starts when a pod with a slice there ends; a smaller slice may start sooner.",
     }
     assert told["fleet"]["requests"] == {"waiting": 1}
 
