@@ -207,12 +207,12 @@ async def test_the_map_can_be_used_by_keys_alone(opened):
         await tab.keyboard.press("/")
         await tab.keyboard.type("gpu-2")
         await until(tab, "() => document.querySelectorAll('.node').length === 1")
-        assert await text(tab, "#found") == "1 of 3 nodes"
+        assert await text(tab, "#found") == "11 slices on 4 GPUs, 1 of 3 nodes"
         await tab.keyboard.press("Escape")
         await until(tab, "() => document.querySelectorAll('.node').length === 3")
 
         focused = "() => document.activeElement?.dataset.key"
-        for _ in range(5):
+        for _ in range(12):
             await tab.keyboard.press("Tab")
             if await tab.evaluate(focused):
                 break
