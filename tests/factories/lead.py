@@ -1,8 +1,10 @@
 """A morning of a made-up fleet, for the page: pods that wait, idle slices, quotas, ended pods, a month of use."""
 
 import math
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import msgspec
 from factories.web_page import LAYOUTS, MODEL, Page, asked, node_values
@@ -152,3 +154,9 @@ def _point(start: int, number: int, part: float) -> pb.ReportPoint:
     allocated = ((5 - number) * 0.5 * wave + 0.4) * part
     waiting = max(0.0, wave - 1.4) * 4 * part
     return pb.ReportPoint(start_unix=start, allocated_gpus=allocated, used_gpus=allocated * 0.6, waiting_pods=waiting)
+
+
+def axe_script() -> str | None:
+    """axe-core, where AXE_CORE names its axe.min.js (npm pack axe-core); None elsewhere."""
+    path = os.environ.get("AXE_CORE")
+    return Path(path).read_text(encoding="utf-8") if path else None

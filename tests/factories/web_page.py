@@ -160,7 +160,7 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
                 compute_slices=7,
                 profiles=(),
                 instances=tuple(instances),
-                creatable={"1g.5gb": 8 - at, "2g.10gb": (8 - at) // 2} if at < 8 else {},
+                creatable={CUTS[size]: count for size in CUTS if (count := (8 - at) // size)},
             )
         )
     snapshot = NodeSnapshot(

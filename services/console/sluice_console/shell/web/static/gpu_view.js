@@ -9,6 +9,8 @@ import { lasting } from "./use_view.js";
 
 /** Pixels that a name needs to be more than a letter. */
 const LABEL_MIN = 26;
+/** And what a name and the time of idling need beside each other. */
+const IDLE_MIN = 130;
 
 /**
  * @param {string} key
@@ -47,7 +49,7 @@ export function gpuElement(key, gpu, how) {
 /**
  * @param {Gpu} gpu
  * @param {import("./bars.js").Segment} segment
- * @param {{chosen: string, idle: Map<string, number>}} how
+ * @param {{chosen: string, size: string, idle: Map<string, number>}} how
  * @param {number} width in pixels
  */
 function segmentElement(gpu, segment, how, width) {
@@ -77,7 +79,8 @@ function segmentElement(gpu, segment, how, width) {
     element.append(child);
   }
   if (width >= LABEL_MIN && segment.label && segment.shares.length === 0) {
-    const profile = rest ? `idle ${lasting(since ?? 0).replace(/ \d+ \w+$/, "")}` : place?.owner && place.profile;
+    const isWide = how.size === "l" || width >= IDLE_MIN;
+    const profile = rest ? isWide && `idle ${lasting(since ?? 0).replace(/ \d+ \w+$/, "")}` : place?.owner && place.profile;
     element.append(make("span", {}, segment.label, profile && make("small", {}, profile)));
   }
   return element;

@@ -154,7 +154,7 @@ export class LeadView {
       make("button", { type: "button", "data-request": each.request },
         make("span", { class: "line" }, swatch(each.owner), make("b", {}, each.owner),
           make("time", { title: "since its last kernel ran" }, `idle ${lasting(each.idle_s)}`)),
-        make("span", { class: "asks" }, `${each.profile ?? "whole GPU"} on ${each.node}, holds ${memory(each.memory_mib)}`)))));
+        make("span", { class: "asks" }, `${each.profile ?? "whole GPU"} on ${each.node}, holds ${memory(each.memory_mib)}, since ${clock(new Date(Date.now() - 1000 * each.idle_s)).slice(0, -3)}`)))));
     at("idle-note").textContent = [this._idleSlices.length === 0 && !this._idleNote ? "No slice has been idle for an hour."
       : found.length === 0 && this._idleSlices.length ? "No idle slice matches the filter." : "", this._idleNote].filter(Boolean).join(" ");
   }
@@ -167,7 +167,7 @@ export class LeadView {
       make("div", { class: "line" }, swatch(row.team),
         make("button", { type: "button", class: "link", "data-word": `team:${row.team}`, title: "show its slices on the map" }, make("b", {}, row.team)),
         make("span", { class: "asks" }, [count(row.pods ?? 0, "pod"), row.waiting && `${row.waiting} waiting`,
-          idle.get(row.team) && `${idle.get(row.team)} idle`].filter(Boolean).join(", "))),
+          idle.get(row.team) && `${idle.get(row.team)} idle`, !row.quota && "no quota"].filter(Boolean).join(", "))),
       ...quotas(row))));
     at("teams-note").textContent = rows.length === 0 ? "No team has a pod or a quota." : "";
   }
@@ -205,6 +205,7 @@ export class LeadView {
       make("span", { class: "asks" }, [`${percent(used)} granted`, idle && `${idle} of its pods idle`,
         Object.entries(node.models ?? {}).map(([model, number]) => `${number} × ${shortModel(model)}`).join(", "),
         node.why, ...(node.warnings ?? [])].filter(Boolean).join(" · ")))));
+    at("nodes-note").textContent = rows.length === 0 ? "No node matches the filter." : "";
   }
 
   /** Whether the filter means a pod; terms about places do not matter. @param {string} owner @param {string} text */
@@ -247,7 +248,7 @@ function quotas(row) {
     const limit = row.quota?.[kind];
     const sure = row.guaranteed?.[kind];
     const said = `${kind === "memory_mib" && used === 0 ? "0" : text(used)}${limit === undefined ? "" : ` of ${text(limit)}`} ${name}${sure === undefined ? "" : `, ${text(sure)} guaranteed`}`;
-    if (limit === undefined) return kind === "compute_slices" ? [] : [make("span", { class: "asks amount" }, `${said}${sure === undefined && !row.quota ? ", no quota" : ""}`)];
+    if (limit === undefined) return kind === "compute_slices" ? [] : [make("span", { class: "asks amount" }, said)];
     return [make("span", { class: "asks amount" }, said), bar(limit ? used / limit : Number(used > 0), said)];
   });
 }

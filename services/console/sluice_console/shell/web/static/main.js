@@ -90,7 +90,6 @@ function drawLead() {
   leadTimer ||= setTimeout(() => {
     leadTimer = 0;
     lead.draw();
-    suggest();
   }, LEAD_MS);
 }
 
@@ -221,6 +220,7 @@ at("filter").addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(() => { void filter(); suggest(); }, TYPING_MS);
 });
+at("filter").addEventListener("focus", suggest);
 at("show").addEventListener("input", () => {
   const shown = new Set([...at("show").options].map((option) => option.value));
   setWords([...words().filter((word) => !shown.has(word)), at("show").value].filter(Boolean));
