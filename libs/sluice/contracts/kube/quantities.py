@@ -24,20 +24,8 @@ EXPONENT_MAX = 30
 """The largest exponent (`1e30`). No node has more, and larger ones would be slow to compute."""
 
 _MIB = 1024**2
-_UNITS = {
-    "Ki": 1024,
-    "Mi": 1024**2,
-    "Gi": 1024**3,
-    "Ti": 1024**4,
-    "Pi": 1024**5,
-    "Ei": 1024**6,
-    "k": 1000,
-    "M": 1000**2,
-    "G": 1000**3,
-    "T": 1000**4,
-    "P": 1000**5,
-    "E": 1000**6,
-}
+_UNITS = {f"{prefix}i": 1024**n for n, prefix in enumerate("KMGTPE", 1)}
+_UNITS |= {prefix: 1000**n for n, prefix in enumerate("kMGTPE", 1)}
 _PARTS = {"n": Fraction(1, 1000**3), "u": Fraction(1, 1000**2), "m": Fraction(1, 1000)}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _QUANTITY = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?P<unit>[A-Za-z]*)")
@@ -57,26 +45,20 @@ class NotANumber:
     why: str
 
 
-def parse_whole(text: str) -> int | NotANumber:
-    """
-    A whole number in ASCII digits, with or without a sign.
-
-    Numbers beyond plus or minus WHOLE_MAX become WHOLE_MAX + 1 with their sign: out of every valid range.
-    """
+def parse_whole(text: str, most: int = WHOLE_MAX) -> int | NotANumber:
+    """A whole number in ASCII digits, with or without a sign; beyond `most`, `most` + 1 with its sign."""
     if _WHOLE.fullmatch(text) is None:
         return NotANumber("not a whole number")
     digits = text.lstrip("+-").lstrip("0") or "0"
-    size = int(digits) if len(digits) <= len(str(WHOLE_MAX)) else WHOLE_MAX + 1
+    size = int(digits) if len(digits) <= len(str(most)) else most + 1
     return -size if text.startswith("-") else size
 
 
 def parse_int32(text: str) -> int | NotANumber:
     """A whole number of 32 bits with sign. Priorities of Kubernetes exceed WHOLE_MAX."""
-    if _WHOLE.fullmatch(text) is None:
-        return NotANumber("not a whole number")
-    digits = text.lstrip("+-").lstrip("0") or "0"
-    size = int(digits) if len(digits) <= len(str(_INT32_MAX)) else _INT32_MAX + 1
-    size = -size if text.startswith("-") else size
+    size = parse_whole(text, _INT32_MAX + 1)
+    if isinstance(size, NotANumber):
+        return size
     return size if -_INT32_MAX - 1 <= size <= _INT32_MAX else NotANumber("out of range")
 
 

@@ -5,12 +5,16 @@ Values as a person wrote them, and their refusal: the field as spelled, the valu
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from sluice.contracts.kube.quantities import parse_quantity
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _CHOICES_MAX = 50
 """Suggestions are searched among this many names, so that a refusal stays cheap."""
@@ -55,6 +59,19 @@ class RequestSyntaxError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+def never_raising(read: Callable[P, T]) -> Callable[P, T | Refusal]:
+    """The same reader, which returns its refusal."""
+
+    @wraps(read)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> T | Refusal:
+        try:
+            return read(*args, **kwargs)
+        except RequestSyntaxError as wrong:
+            return wrong.refusal
+
+    return safe
 
 
 @dataclass(frozen=True, slots=True)

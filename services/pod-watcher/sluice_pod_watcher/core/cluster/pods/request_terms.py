@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.dra.claim_requests import ClaimRequests
+from sluice.contracts.dra.slice_request import ClaimRequests
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import (
     NO_LEEWAY,
