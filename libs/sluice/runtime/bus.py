@@ -6,6 +6,8 @@ reported as unknown, not retried: the outbox settles it (`sluice.contracts.outbo
 """
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
 from typing import Protocol
 
 from sluice.contracts.bus.events import (
@@ -41,6 +43,18 @@ class DeniedError(BusError):
             "process another service's user, or are the broker's users older than this release? (docs/security.md)"
         )
         self.user, self.verb, self.subject = user, verb, subject
+
+
+class Probe(Enum):
+    """Whether another process answers."""
+
+    ANSWERED = "answered"
+    ABSENT = "absent"
+    """No connection of the broker subscribes to the subject: the process has ended, or lost its connection."""
+    SILENT = "silent"
+    """No answer in time."""
+    UNKNOWN = "unknown"
+    """This process is not connected."""
 
 
 class Bus(Protocol):
@@ -83,6 +97,12 @@ class Bus(Protocol):
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of one node's agent if it is missing. Needs the administrator's rights."""
+
+    def answering(self, subject: str) -> AbstractAsyncContextManager[None]:
+        """Answer `probe`s of `subject` while the context lasts and this process runs. Raises BusError."""
+
+    async def probe(self, subject: str, within_s: float) -> Probe:
+        """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
 
     @property
     def connected(self) -> bool:

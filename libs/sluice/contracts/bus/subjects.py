@@ -11,9 +11,10 @@ from functools import lru_cache, partial
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, is_token
 from sluice.contracts.reasons import shorten
 
+ALIVE_PREFIX = "alive."
 HISTORY_PREFIX = "hist."
 SUBJECTS_REMEMBERED = 1024
 """Size of the parse cache: a subject is read a few times in a short while, then rarely."""
@@ -94,6 +95,11 @@ def head(node: NodeName) -> Address:
 def ledger_filter(node: NodeName) -> str:
     """All entries of one node's ledger: the guard of each of them."""
     return f"sluice.ledger.{node_token(node)}.>"
+
+
+def alive(role: str, run: RunId) -> str:
+    """Where the candidate `run` for a role answers that it runs. No stream keeps it."""
+    return f"{ALIVE_PREFIX}{role}.{run}"
 
 
 # What each kind of subject is for is in `sluice.contracts.bus.streams`.

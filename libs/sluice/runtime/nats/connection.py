@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from sluice.runtime import logs
@@ -230,13 +230,11 @@ class Connection:
             f"{self._client.max_payload} bytes, and must be 1MB (deploy/nats/nats-server.conf)"
         )
 
-    async def subscribe(self, subject: str, heard: Callable[[Msg], None], *, messages_max: int) -> Subscription:
-        """Call `heard` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
+    async def subscribe(
+        self, subject: str, hear: Callable[[Msg], Awaitable[None]], *, messages_max: int
+    ) -> Subscription:
+        """Await `hear` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
         self.check()
-
-        async def hear(message: Msg) -> None:
-            heard(message)
-
         try:
             return await self._client.subscribe(
                 subject, cb=hear, pending_msgs_limit=messages_max, pending_bytes_limit=0

@@ -10,7 +10,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -22,10 +22,10 @@ from sluice.contracts.bus.trace_headers import COMMIT
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
-from sluice.runtime.bus import Answer, BusError, Reading
+from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.nats import stream_management
 from sluice.runtime.nats.broker_liveness import BrokerLiveness
-from sluice.runtime.nats.client import Msg
+from sluice.runtime.nats.client import ConnectionClosedError, Msg, NoRespondersError
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.consumers import LedgerConsumer, StreamConsumer
 from sluice.runtime.nats.credentials import CredentialSource
@@ -34,6 +34,7 @@ from sluice.runtime.nats.reader import Consumer, Reader
 from sluice.runtime.nats.wire_format import (
     EXPECTED,
     EXPECTED_SUBJECT,
+    NO_ANSWER,
     OTHER_IN_FLIGHT,
     SEQUENCE,
     SUBJECT,
@@ -58,6 +59,8 @@ REFRESH_S = 300.0
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
 """The longest pause before a write is reported unknown, growing with its attempts: the outbox retries at once."""
+PROBES_MAX = 64
+"""Unanswered probes that are kept: more than candidates for a role ask within one probe's time."""
 UNAVAILABLE = 500
 """From this code on the server is at fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
@@ -265,6 +268,34 @@ class NatsBus:
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent if missing. Raises BusError where it differs."""
         await stream_management.ensure_agent(self._connection, node)
+
+    @asynccontextmanager
+    async def answering(self, subject: str) -> AsyncIterator[None]:
+        """Answer `probe`s of `subject` while the context lasts. Raises BusError."""
+
+        async def answer(message: Msg) -> None:
+            with suppress(TimeoutError):  # the one that asked asks again
+                await self._connection.publish(message.reply, b"")
+
+        try:
+            subscription = await self._connection.subscribe(subject, answer, messages_max=PROBES_MAX)
+        except TimeoutError as error:
+            raise BusError(str(error)) from error
+        try:
+            yield
+        finally:
+            with suppress(*NO_ANSWER, ConnectionClosedError):
+                await subscription.unsubscribe()
+
+    async def probe(self, subject: str, within_s: float) -> Probe:
+        """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
+        try:
+            await self._connection.request(subject, timeout_s=within_s)
+        except TimeoutError as error:
+            if not self.connected:
+                return Probe.UNKNOWN
+            return Probe.ABSENT if isinstance(error.__cause__, NoRespondersError) else Probe.SILENT
+        return Probe.ANSWERED
 
     @property
     def connected(self) -> bool:

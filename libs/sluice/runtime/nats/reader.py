@@ -252,12 +252,12 @@ class Reader:
     async def _inbox(self) -> AsyncGenerator["_Inbox"]:
         inbox = _Inbox(self._connection.new_inbox())
 
-        def heard(message: Msg) -> None:
+        async def hear(message: Msg) -> None:
             inbox.messages.append(message)
             self._news.set()
 
         messages_max = self._consumer.batch * AHEAD + 1_000
-        subscription = await self._connection.subscribe(inbox.subject, heard, messages_max=messages_max)
+        subscription = await self._connection.subscribe(inbox.subject, hear, messages_max=messages_max)
         try:
             yield inbox
         finally:
