@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sluice.contracts.dra.device_classes import Kind, class_kind
 from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DRIVER
-from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, Warnings, claims_of, opaque_parameters
+from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, claims_of, opaque_parameters
 from sluice.contracts.dra.requested import Asked, check_kinds, check_names, classes_named, requests_of
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs, Options, Parameters, options_of, read_parameters
 from sluice.contracts.messages import Claim
@@ -108,7 +108,7 @@ def read_claim(
     `models` are the known GPUs (default: the catalog). `uid` is the user of the pod, for shares.
     """
     known = models if models is not None else catalog()
-    return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid, Warnings()))
+    return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid))
 
 
 def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
@@ -139,7 +139,7 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
             raise number.wrong(RefusalReason.TOO_LARGE, "more than one node has", many.allowed)
     keys = {each.name: f"{context.prefix}{each.name}" for each in asked}
     groups = tuple(tuple(keys[name] for name in group) for group in binding.same_gpu)
-    texts = tuple(context.warnings.texts)
+    texts = tuple(context.warnings)
     return ClaimRequests(ways[0], ways[1:], groups, keys, _options(asked, config), texts)
 
 
