@@ -63,12 +63,7 @@ def parse_int32(text: str) -> int | NotANumber:
 
 
 def parse_decimal(text: str, places: int) -> int | NotANumber:
-    """
-    A decimal number with at most `places` decimals, times ten to the power of `places`: exact.
-
-    With two places `1.2` is 120. More decimals are refused, not rounded: a fraction of a GPU rounded to zero would be
-    free. Numbers beyond WHOLE_MAX become WHOLE_MAX + 1.
-    """
+    """A number with at most `places` decimals, in units of the last: exact. Beyond WHOLE_MAX it is WHOLE_MAX + 1."""
     match = _DECIMAL.fullmatch(text)
     if match is None:
         return NotANumber("not a number like 0.5")
@@ -97,11 +92,7 @@ def parse_quantity(text: str) -> Fraction | NotANumber:
 
 
 def parse_memory_mib(text: str) -> int | NotANumber:
-    """
-    An amount of memory in MiB, rounded up (a pod gets at least what it asked for), capped one above MEMORY_MIB_MAX.
-
-    Negative amounts become -1, zero stays 0: the caller decides whether that is allowed.
-    """
+    """An amount of memory in MiB, rounded up; one above MEMORY_MIB_MAX for more, -1 for less than zero."""
     if len(text) > QUANTITY_CHARACTERS_MAX:
         return NotANumber(f"longer than {QUANTITY_CHARACTERS_MAX} characters")
     match = _QUANTITY.fullmatch(text)
@@ -117,12 +108,7 @@ def parse_memory_mib(text: str) -> int | NotANumber:
 
 
 def suspicious_memory(text: str) -> str:
-    """
-    Why an amount of memory is probably a mistake, in a sentence; empty when it is plausible.
-
-    A whole number without a unit is MiB. No GPU has BARE_MIB_MIN GiB, and no workload runs in so few MiB: below it,
-    `10` most likely means GiB.
-    """
+    """Why an amount without a unit (MiB) is probably a mistake: `10` most likely means GiB. Empty if plausible."""
     size = parse_whole(text)
     if isinstance(size, NotANumber) or not 0 < size < BARE_MIB_MIN:
         return ""

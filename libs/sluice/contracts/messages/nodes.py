@@ -176,10 +176,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: str
     memory_mib: int
-    """
-    0 where the driver does not report it (a GPU that shares the machine's memory, as GB10): then it is only granted
-    whole.
-    """
+    """0 where the driver does not report it (GB10 shares the machine's memory): then it is only granted whole."""
     multiprocessors: int
     """0 when unknown."""
     mig_enabled: bool
@@ -243,10 +240,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_hands_over: bool = False
     """Whether its kubelet hands devices over by ResourceClaim: the agent's DRA plugin is registered, and CDI works."""
     doubtful_tickets: tuple[str, ...] = ()
-    """
-    Tickets that an agent without a journal cannot verify although they may be in use. Each names its allocation
-    (`sluice.contracts.ticket_paths`).
-    """
+    """Tickets, perhaps in use, that an agent without a journal cannot verify; each names its allocation."""
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):
@@ -260,6 +254,4 @@ class NodeInventory(Message, frozen=True, kw_only=True):
     removed: bool = False
     """Published once after `NodeRemoved`, with a TTL: the last message about this node."""
     incarnation: Incarnation = Incarnation("")
-    """
-    Of STATE, when the pull began: a snapshot pulled in another one does not adopt a node. Empty from an older writer.
-    """
+    """Of STATE, when the pull began: void in another one. Empty from an older writer."""

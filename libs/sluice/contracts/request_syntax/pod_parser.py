@@ -33,12 +33,7 @@ DEFAULT_LIMITS = RequestLimits()
 def parse_pod(
     annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, limits: RequestLimits = DEFAULT_LIMITS
 ) -> PodRequest:
-    """
-    The request of a pod with these annotations and containers (in their order); without claims there is none.
-
-    The first mistake refuses the whole pod. Never raises, whatever the annotations and resources hold, and takes time
-    linear in their number.
-    """
+    """The request of a pod, in time linear in its keys; without claims there is none. The first mistake refuses it."""
     given = _sort_annotations(annotations, containers)
     reader = _Reader(given, limits)
     for position, container in enumerate(containers):

@@ -38,12 +38,7 @@ def is_blank(value: object) -> bool:
 
 
 def is_blank_amount(value: object) -> bool:
-    """
-    Whether an amount of a resource is unset: also zero.
-
-    A LimitRange's default and a chart's values write zero where nothing was requested, and the API server makes zero of
-    null (apimachinery, pkg/api/resource/quantity.go, `UnmarshalJSON`).
-    """
+    """Whether an amount is unset. Zero is: LimitRanges, charts, and the API server for null write zero for nothing."""
     is_number = isinstance(value, str | Unquoted | int | float) and not isinstance(value, bool)
     return is_blank(value) or (is_number and parse_quantity(source_text_of(value).strip()) == 0)
 
