@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.dra.pod_claims import PodClaim, combined, uid_of, unknown_request
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.dra.requested import classes_named
+from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
 from sluice.contracts.messages import ResourceClaimRef
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits

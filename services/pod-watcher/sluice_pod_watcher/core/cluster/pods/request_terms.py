@@ -9,7 +9,7 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.dra.claim_requests import ClaimRequests
+from sluice.contracts.dra.slice_request import ClaimRequests
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priority, with_node, with_priority_class
 from sluice.contracts.reasons import Refusal
