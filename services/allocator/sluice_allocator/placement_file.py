@@ -83,8 +83,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacementConfig:
-    """Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
-    Raises PlacementFileError at the first mistake."""
+    """Read the rules from TOML, then those in `hami`. Raises PlacementFileError, naming `origin` and the mistake."""
     hami = hami or HamiRules()
     top = read_toml(text, origin=origin, error=PlacementFileError)
     top.only(_TOP_KEYS)

@@ -31,8 +31,7 @@ WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})  # the 
 
 
 class Allocator:
-    """One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request. It
-    starts on standby and becomes active with `LeaseChanged(held=True)`."""
+    """One of the allocators: guards make places and bindings unique. On standby until `LeaseChanged(held=True)`."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
         self.ctx = SchedulerContext(run, rules, Outbox(run, WRITES))

@@ -69,16 +69,14 @@ def source_synced(ctx: SchedulerContext, source: SourceName) -> None:
 
 
 def watch_request(ctx: SchedulerContext, request: RequestId) -> None:
-    """A request appeared or went: its slices have none from now on, or were found before. A standby looks no further;
-    otherwise it would later count a sync that came before as one that came after."""
+    """A request appeared or went. A standby looks no further: it would count an old sync as a new one."""
     for allocation in ctx.facts.allocations_of.get(request, ()):
         watch_grant(ctx, allocation)
     watch_answer(ctx, request)
 
 
 def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
-    """A binding changed. An allocator that binds has read the request, even if it is unknown here: the time of an
-    orphan starts over."""
+    """A binding changed. An allocator that binds has read the request: an orphan's time starts over."""
     watch_entry(ctx, request)
     bound = ctx.facts.bindings.get(request)
     if isinstance(bound, msg.Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
@@ -98,8 +96,7 @@ def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 
 def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
-    """The same for a binding, as long as no slice comes of it: `Bound` ends with its slice. And for a `Released` that
-    its source has not read, or it would have published its end."""
+    """Likewise a binding without a slice, and a `Released` that its source has not read (it would have ended)."""
     source = _source_of_answer(ctx, request)
     if source is None:
         ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
@@ -194,8 +191,7 @@ def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watch
 
 
 def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """End the status: its agent answers that the slice was never made, and all is closed as usual. It books no place,
-    for a slice that the agent does not have is nowhere."""
+    """End the status: its agent answers that the slice was never made. It books no place, as it is nowhere."""
     status, node = ctx.facts.slices[allocation], ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
     if ctx.outbox.busy(address):

@@ -82,8 +82,7 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 
 
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
-    """The same steps, with consecutive arrivals of equal time in an order that the seed decides. A departure ends such
-    a run, so no pod leaves before it arrives. Holds one run in memory at a time."""
+    """The same steps, with consecutive arrivals of equal time shuffled by the seed. Holds one such run in memory."""
     chance = random.Random(seed)
     run: list[Step] = []
     for step in steps:

@@ -119,8 +119,7 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
 
 
 async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
-    """Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it. Keep STATE open for
-    all. Every allocator does this, active or not; declaring is idempotent."""
+    """Declare missing streams (a wiped broker has none), and keep STATE open for all. Idempotent; on standby too."""
     log = logs.get("streams")
     while True:
         try:

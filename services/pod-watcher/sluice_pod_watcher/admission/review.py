@@ -46,8 +46,7 @@ from sluice_pod_watcher.admission.mutate import (
 
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """The answer to an AdmissionReview (decoded JSON). Never raises. A dry run has the same answer: a review has no
-    side effects."""
+    """The answer to an AdmissionReview (decoded JSON). Never raises; nor has a review side effects."""
     request = decode_review(raw)
     if isinstance(request, MalformedReview):
         return request
@@ -167,8 +166,7 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
 
 
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices. Only added
-    ones are judged: existing ones cannot be changed."""
+    """A new ephemeral container of a running pod: harmless as `kubectl debug` makes it, but not with devices."""
     pod, old = decode_pod(request.object), decode_pod(request.old_object)
     if isinstance(pod, MalformedReview):
         return pod

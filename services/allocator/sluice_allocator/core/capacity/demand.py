@@ -90,8 +90,7 @@ def _pool_of(ctx: CapacityContext, node: NodeName) -> PoolDemand | None:
 
 
 def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
-    """What waits for a place that no node has, as last looked at: not for a limit, nor for pods to end. A group counts
-    whole: it starts when all of its pods have places."""
+    """What waits for a place that no node has (not for a limit, nor for pods to end). A group counts whole."""
     turn = None
     for _ in range(SHAPES_MAX):
         turn = ctx.queue.head_after(turn)

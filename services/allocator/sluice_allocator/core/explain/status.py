@@ -57,8 +57,7 @@ class WouldEvict:
 
 @dataclass(frozen=True, slots=True)
 class WouldBind:
-    """A place that fits now, what would be left on its GPUs, and why other places do not fit. Without what is left if
-    other pods have to be evicted first."""
+    """A place that fits now, what is left on its GPUs (unless pods are evicted first), and why others do not."""
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]

@@ -176,8 +176,7 @@ def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.No
 
 
 def _is_to_be_closed(ctx: SchedulerContext, node: NodeName) -> bool:
-    """Whether a slice that is reported gone is not closed yet (`entries` does that). An agent that lost its journal
-    would find an order for it, and mistake a slice made there since for it."""
+    """Whether a slice reported gone is not closed yet: an agent without its journal would mistake a new one for it."""
     there = ctx.facts.allocations_on.get(node, ())
     gone = (each for each in there if isinstance(ctx.facts.slices.get(each), msg.SliceGone))
     return any(not isinstance(ctx.facts.ledger.get(allocation), msg.Closed) for allocation in gone)

@@ -227,8 +227,7 @@ class _ReservationSearch:
         return (*gone, *more)
 
     def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> ReservedPlace | None:
-        """The place without these tenants, and those of them that it needs gone. They are put back one by one, those
-        with most neighbours first; the ones in the way are waited for."""
+        """The place without these tenants, and those that it needs gone: the others are put back one by one."""
         cluster, request, avoid = self.context.cluster, self.context.request, self.context.avoid
         snapshot = self.shown.get(node.name)
         if snapshot is None:

@@ -34,8 +34,7 @@ def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
 
 
 def look_at_drained(ctx: PreemptionContext, node: NodeName) -> None:
-    """A node's cordon changed: look again at the pods there. Decisions queued under the node's guard are made again: no
-    guard covers cordons, and a grant would follow one that its writer knows."""
+    """A node's cordon changed: look again at its pods, and decide again what is queued, as no guard covers it."""
     ctx.take_back(subjects.ledger_filter(node))
     known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():

@@ -1,5 +1,4 @@
-"""Remembers evictions: since when each is waited for, and which pods are exempt for a while. Losing it costs time,
-never a slice: a blocked eviction is then waited for again."""
+"""Evictions: since when each is waited for, and pods exempt for a while. Losing it costs time, never a slice."""
 
 import heapq
 from collections import OrderedDict

@@ -174,8 +174,7 @@ class PendingQueue:
         return self._outside_turns.first()[2] if self._outside and self.has_room else None
 
     def _makes_room_for(self, turn: QueueKey) -> bool:
-        """Whether one with this turn may come in: there is room and none outside comes before it, or the last one
-        inside comes after it and goes out."""
+        """Whether one with this turn may come in: if there is room and none before it, or if it displaces the last."""
         if self.has_room:
             return not self._outside or turn < self._outside_turns.first()
         last = self._turns.last() if self._turns else None

@@ -40,8 +40,7 @@ def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEnt
 
 
 def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
-    """A grant was read that may exceed a limit beside others: look again at all unbound ones of its namespace. This is
-    only for speed: each of them is looked at once more before it is bound."""
+    """A grant was read that may exceed a limit: look again at all unbound ones of its namespace. For speed only."""
     entry = ctx.facts.ledger.get(allocation)
     if not isinstance(entry, Grant):
         return

@@ -81,8 +81,7 @@ def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: Ledger
 
 
 def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
-    """Revoke a slice, or order that again. Later decisions count without it. Of shares that are being shrunk all is
-    booked that may still be used."""
+    """Revoke a slice (again). Later decisions count without it; of shares being shrunk the larger size is booked."""
     booking = entry.booking
     if isinstance(entry, Grant):
         give_up(ctx, entry)
@@ -99,8 +98,7 @@ def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
 
 
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread). Its
-    agent publishes `SliceGone` until it reads `Closed`."""
+    """Close a slice that is gone and not in the ledger: its agent publishes `SliceGone` until it reads `Closed`."""
     slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(slice_, SliceGone) or slice_.closing or allocation in ctx.facts.ledger:
         return

@@ -27,13 +27,11 @@ from sluice_allocator.core.state.grant_facts import is_move
 
 FAILED = (msg.SliceFailed, msg.SliceQuarantined)  # statuses of a slice that cannot be used
 AILING = (*FAILED, msg.SliceDegraded)
-"""The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
-their node may show them as well until its inventory is pulled."""
+"""The same, or a GPU that cannot be used now: after a release its GPUs are avoided for a while."""
 
 
 def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
-    valid."""
+    """Why a grant to be bound, or a place that its own pod is to be moved to, is invalid; None when valid."""
     return why_end_move(ctx, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(ctx, grant, asked)
 
 

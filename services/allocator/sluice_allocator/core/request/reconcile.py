@@ -160,8 +160,7 @@ def _keep_pinned(
     entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> bool:
-    """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it. If the
-    slice is lost, the request is released after its other grants were revoked."""
+    """Whether its pod is, or may be, where its source says: then no other slice is for it."""
     held = asked.held
     assert held is not None
     ticket = doubtful_ticket(ctx, held)

@@ -17,8 +17,7 @@ _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
 def await_node(ctx: SchedulerContext, request: RequestId, held: Held | None) -> NodeName | None:
-    """Let a request wait for the node that may have a slice of it, which is returned; None when there is none. A slice
-    of a removed node is closed once its agent had its time to prove that it runs."""
+    """Let a request wait for the node that may have a slice of it, which is returned; None if there is none."""
     found = unbooked_slice(ctx, request, held)
     if found is None:
         return None

@@ -41,8 +41,7 @@ def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
 
 
 def why_give_up(ctx: ReservationContext, promised: msg.Grant, revision: int) -> str | None:
-    """Why a grant that still waits for others is invalid; None when it is valid. `revision` is the request's current
-    one, 0 while it is unknown."""
+    """Why a grant that waits for others is invalid; None when valid. `revision`: the request's, 0 if unknown."""
     if not is_promise(ctx, promised) or _was_made(ctx, promised):
         return None
     booking = promised.booking

@@ -283,8 +283,7 @@ def _short_of(
 def _most(
     ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
-    """Per field that grows, the most that it could be now, with the others as booked. By bisection: more of a field
-    never fits where less does not. A few dozen looks at one home."""
+    """Per field that grows, the most it could be now, the others as booked, by bisection (some dozen looks)."""
     for name in FIELDS:
         fits = min(_values_of(name, booking.devices, container))
         too_much = max(_values_of(name, becomes, container))

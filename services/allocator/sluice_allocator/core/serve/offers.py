@@ -103,8 +103,7 @@ def _look_outside(ctx: SchedulerContext) -> None:
 
 
 def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
-    """Try a new request before it enters the queue: most never wait. Only while nothing else is to be looked at,
-    nothing freed is being offered and no other of its shape waits."""
+    """Try a new request before it enters the queue, if nothing else is to be looked at or offered: most never wait."""
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
         found = _search(ctx, request, asked)
@@ -125,8 +124,7 @@ def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequ
 
 
 def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
-    """Add a request to the queue in its turn: the only way into it. False when it waits already, and when it is kept
-    outside the full queue (`serve` publishes that)."""
+    """Add a request to the queue: the only way. False if it waits already, or is kept outside the full queue."""
     since = ctx.backoff.since_when(request, ctx.now)
     rank, sequence = turn_of(ctx, request, asked)
     if not ctx.queue.add(request, shape, rank, sequence):

@@ -402,8 +402,7 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
-    """Remove one allocation from an index by request, if present; a request without any is dropped. A faulty agent may
-    have reported it twice in one snapshot."""
+    """Remove an allocation from an index by request, if present: an agent may report one twice."""
     there = index.get(request, {})
     there.pop(allocation, None)
     if not there:

@@ -134,8 +134,7 @@ class Context:
         return self.cluster.unbook(booking.allocation)
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
-        """Book a place and order its slice: assumed at once, certain when the ledger has it. With `after` the slice is
-        made when those are gone, whose pods are evicted or waited for."""
+        """Book a place and order its slice, assumed until the ledger has it; with `after`, when those are gone."""
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
         self.touch(booking.request)

@@ -55,8 +55,7 @@ def is_its_agent(ctx: Context, node: NodeName, inventory: msg.NodeInventory) -> 
 
 
 def is_unshown(ctx: Context, node: NodeName) -> bool:
-    """Whether an adopted node's inventory is missing: STATE was lost since. Until it arrives nothing shows what the
-    agent has or doubts, and nothing without a ledger entry is lost for good."""
+    """Whether an adopted node's inventory is missing (STATE was lost): until it arrives no slice is lost for good."""
     return was_opened(ctx, node) and node not in ctx.facts.inventories and node not in ctx.facts.removed
 
 
@@ -94,8 +93,7 @@ def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId
 
 
 def why_lost(ctx: Context, request: RequestId, held: msg.Held) -> str | None:
-    """Why a slice that a source remembers is gone; None while it exists, or may. Its pod is bound to the node, so no
-    other slice can serve it."""
+    """Why a slice that a source remembers is gone, so that no other can serve its pod; None while it may exist."""
     entry = ctx.facts.ledger.get(held.allocation)
     if isinstance(entry, msg.Closed):
         return entry.cause if not _may_be_entered_again(ctx, held.node, held.allocation) else None
@@ -135,8 +133,7 @@ def doubtful_ticket(ctx: Context, held: msg.Held) -> str:
 
 
 def is_too_late(ctx: Context, grant: msg.Grant) -> bool:
-    """Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it. Opening its node
-    shows what exists of such grants, and orders it again (`nodes`)."""
+    """Whether a grant of an earlier incarnation landed in this one: opening its node orders it again."""
     return grant.incarnation != ctx.facts.incarnation and was_opened(ctx, grant.booking.node)
 
 
@@ -180,8 +177,7 @@ def is_rejected(asked: RequestFact | None, booking: msg.Booking) -> bool:
 
 
 def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
-    """Whether the entry of a bound allocation is still on its way to us. False for a slice that is gone: a Bound that
-    was sent over an empty subject can land after the broker was wiped."""
+    """Whether a bound allocation's entry is still on its way. False for a slice that is gone: the Bound landed late."""
     is_known = allocation in ctx.facts.ledger or allocation in ctx.facts.lost
     return not is_known and not isinstance(ctx.facts.slices.get(allocation), msg.SliceGone)
 

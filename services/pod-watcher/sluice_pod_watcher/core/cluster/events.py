@@ -28,8 +28,7 @@ ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 
 
 class ListingStarted(msgspec.Struct, frozen=True):
-    """The objects seen until `ListingEnded` are complete. `went_back`: the API server was restored from a backup, so
-    its resourceVersions are smaller than before."""
+    """Objects seen until `ListingEnded` are complete. `went_back`: restored from a backup, versions are smaller."""
 
     what: ListedKind
     went_back: bool = False
@@ -90,8 +89,7 @@ class PatchDone(msgspec.Struct, frozen=True):
 
 
 class PatchRefused(msgspec.Struct, frozen=True):
-    """A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed. `retry_after_s`: the
-    pause that the API server asks for, 0 for none."""
+    """A write failed with this HTTP status, 0 without an answer: it may have landed. `retry_after_s`: 0 for none."""
 
     uid: RequestId
     step: Step
@@ -148,8 +146,7 @@ class GpuNotMirrored(msgspec.Struct, frozen=True):
 
 
 class ClaimsRead(msgspec.Struct, frozen=True):
-    """The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist. `forbidden`:
-    why reading them is not allowed; empty when it is."""
+    """Per claim the object, its volume and its class, as far as they exist; `forbidden`: why they cannot be read."""
 
     uid: RequestId
     claims: "tuple[ClaimObjects, ...]" = ()
@@ -300,8 +297,7 @@ class BindPod(msgspec.Struct, frozen=True):
 
 
 class AnnotatePod(msgspec.Struct, frozen=True):
-    """Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone`
-    or `PatchRefused` follows."""
+    """Write that the slice was created again or is declined, or that the pod is not ours. One of `Patch...` follows."""
 
     uid: RequestId
     namespace: str
@@ -347,8 +343,7 @@ class EvictPod(msgspec.Struct, frozen=True):
 
 
 class WriteEvent(msgspec.Struct, frozen=True):
-    """An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
-    Nothing follows: a lost Event is not written again."""
+    """An Event about a pod, named by `key`; `count` above 1 updates its series. A lost one is not repeated."""
 
     uid: RequestId
     namespace: str
@@ -396,8 +391,7 @@ class ProtectClaim(msgspec.Struct, frozen=True):
 
 
 class WriteClaimStatus(msgspec.Struct, frozen=True):
-    """Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused`
-    follows. `uid` is that of the pod; empty where no pod waits for it."""
+    """Merge this into the claim's status (a new allocation gets its time). `uid`: the pod's; empty if none waits."""
 
     uid: RequestId
     namespace: str

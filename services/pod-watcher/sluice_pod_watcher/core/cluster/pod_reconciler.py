@@ -131,8 +131,7 @@ class PodReconciler:
         return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
 
     def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
-        """Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
-        its claims is ours, and others place it. Whether that is all about it."""
+        """Handle a pod without a slice of its own (beside another pod, or not ours). Whether that is all about it."""
         if record.shared is not None:
             self._join(record, view, record.shared, now)
         unseen = self.claims.cannot_be_seen(record, view, now)
@@ -162,8 +161,7 @@ class PodReconciler:
             self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever. It
-        declines its slice before its gate opens, and gets one elsewhere (ADR 0061)."""
+        """Whether the node rejects the pod by now: it declines its slice before its gate opens (ADR 0061)."""
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
         why = kept_out or self.claims.why_other(record, view, bound)

@@ -19,8 +19,7 @@ class FolderConfig:
     driver_capabilities: tuple[str, ...] = CAPABILITIES  # the driver capabilities that a container may choose
     relist_s: float = 5.0  # at least this often, whatever the file system tells; each listing is a heartbeat
     gone_grace_s: float = 1.0
-    """How long a pod must be missing, or its file broken, before that counts. Editors that do not replace a file
-    atomically move it away or truncate it for some milliseconds."""
+    """How long a pod is missing or its file broken before that counts: editors move and truncate files."""
     closing_ttl_s: int = 4 * 3600  # time to live of final messages: far above any pause of any process (PROTOCOL W5)
     file_bytes_max: int = DEFAULT_LIMITS.file_bytes_max  # larger manifest files are refused
     documents_max: int = DEFAULT_LIMITS.documents_max  # files with more documents (items of a List count) are refused

@@ -70,8 +70,7 @@ class IdentitiesSaved:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One file of the folder: its name (no path) and its text, or why there is none. `too_large`: over
-    `FolderConfig.file_bytes_max`. `error`: any other reason."""
+    """One file: its name (no path) and text, or why there is none: `too_large` (file_bytes_max) or `error`."""
 
     name: str
     text: str = ""

@@ -1,5 +1,4 @@
-"""Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
-`sluice.contracts.manifests` reads the manifest and its requests."""
+"""Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace

@@ -231,8 +231,7 @@ class FolderReconciler:
             self._begin((record.file, record.document), _found(record, last))
 
     def evict(self, uid: RequestId, why: str) -> None:
-        """The allocator orders an eviction; whether it is allowed was its decision, from the request. An ended request
-        was evicted or ended by itself: in both cases its slice is free."""
+        """The allocator orders an eviction, which it judged by the request. One that ended has no slice any more."""
         record = self.identities.get(uid)
         if record is None or not (record.asks[-1].claims or record.ended is not None):
             return
@@ -266,8 +265,7 @@ class FolderReconciler:
         return self.identities.hold(record.uid, held)
 
     def heard(self, uid: RequestId, message: msg.RequestMessage) -> bool:
-        """The bus shows this about a request of our source: ours, a predecessor's, or a rival's. Returns whether the
-        request was unknown here, so that its answer counts from now on."""
+        """The bus shows this about a request of our source. Returns whether it was unknown: then its answer counts."""
         record = self.identities.get(uid)
         if record is None and uid in self._contested:
             return False

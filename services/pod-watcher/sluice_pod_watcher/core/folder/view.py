@@ -1,5 +1,4 @@
-"""The folder as a whole: the pods it wants, broken files, and names that two files claim. Shows what is written, not
-what follows from it."""
+"""The folder as written: the pods it wants, broken files, and names that two files claim."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,8 +41,7 @@ class ParsedFolder:
         self._parsed = parsed
 
     def view(self, holders: Iterable[DocumentKey]) -> FolderView:
-        """The result of the listing. A name that two files claim belongs to the first of `holders` (documents with a
-        request), or else to the first file; the others are refused."""
+        """The result of the listing. A name that two files claim belongs to the first of `holders`, or else files."""
         wanted: dict[DocumentKey, ManifestPod] = {}
         broken: dict[str, Refusal] = {}
         asking_nothing: dict[DocumentKey, ManifestPod] = {}

@@ -206,8 +206,7 @@ class FolderWatcher:
             self._evict_all()
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
-        """Adopt our own requests from the bus. The last known value counts, not the one just read: a write of ours may
-        have overtaken it."""
+        """Adopt our own requests from the bus: the last known value, as a write may have overtaken the one read."""
         words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
         # Requests first: a pod has a better claim to its document than a refusal.
         asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], msg.AllocationRequested))

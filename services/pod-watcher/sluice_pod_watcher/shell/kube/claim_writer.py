@@ -22,8 +22,7 @@ RESOURCE_V1 = "/apis/resource.k8s.io/v1"
 
 @dataclass(slots=True)
 class ClaimWriter:
-    """The writes of one pod-watcher to claims, at most IN_FLIGHT_MAX at once. As for pods, nothing is sent after the
-    lease expired: the core gets a failure without an answer."""
+    """Writes to claims, at most IN_FLIGHT_MAX at once. After the lease expired the core gets "no answer"."""
 
     api: KubeApi
     clock: Clock

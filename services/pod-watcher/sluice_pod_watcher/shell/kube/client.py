@@ -43,8 +43,7 @@ LINE_BYTES_MAX = 16 * 1024 * 1024  # One event of a watch. An object in etcd has
 
 
 class KubeError(Exception):
-    """The API server answered with this HTTP `status` and `message`; 0 when no answer came. `retry_after_s`: the pause
-    that it requests (`Retry-After`, with 429 and 503), 0 for none."""
+    """The API server's `status` and `message`; 0: no answer. `retry_after_s`: the pause it asks for, 0 for none."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{message} ({status})" if status else message)

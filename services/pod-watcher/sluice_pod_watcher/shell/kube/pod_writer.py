@@ -1,5 +1,4 @@
-"""Carry out the core's instructions at the API server, and report the results. No retries. At most IN_FLIGHT_MAX writes
-to pods run at once: beyond that the API server is the limit (measured)."""
+"""Carry out the core's instructions at the API server, at most IN_FLIGHT_MAX at once, and report the results."""
 
 import asyncio
 from collections.abc import Callable

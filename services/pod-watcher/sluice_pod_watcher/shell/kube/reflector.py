@@ -81,8 +81,7 @@ def _version_in(found: Raw) -> str:
 
 @dataclass(slots=True)
 class Reflector:
-    """The objects at `path` that `selector` (a label selector; empty is all) selects. `seen` and `gone` make the core's
-    events; `read` parses an object, or only the fields that count."""
+    """Objects at `path` that `selector` selects; `seen`, `gone` make events, `read` parses what counts."""
 
     api: KubeApi
     clock: Clock

@@ -127,8 +127,7 @@ async def publish_limits(
     tick_s: float,
     first: LimitsGate,
 ) -> None:
-    """Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods'
-    core. `first` is notified when all were published, or there are none."""
+    """Publish the limits at `path` until cancelled; `first` is notified when all were published, or there are none."""
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",
         core=LimitsSource(RunId(f"{run}-limits"), source, origin=str(path), closing_ttl_s=closing_ttl_s),

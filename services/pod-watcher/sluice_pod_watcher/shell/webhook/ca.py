@@ -1,5 +1,4 @@
-"""Make a key, a certificate for names, and the authority that signed it. The only place that signs. ECDSA on P-256, as
-Kubernetes' own tools make them; extensions by RFC 5280 for strict verifiers."""
+"""Make a key, a certificate and its authority: ECDSA P-256, extensions by RFC 5280 for strict verifiers."""
 
 import ipaddress
 from collections.abc import Sequence

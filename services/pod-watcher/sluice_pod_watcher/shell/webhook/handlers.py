@@ -1,5 +1,4 @@
-"""The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback. A review is CPU only;
-reading its body is the only wait, and is bounded in time, size and number."""
+"""Reviews, liveness and readiness. An error is a sentence. Reading a body is the only wait, and bounded."""
 
 import asyncio
 import contextlib
@@ -170,8 +169,7 @@ async def listening(
     limits: ServingLimits = DEFAULT_LIMITS,
     hand_over: HandOver | None = None,
 ) -> AsyncIterator[int]:
-    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-    `hand_over` is called for each review; without it that of `config` holds."""
+    """Listen, and yield the port. At the end requests that had started are answered. `hand_over`: as for a review."""
     now = hand_over if hand_over is not None else lambda: config.hand_over
 
     def make(heard: OnRequest) -> web.Application:

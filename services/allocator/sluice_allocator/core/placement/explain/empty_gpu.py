@@ -1,5 +1,4 @@
-"""Decides what one empty GPU could serve: whether it fits a device of a claim, and how many. Uses kinds of GPUs and
-classes of nodes, and neither free capacity nor a pod's other needs."""
+"""What one empty GPU could serve: whether it fits a device of a claim, and how many, by kinds and classes."""
 
 from fractions import Fraction
 

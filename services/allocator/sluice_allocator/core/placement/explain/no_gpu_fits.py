@@ -1,5 +1,4 @@
-"""Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
-Ignores bookings: `reasons` covers whether a device is free."""
+"""Why no existing GPU could serve even one device of a claim, whatever is booked, and what is nearest."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,5 +1,4 @@
-"""Suggests the nearest available profile, label or resource to one that no node has. For messages only; no decision
-depends on it."""
+"""Suggests the nearest profile, label or resource to one that no node has: for messages, never for decisions."""
 
 from collections.abc import Iterable, Sequence
 

@@ -23,8 +23,7 @@ VictimRank = tuple[int, int]  # a tenant that may go: its priority, and the memo
 
 
 class Occupant(msgspec.Struct, frozen=True):
-    """One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays. A home of shares is
-    one span with several tenants."""
+    """One span of a GPU (a home is one), free when all of `who` (numbers) have gone; an empty `who` stays."""
 
     span: Span
     who: tuple[int, ...]

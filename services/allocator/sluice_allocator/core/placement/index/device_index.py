@@ -1,5 +1,4 @@
-"""The index of free devices: every usable device in the bucket where searches look for its kind. A booking updates the
-buckets of one node only."""
+"""Every usable device in the bucket where searches look for its kind. A booking updates one node's buckets."""
 
 from collections.abc import Callable, Iterator, Mapping
 

@@ -162,8 +162,7 @@ class VictimIndex:
     def homes(
         self, group: NodeClass, key: SharedDevicesKey, least_mib: int, below: int
     ) -> Iterator[tuple[int, SharedDeviceOnGpu]]:
-        """Homes that would have so much memory left when every tenant up to a priority (the number) has gone. Only
-        priorities below this one; lowest first, then those with least to spare."""
+        """Homes with so much memory left when all tenants up to a priority (the number) below this have gone."""
         levels = self._homes.get((group.number, key), {})
         for level in sorted(each for each in levels if each < below):
             gpu_key = levels[level].after((least_mib - 1, NO_LEVEL, 0, GpuUuid(""), ""))

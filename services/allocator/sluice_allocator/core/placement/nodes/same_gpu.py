@@ -17,8 +17,7 @@ _REMEMBERED_MAX = 1 << 16
 
 
 def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
-    """By number of a claim that is bound to others: the numbers of all claims of its group. Groups with a container in
-    common are one. A single device is on one GPU anyway."""
+    """By claim that is bound to others: all claims of its group. Groups that share a container are one."""
     groups: list[set[str]] = []
     for names in request.same_gpu:
         joined = set(names).union(*(group for group in groups if group & set(names)))

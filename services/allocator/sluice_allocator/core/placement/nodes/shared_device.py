@@ -42,8 +42,7 @@ def fits_alone(size: SharedDeviceSize, share: Share) -> bool:
 
 
 class SharedDevice:
-    """The shares of one home and what is left. One mode and one trust domain at a time. The caller checks that a share
-    has the home's mode and domain."""
+    """The shares of one home, of one mode and trust domain (which the caller checks), and what is left."""
 
     __slots__ = ("_shares", "_slots", "_width_booked", "domain", "free_memory_mib", "mixed", "mode", "size")
 

@@ -74,8 +74,7 @@ def find_preemption(
 def find_own_preemption(
     cluster: ClusterState, request: PlaceRequest, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> PreemptionPlan | None:
-    """The same with victims of the request's own namespace only, for a namespace at its limits. Looks at the nodes of a
-    bounded number of its tenants."""
+    """The same with victims of the request's own namespace, at its limits; looks at a bounded number of nodes."""
     own = islice(cluster.index.victims.of(request.namespace), OWN_TRIED_MAX)
     going = [victim for victim in own if victim.priority < priority]
     if not going:

@@ -20,8 +20,7 @@ from sluice_allocator.core.placement.search.node_fit import fit_on_node
 FILLS_MAX = 96  # most fills of a node before it is given up; a node full of instances takes fewer than 20
 
 TRIED_ELSEWHERE_MAX = 4
-"""Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
-"""
+"""So many victims are also tried at other places of the node; beyond, only that this place needs them."""
 
 Devices = tuple[DeviceGrant, ...]
 

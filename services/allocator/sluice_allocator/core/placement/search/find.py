@@ -99,8 +99,7 @@ def _find_larger(context: SearchContext, find: Callable[[SearchContext], Place |
 def _steps_alone(
     context: SearchContext, find: Callable[[SearchContext], Place | None], number: int, most: int
 ) -> Sequence[int]:
-    """The steps in which one claim alone could be served: one that fails alone fails with the others too. For a pod
-    with several claims this leaves far fewer combinations to try."""
+    """The steps in which one claim alone could be served: few combinations are left for several claims."""
     steps = range(most + 1)
     if len(context.specs) == 1:
         return steps

@@ -1,5 +1,4 @@
-"""Places all devices of a request on one given node: largest first, best place first, with backtracking. Trials change
-neither bookings nor homes."""
+"""Places all devices of a request on one node, largest first, with backtracking. Trials change no bookings."""
 
 from collections.abc import Iterator
 from itertools import islice, product

@@ -1,5 +1,4 @@
-"""Finds one share for one claim: in a home of its trust domain with room, else in a new one. Homes are in buckets by
-what they have left, so the best one is found without a look at the others."""
+"""Finds one share for a claim: in a home of its trust domain with room (by buckets), else in a new one."""
 
 from collections.abc import Callable
 

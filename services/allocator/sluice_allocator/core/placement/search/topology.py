@@ -9,8 +9,7 @@ from itertools import combinations
 from sluice.contracts.ids import GpuUuid
 
 EXACT_UP_TO = 10
-"""Up to this many candidates the search is exact (252 sets). HAMi compares all sets at any size: 12,870 for 8 of 16
-GPUs."""
+"""With so many candidates the search is exact (252 sets); HAMi's always is: 12,870 sets for 8 of 16 GPUs."""
 
 SEEDS = 16  # of more candidates only this many, the best linked, start a set, which bounds the time per node
 

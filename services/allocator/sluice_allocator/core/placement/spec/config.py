@@ -1,5 +1,4 @@
-"""The operator's configuration of placement, as plain values: pools, weights, and allowed profiles. The defaults are
-those of a cluster without configuration."""
+"""The operator's configuration of placement as plain values; the defaults are those without any."""
 
 import re
 from collections.abc import Mapping

@@ -53,8 +53,7 @@ def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple
 
 
 def names_model(model: GpuModel, parts: tuple[str, ...]) -> bool:
-    """Whether one of `parts` names the model: whole words of a product name, or a name of the catalog. HAMi compares
-    parts of words, so that its row for H20 also catches every H200."""
+    """Whether one of `parts` names the model, in whole words: HAMi's row for H20 also catches every H200."""
     return any(is_named(name, part) for part in parts for name in model.product_names)
 
 

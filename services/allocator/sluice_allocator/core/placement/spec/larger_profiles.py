@@ -14,8 +14,7 @@ from sluice.mig.profile_name import ProfileName
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 TRIED_MAX = 48
-"""Most combinations of larger profiles tried for one pod. A claim has at most six, so this covers all for one and two
-claims."""
+"""Most combinations of larger profiles tried for one pod: all of them for one claim or two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""The ResourceClaims of the cluster, and which of our pods use them. Claims of other drivers are kept as well: a claim
-may be listed before the pod that names it."""
+"""The ResourceClaims of the cluster, other drivers' too, as one may be listed before the pod that names it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

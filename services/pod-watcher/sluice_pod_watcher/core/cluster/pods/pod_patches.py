@@ -1,5 +1,4 @@
-"""The writes to a pod, as JSON patches, tried case by case on v1.36. Every patch tests the UID first, so that a
-recreated pod of the same name is never touched."""
+"""The writes to a pod, as JSON patches, tried on v1.36. Each tests the UID: a recreated pod is never touched."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,8 +31,7 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
 
 
 def decline(view: PodView, allocation: AllocationId) -> Patch:
-    """Decline this allocation for the pod, under the guard of `bind`. Only one of the two can land: after this, no
-    pod-watcher can bind the pod to it."""
+    """Decline this allocation under the guard of `bind`: after this, no pod-watcher can bind the pod to it."""
     return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
 
 

@@ -17,8 +17,7 @@ Patience = Literal["none", "a moment", "an answer"]
 
 
 class PodProblem(msgspec.Struct, frozen=True):
-    """One problem of one pod. `reason` is the condition's, `event` the Event's. `patience`: how long to wait before
-    showing it, since it may end by itself."""
+    """One problem of a pod: the condition's `reason`, the `event`'s; shown after `patience`, as it may end."""
 
     reason: str
     event: str

@@ -1,5 +1,4 @@
-"""The facts about one pod of ours, and the message that the bus shall hold. `pod_store` changes the facts;
-`pod_reconciler` and `status_writer` write to the pod."""
+"""The facts about one pod of ours, which `pod_store` changes, and the message that the bus shall hold."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -102,15 +101,13 @@ class PodRecord:
 
     @property
     def binding_unknown(self) -> bool:
-        """Whether its pod may be bound to its grant, but is not seen to be. Until that is known, its request is not
-        changed: one without its slice would be granted another."""
+        """Whether its pod may be bound and is not seen to be: until that is known its request does not change."""
         is_gated = self.view is not None and self.view.is_gated
         return self.active and is_gated and (self.writing.under_way or bool(self.confirm_by))
 
     @property
     def is_lost(self) -> bool:
-        """Whether the slice that its pod is pinned to was lost for good: it gets no other. The bus may have lost that
-        with its disk; the pod's condition still shows it."""
+        """Whether the slice that its pod is pinned to was lost for good, by the bus or by the pod's condition."""
         if not self.active or self.held is None:
             return False
         told = self.view.condition if self.view is not None else None

@@ -244,8 +244,7 @@ class PodStore:
         return [uid for key in freed for uid in self.claims.users(key)]
 
     def claim_changed(self, record: PodRecord, now: float) -> Change:
-        """Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a
-        slice names the present one."""
+        """Its claim was seen, or is gone: a waiting request can be published, or names the present one."""
         view, raw = record.view, record.unclaimed
         if record.over and self._ended(record, record.over):
             return "ended"

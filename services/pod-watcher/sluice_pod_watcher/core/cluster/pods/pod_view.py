@@ -1,5 +1,4 @@
-"""A pod as the API server has it, reduced to the fields used here. Nothing raises: the API server has validated the
-object. `containers_ended` is the only place that interprets a pod's status."""
+"""A pod as the API server has validated it, reduced to the fields used. Only `containers_ended` reads status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

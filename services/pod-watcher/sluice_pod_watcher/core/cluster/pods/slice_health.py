@@ -13,8 +13,7 @@ _BEING_MADE = frozenset({"planned", "making"})
 
 @dataclass(slots=True)
 class SliceHealth:
-    """The health of the slices of a cluster's pods, and slices under creation. A stale inventory changes nothing: it is
-    no observation."""
+    """The slices of a cluster's pods: health, and creation. A stale inventory changes nothing."""
 
     _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)  # by node, as several may have one
     _making_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
