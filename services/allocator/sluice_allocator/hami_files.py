@@ -14,8 +14,7 @@ import yaml
 from sluice.contracts.messages import Mode
 from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import Table
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes
-from sluice_allocator.core.placement.spec.hami_profiles import Geometry
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, Geometry, NodeModes
 from sluice_allocator.placement_file import HamiRules, PlacementFileError, check_profile, models_and_profiles, read_text
 
 DEVICE_CONFIG = "device-config.yaml"

@@ -1,6 +1,6 @@
 """The whole context: what all share, and the state of each feature."""
 
-from sluice_allocator.core.capacity.memory import CapacityContext
+from sluice_allocator.core.capacity.demand import CapacityContext
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.resize.pending import ResizeContext
 

@@ -2,6 +2,8 @@
 synchronous and holds the event loop while it handles an event, so a handler that does not await sees consistent facts.
 No question copies the fleet."""
 
+import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,12 +17,44 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add_AllocatorServiceServicer_to_server
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.explain.status import how_it_stands, simulate
 from sluice_allocator.core.moves.defragment import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
-from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pod_asked
+
+ANSWER_WITHIN_S = 10.0  # a write settles within tens of milliseconds; a broker that is away may be away for long
+
+
+class ShareResizer:
+    """Pending callers, by number."""
+
+    def __init__(self, *, within_s: float = ANSWER_WITHIN_S) -> None:
+        """Each answer is awaited for at most `within_s` seconds."""
+        self._within_s = within_s
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+
+    async def ask(self, change: Change, *, offer: Callable[[AdjustAsked], Awaitable[None]]) -> Outcome:
+        """The outcome of a change; `offer` gives the core an event. Raises TimeoutError when it is late."""
+        number = next(self._numbers)
+        waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        try:
+            async with asyncio.timeout(self._within_s):
+                await offer(AdjustAsked(number, change))
+                return await waiting
+        finally:
+            del self._waiting[number]
+
+    async def answer(self, answer: AnswerAdjust) -> None:
+        """Pass the core's answer to its caller, if that still waits."""
+        waiting = self._waiting.get(answer.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.outcome)
+
 
 ROLE = "allocator"  # the lease's role
 ChangeShares = Callable[[Change], Awaitable[Outcome]]  # raises TimeoutError when the outcome is not known in time

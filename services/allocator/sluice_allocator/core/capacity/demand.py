@@ -3,18 +3,39 @@ Counted seldom. More nodes are asked for only when two counts in a row find them
 restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, PoolDemand
-from sluice_allocator.core.capacity.memory import CapacityContext
-from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing
-from sluice_allocator.core.capacity.templates import learned, merged
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing, learned, merged
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.gangs.gang import GangContext
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of
 from sluice_allocator.core.state.grant_facts import standing_promise
+
+
+@dataclass(slots=True)
+class NodePools:
+    """Memory of this process alone: losing it costs one count."""
+
+    due_at: float = float("-inf")
+    changed: dict[NodeName, None] = field(default_factory=dict)  # nodes to learn from
+    counted: dict[str, int] = field(default_factory=dict)  # the last count, by pool
+    pool_of: dict[bytes, str] = field(default_factory=dict)  # the pool that would serve waiting requests of a shape
+
+
+class CapacityContext(GangContext):
+    """With what the counting of missing nodes remembers."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        super().__init__(run, rules, outbox)
+        self.node_pools = NodePools()
+
 
 POOLS_MAX = 32  # pools remembered; nodes of further ones are not learned from
 SHAPES_MAX = 64  # most different needs looked at in one count, in the order of the queue

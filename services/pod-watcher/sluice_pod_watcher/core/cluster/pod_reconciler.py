@@ -15,10 +15,9 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pods import pod_patches
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
-from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
+from sluice_pod_watcher.core.cluster.pods.pod_problem import SliceHealth, loss_cause, problem_of
 from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.cluster.pods.slice_health import SliceHealth
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite

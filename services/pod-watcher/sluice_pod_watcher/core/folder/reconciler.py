@@ -18,8 +18,7 @@ from sluice_pod_watcher.core import log_lines
 from sluice_pod_watcher.core.folder.config import FolderConfig
 from sluice_pod_watcher.core.folder.events import IdentityRecord, ManifestTerms, RequestRevision, WriteLogLine
 from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
-from sluice_pod_watcher.core.folder.manifests import ManifestPod
-from sluice_pod_watcher.core.folder.view import FolderView
+from sluice_pod_watcher.core.folder.manifests import FolderView, ManifestPod
 
 EDIT = " (edit)"  # marks the identity of an invalid edit, beside the pod that it would have changed
 

@@ -24,8 +24,8 @@ from sluice_pod_watcher.core.folder.events import (
     WriteLogLine,
 )
 from sluice_pod_watcher.core.folder.identities import Identities
+from sluice_pod_watcher.core.folder.manifests import ParsedFolder
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
-from sluice_pod_watcher.core.folder.view import ParsedFolder
 from sluice_pod_watcher.core.publisher import RequestPublisher
 from sluice_pod_watcher.core.request_phase import phase_of
 

@@ -28,7 +28,7 @@ from sluice_allocator.core.placement.nodes.gpu import (
     span_of,
 )
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 

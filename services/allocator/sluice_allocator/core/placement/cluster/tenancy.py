@@ -9,8 +9,7 @@ from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_allocator.core.placement.index.device_index import DeviceIndex
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, span_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize
 from sluice_allocator.core.placement.spec.config import DEFAULT_POOL, PlacementConfig
 
 

@@ -14,12 +14,15 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import WaitReason, shorten
 from sluice.contracts.request_syntax import claim_sizes
 from sluice.contracts.request_syntax.device_limit import devices_of
-from sluice_allocator.core.placement.explain.empty_gpu import is_unread, most_on, part_of_one
-from sluice_allocator.core.placement.explain.no_gpu_fits import Impossible, Shapes, both_amounts, no_gpu_fits
-from sluice_allocator.core.placement.explain.suggestions import (
+from sluice_allocator.core.placement.explain.capacity_bound import is_unread, most_on, part_of_one
+from sluice_allocator.core.placement.explain.no_gpu_fits import (
+    Impossible,
+    Shapes,
+    both_amounts,
     closest_profile,
     listed,
     models_that_have,
+    no_gpu_fits,
     no_such_label,
     no_such_resource,
     profiles_of_the_catalog,
@@ -28,8 +31,7 @@ from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node_shape import NodeShape
-from sluice_allocator.core.placement.nodes.same_gpu import groups_in, instances_fit
-from sluice_allocator.core.placement.search.context import SearchContext
+from sluice_allocator.core.placement.search.context import SearchContext, groups_in, instances_fit
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of, selects
 

@@ -7,9 +7,14 @@ from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.kube.taints import KEEPS_OUT
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement.index.device_counts import DeviceCountCache
 from sluice_allocator.core.placement.index.layout_order import LayoutOrders
-from sluice_allocator.core.placement.index.node_class import ClassKey, NodeClass, SharedDevicesKey, bucket_number_of
+from sluice_allocator.core.placement.index.node_class import (
+    ClassKey,
+    DeviceCountCache,
+    NodeClass,
+    SharedDevicesKey,
+    bucket_number_of,
+)
 from sluice_allocator.core.placement.index.victim_index import VictimIndex
 from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu

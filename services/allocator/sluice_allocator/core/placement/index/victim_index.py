@@ -17,8 +17,7 @@ from sluice_allocator.core.placement.index.clearing_cost import (
     Occupant,
     VictimRank,
 )
-from sluice_allocator.core.placement.index.device_counts import DeviceCountCache
-from sluice_allocator.core.placement.index.node_class import NodeClass, SharedDevicesKey
+from sluice_allocator.core.placement.index.node_class import DeviceCountCache, NodeClass, SharedDevicesKey
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.sorted_keys import SortedKeys

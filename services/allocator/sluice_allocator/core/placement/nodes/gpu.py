@@ -13,8 +13,7 @@ from sluice.mig.layout import Instance, Layout
 from sluice.mig.model import GpuModel, Placement
 from sluice.mig.transition_table import State, TransitionTable
 from sluice_allocator.core.placement.nodes.bucket import Bucket
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize
 
 _NOTHING = State(0)
 Span = tuple[str | None, int, int]  # on one GPU: profile (None: whole), start and size in memory slices

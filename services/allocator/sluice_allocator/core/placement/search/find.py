@@ -12,19 +12,22 @@ from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.affinity.pod_filters import named_by
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
-from sluice_allocator.core.placement.index.device_counts import DeviceCounts
-from sluice_allocator.core.placement.index.node_class import NodeClass
+from sluice_allocator.core.placement.index.node_class import DeviceCounts, NodeClass
 from sluice_allocator.core.placement.nodes.bucket import GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.same_gpu import groups_in
 from sluice_allocator.core.placement.nodes.shared_device import fits_alone
-from sluice_allocator.core.placement.search.context import Place, SearchContext, prepare
-from sluice_allocator.core.placement.search.instance import DeviceFit, better, find_instance, find_whole
+from sluice_allocator.core.placement.search.context import Place, SearchContext, groups_in, prepare, tail
+from sluice_allocator.core.placement.search.instance import (
+    DeviceFit,
+    better,
+    find_instance,
+    find_part,
+    find_share,
+    find_whole,
+)
 from sluice_allocator.core.placement.search.node_fit import STEPS_IN_ALL_MAX, fit_on_node, holds_together
-from sluice_allocator.core.placement.search.score import tail
-from sluice_allocator.core.placement.search.share import find_part, find_share
 from sluice_allocator.core.placement.search.split import free_percent
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only, step_combinations
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
