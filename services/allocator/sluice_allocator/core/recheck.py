@@ -1,6 +1,5 @@
-"""What is looked at again as time passes: one rule for each condition, and what follows when it has lasted. The table
-`RULES` is the whole of it. Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind
-in turn."""
+"""What is looked at again as time passes: `RULES` has one rule for each condition, and what follows when it has lasted.
+Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind in turn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

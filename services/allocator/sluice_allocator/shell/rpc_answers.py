@@ -51,7 +51,6 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
 
 
 def change_asked(request: pb.AdjustRequest) -> Change:
-    """The requested change of shares: the fields that are set."""
     values = {name: int(getattr(request, name)) for name in FIELDS if request.HasField(name)}
     return Change(RequestId(request.request), request.container, values)
 
@@ -172,7 +171,6 @@ _EFFECTS: dict[Effect, str] = {
 
 
 def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustResponse:
-    """The outcome of a change of shares, or of a dry run."""
     answer = pb.AdjustResponse(decided_by=run)
     if isinstance(outcome, AdjustRefused):
         most = [pb.FittingValue(field=name, value=value) for name, value in outcome.most]

@@ -32,7 +32,6 @@ class ShareResizer:
     """Pending callers, by number."""
 
     def __init__(self, *, within_s: float = ANSWER_WITHIN_S) -> None:
-        """Each answer is awaited for at most `within_s` seconds."""
         self._within_s = within_s
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Outcome]] = {}
@@ -75,7 +74,6 @@ class AllocatorServer(AllocatorServiceServicer):
         add_AllocatorServiceServicer_to_server(self, server)
 
     async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
-        """What would become of a pod if it asked now."""
         await self._only_when_working(context)
         try:
             pod = pod_asked(request)

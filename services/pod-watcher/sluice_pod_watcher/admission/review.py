@@ -1,8 +1,6 @@
-"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? How its devices are handed over is
-settled by the first review: later ones follow the ResourceClaim that it added.
-
-The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
-first review read, so the first review stores the request, and later ones read only the stored one."""
+"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? The API server calls again, without
+saying so, after another webhook changed the pod: so the first review stores the request and the way of handing over,
+and later ones read only those."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -139,7 +137,6 @@ def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
 
 
 def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> NewRequest | Refusal:
-    """The request that the first review stored."""
     text = (pod.metadata.annotations or {})[ANNOTATION_REQUEST]
     stored = decode_stored(text)
     if isinstance(stored, Refusal):

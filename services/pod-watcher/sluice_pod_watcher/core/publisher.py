@@ -1,8 +1,6 @@
-"""Publish the requests of a source, and decide when each may go out. A request is published once its source allows it
-(folder: its identity is on disk; cluster: it is known whether the pod was bound). `SourceSynced` follows once
-everything it counts is on the bus. A message of a rival (another pod-watcher of the same source, or a late write of a
-predecessor) stands until the next listing, so that two never overwrite each other at the speed of the bus. The content
-comes from `RequestSource`."""
+"""Publish the requests of a source (`RequestSource`), each once its source allows it, and `SourceSynced` once
+everything it counts is on the bus. A rival's message (another pod-watcher of the source, a late write) stands until the
+next listing, so that two never overwrite each other at the speed of the bus."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -125,7 +123,6 @@ class RequestPublisher:
         return bound.incarnation in {"", self.book_incarnation}
 
     def eviction_on_bus(self, uid: RequestId) -> msg.AnyMessage | None:
-        """The last message about the eviction of a request's pod."""
         entry = self._outbox.current(subjects.evicted(uid))
         return entry.message if entry is not None else None
 

@@ -1,6 +1,5 @@
-"""Publish how many more nodes of each pool would serve what waits, so that its autoscaler can be asked for them.
-Counted seldom. More nodes are asked for only when two counts in a row find them missing: a node whose agent is just
-restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once."""
+"""Publish how many more nodes of each pool would serve what waits, for its autoscaler. Counted seldom; more are asked
+for only when two counts in a row miss them (an agent may be restarting), fewer at once."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

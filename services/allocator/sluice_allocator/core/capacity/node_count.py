@@ -76,7 +76,6 @@ def merged(known: msg.PoolDemand, seen: msg.PoolDemand) -> msg.PoolDemand:
 
 
 def new_node(demand: msg.PoolDemand, number: int) -> tuple[msg.NodeSnapshot, msg.HostFacts]:
-    """The `number`-th node that a pool would get."""
     node, template = NodeName(f"new-{demand.pool}-{number}"), demand.template
     gpus: list[msg.GpuReport] = []
     for kind in template.gpus:

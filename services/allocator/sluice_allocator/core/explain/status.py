@@ -92,7 +92,6 @@ def _only_source(ctx: SchedulerContext) -> SourceName:
 
 
 def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
-    """What would become of a single pod if it asked now."""
     ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(ctx.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
         return ask
@@ -261,7 +260,6 @@ def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking:
 def _promised(
     ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, standing: RequestStatus
 ) -> RequestStatus:
-    """A request with a reservation keeps its turn."""
     message = f"{standing.message}; it takes any other place that is free earlier"
     turn = _turn(ctx, asked, request)
     return replace(standing, message=message, turn=turn)

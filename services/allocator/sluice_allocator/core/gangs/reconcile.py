@@ -183,7 +183,6 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
 
 
 def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
-    """Reconcile one group: what it means for each of its pods now."""
     gangs = ctx.gangs
     gang = gangs.of.get(key)
     if gang is None:

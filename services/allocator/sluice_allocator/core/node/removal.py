@@ -1,8 +1,6 @@
-"""Closes the grants of a removed node (PROTOCOL §6, ADR 0012). The order matters. First the head is closed, so that no
-process may grant there. Then its agent has time to prove that it runs. Then each grant is closed, with a mark that no
-agent confirmed it. A process that finds the node opened since has read late, and restarts the time before each of the
-two steps. The guard of the ledger keeps all of this from landing over a node opened meanwhile; opening enters what the
-agent still has, marked entries included, before the node is used."""
+"""Closes the grants of a removed node (PROTOCOL §6, ADR 0012), in this order: the head, so that no process grants
+there; then, when its agent had time to prove that it runs, each grant, marked as unconfirmed. A process that finds the
+node opened since has read late, and restarts the time before each step. Opening enters what the agent still has."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId

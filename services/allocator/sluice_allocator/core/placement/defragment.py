@@ -1,7 +1,5 @@
-"""Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost. The
-search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search then
-finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded as
-theirs is."""
+"""Plans which pods to move where so that a request fits. The search for reservations finds the place, waiting only for
+movable pods; the common search finds each a new place on trial copies of single nodes. So the cost is bounded."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
-"""Preemption: a request that finds no place gets the place of pods of lower priority. It needs two opt-ins: the
-allocator's rule `preemption`, and each victim's pod (`preemptible`). Only lower priorities ever go, and no victim that
-its own namespace's guarantee covers. The place is booked in the same step (a Grant with `after` and `evict`), so no
-other request gets it while the victims leave; `ordering` orders their evictions and lifts the orders, as the ledger's
-grants require. docs/preemption.md has the whole story."""
+"""Preemption (docs/preemption.md): a request without a place gets that of pods of lower priority, if the rule
+`preemption` and each victim (`preemptible`) allow it and no guarantee covers the victim. The place is booked at once (a
+Grant with `after` and `evict`); `eviction_orders` follows from that."""
 
 from collections.abc import Iterable, Sequence
 
@@ -187,7 +185,6 @@ def _evicting_from(ctx: PreemptionContext, namespace: str) -> dict[AllocationId,
 
 
 def look_at_victims_of(ctx: PreemptionContext, request: RequestId) -> None:
-    """A request changed: look at what is booked for it."""
     if ctx.rules.preemption:
         for allocation in ctx.facts.allocations_of.get(request, ()):
             note_victim(ctx, allocation, ctx.facts.ledger[allocation])

@@ -1,7 +1,6 @@
-"""Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show about cordons. A drain's evictions
-follow from the cordon, the grants and the bindings, so that lifting the cordon lifts the orders, and a restart orders
-the same. A pod goes through its source, as `kubectl drain` does it
-(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where the eviction is refused."""
+"""Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show. Evictions follow from cordon,
+grants and bindings, so lifting the cordon lifts them. A pod goes through its source, as `kubectl drain` does it
+(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where that is refused."""
 
 from itertools import islice
 

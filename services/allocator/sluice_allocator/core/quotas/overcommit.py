@@ -1,10 +1,7 @@
-"""Revokes grants that exceed their namespace's limits because several allocators granted at once (PROTOCOL §4). Each
-allocator alone is exact; together they may exceed a limit by one request per allocator that has not read the others'
-grants yet. The grant that is later in the ledger is then revoked, unless it is bound. Every process that has read a
-grant has read what came before it, so all come to the same result; and none binds a grant before that. The same holds
-for a grant that landed after a limit that its writer did not know yet.
-
-Bound or adopted grants, and those older than the limit, are never revoked: a limit ends nothing that runs."""
+"""Revokes grants that exceed their namespace's limits because several allocators granted at once, or their writer did
+not know a limit yet (PROTOCOL §4). The later grant in the ledger is revoked unless it is bound: every process that has
+read a grant has read what came before it, so all agree; none binds a grant before that. Bound or adopted grants, and
+those older than the limit, are never revoked."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId

@@ -1,7 +1,6 @@
-"""Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found. A limit is policy and may change,
-so it refuses no request: one that would exceed it waits with a reason, and costs nothing meanwhile. Bookings count from
-the grant until the agent reports the slice gone; so a limit set later counts what runs, and a revoke frees nothing yet.
-That is exact with one active allocator; `excess` covers the rest."""
+"""Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found. A request that would exceed a limit
+waits with a reason, at no cost. Bookings count from the grant until the agent reports the slice gone, also before the
+limit was set. That is exact with one active allocator; `overcommit` covers the rest."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -33,7 +32,6 @@ class Exceeded(msgspec.Struct, frozen=True):
     most: int
 
     def sentence(self) -> str:
-        """What is exceeded, by which namespace, and what would fit."""
         used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
         limit = amount_text(self.dimension, self.limit)
         fits = f"at most {most}" if self.most else "nothing more"
@@ -56,7 +54,6 @@ class Exceeded(msgspec.Struct, frozen=True):
         return f"namespace {self.namespace} may have {limit} in all, and they take {asked} at least"
 
     def reason(self) -> ReasonCount:
-        """The same as data: by how much it is exceeded."""
         over = self.asked - self.limit if self.of_one else self.used + self.asked - self.limit
         return ReasonCount(
             reason=WaitReason.QUOTA_EXCEEDED,

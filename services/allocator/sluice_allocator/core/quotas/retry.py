@@ -167,7 +167,6 @@ def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | 
 
 
 def least_of(ctx: QuotaContext, claims: tuple[Claim, ...]) -> Usage:
-    """The least usage of such claims, on any GPU of the fleet."""
     models = len(ctx.cluster.models())
     least = ctx.over_quota.known_least(claims, models)
     if least is None:

@@ -1,7 +1,6 @@
-"""Decides which evictions are ordered, and which orders are lifted. Both follow from grants, bindings and cordons, so
-that a restart and a second allocator order the same. A pod is evicted only for a valid grant: the place of one that is
-being revoked would stay unused, and its Revoke may be read later than the order. A bound pod is evicted only from the
-place it is bound to."""
+"""Decides which evictions are ordered and lifted, from grants, bindings and cordons, so that a restart and a second
+allocator order the same. A pod is evicted only for a valid grant, and a bound one only from the place it is bound to.
+"""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream

@@ -1,8 +1,6 @@
-"""Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement. A
-published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
-could end what another process has bound meanwhile: so it is waived first, under the binding's guard (`why_waive`).
-
-It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`."""
+"""Decides whether a grant is valid. A published fact ends it at once (`why_revoke`). A judgement of this process, from
+facts that may be read late, could end what another process has bound: it is waived first, under the binding's guard
+(`why_decline`). Orphans are judged in `core.recheck`."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId

@@ -1,8 +1,4 @@
-"""Handles requests whose slices may exist without a ledger entry: the broker was wiped, and a node is not open yet. A
-source remembers its pods' bindings. Without waiting for that node, a running pod would get a second slice elsewhere,
-and its own, adopted later, would be revoked as surplus (LAW 4); and `Released` would be published for a slice that
-still exists (PROTOCOL §4). If the slice turns out to be gone, it is lost: its pod stays where it was, so it gets no
-other (ADR 0034)."""
+"""Lets requests wait whose slices may exist without a ledger entry (`state.facts` says why; PROTOCOL §4, ADR 0034)."""
 
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Held

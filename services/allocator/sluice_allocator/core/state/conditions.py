@@ -1,6 +1,5 @@
-"""Conditions that are looked at again as time passes, and since when each holds. Observed when a fact changes;
-`core.recheck` has the rule of each: how long it has to last, what confirms it, and what follows. Losing it costs time,
-never a slice."""
+"""Conditions that are looked at again, and since when each holds. Observed when a fact changes; `core.recheck` has the
+rule of each: how long, what confirms it, what follows. Losing it costs time, never a slice."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -71,7 +70,6 @@ class Conditions:
         self._mature[condition].clear()
 
     def get(self, condition: Condition, key: str) -> Watched | None:
-        """What is known of a key for which a condition holds."""
         return self._young[condition].get(key) or self._mature[condition].get(key)
 
     def holds(self, condition: Condition, key: str) -> bool:
@@ -128,7 +126,6 @@ class NodeWaits:
     _on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
 
     def hold(self, request: RequestId, node: NodeName) -> None:
-        """A request waits for this node only."""
         if self.node_of.get(request, node) != node:
             self.let_go(request)
         self._on.setdefault(node, {})[request] = None
@@ -150,7 +147,6 @@ class NodeWaits:
         return waited
 
     def longest_held(self, count: int) -> list[RequestId]:
-        """Some of the requests that wait, round robin."""
         requests = []
         for _ in range(min(count, len(self.node_of))):
             requests.append(next(iter(self.node_of)))

@@ -22,7 +22,6 @@ DECLINED = "declined: its node kept its pod out when it was bound"  # why a boun
 
 
 def was_opened(ctx: Context, node: NodeName) -> bool:
-    """Whether a node was opened in this incarnation of the broker."""
     head = ctx.facts.heads.get(node)
     return head is not None and head.incarnation == ctx.facts.incarnation
 

@@ -25,7 +25,6 @@ def unfinished(ctx: Context, grant: Grant) -> tuple[AllocationId, ...]:
 
 
 def is_promise(ctx: Context, grant: Grant) -> bool:
-    """Whether a grant's place still has predecessors."""
     return bool(grant.after) and bool(unfinished(ctx, grant))
 
 
@@ -128,7 +127,6 @@ class DeviceAmount(msgspec.Struct, frozen=True):
 
 
 def device_amount(grant: DeviceGrant, model: GpuModel) -> DeviceAmount:
-    """The size of `grant` on a GPU of `model`."""
     profile = model.profile(grant.profile) if grant.profile is not None else None
     if grant.share is not None:
         mode, memory_mib, sm_percent = grant.share.mode, grant.share.memory_mib, grant.share.sm_partition or 100

@@ -56,7 +56,6 @@ class PodReconciler:
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
     def take_out(self) -> list[events.Own]:
-        """The instructions since the last call."""
         taken = list(self.out)
         self.out.clear()
         return taken
@@ -204,7 +203,6 @@ class PodReconciler:
             self.status_writer.event(record, "Normal", "SliceMadeAnew", made)
 
     def patch_refused(self, record: PodRecord, event: events.PatchRefused, now: float) -> None:
-        """A write of ours failed, or has no answer."""
         has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
         if has_no_answer or event.status in WORTH_READING:
             record.mark_for_read()

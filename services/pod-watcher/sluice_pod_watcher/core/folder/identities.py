@@ -41,7 +41,6 @@ class Identities:
         return tuple(self._records.values())
 
     def living(self) -> tuple[IdentityRecord, ...]:
-        """The records that are wanted, oldest first."""
         return tuple(record for record in self._records.values() if record.ended is None)
 
     def at(self, place: DocumentKey) -> IdentityRecord | None:

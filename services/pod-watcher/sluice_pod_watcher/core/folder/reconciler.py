@@ -1,10 +1,7 @@
-"""Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus. Three rules shape
-it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own. An edit of a
-request without a slice is a new revision; with a slice, it is a new pod. A request that another process ended stays
-ended: the document gets a new one after the next listing, which proves that it still exists.
-
-A pod that is ordered to be evicted ends, and its document makes a new request at once: the document stands in for a
-controller. If it was deleted meanwhile, the next listing shows that."""
+"""Reconcile the pods of the folder, from manifests, answers, and our requests on the bus. An invalid edit disturbs no
+pod: it is refused under an id of its own. An edit of a request without a slice is a new revision; with one, a new pod.
+What another process ended stays ended, and its document gets a new request after the next listing, which proves that it
+exists; an evicted pod's does at once, in the place of a controller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -78,11 +75,9 @@ class FolderReconciler:
         )
 
     def all_requests(self) -> tuple[RequestId, ...]:
-        """Every request that is not closed, oldest first."""
         return tuple(record.uid for record in self.identities.all())
 
     def asking(self) -> int:
-        """How many pods request a slice."""
         return sum(1 for record in self.identities.living() if record.asks[-1].claims)
 
     def has_seen_all(self) -> bool:
@@ -113,7 +108,6 @@ class FolderReconciler:
         self._words.pop(uid, None)
 
     def holders(self) -> list[DocumentKey]:
-        """The documents with a request, oldest first."""
         return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
 
     def listed(self, view: FolderView, now: float) -> None:
@@ -305,7 +299,6 @@ class FolderReconciler:
         return other if self.identities.may_be_known_as_another(other.uid) else None
 
     def take_contested(self) -> list[RequestId]:
-        """Requests to decide on, now that all answers were read."""
         contested, self._contested = [*self._contested], {}
         return contested
 

@@ -1,6 +1,5 @@
-"""The core of a folder's pod-watcher: events in, instructions out. Facts come from the folder, from the identities on
-disk, and from the bus. Nothing is decided before all three were read once; `reconciler` decides what follows, and
-`publisher` publishes it."""
+"""The core of a folder's pod-watcher: facts from the folder, the identities on disk and the bus, all read once before
+anything is decided. `reconciler` decides, `publisher` publishes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -72,7 +71,6 @@ class FolderWatcher:
         self._out: list[Instruction] = []
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle one event; the only entry point."""
         match event:
             case Ticked():
                 self._publisher.tick(now)
@@ -101,7 +99,6 @@ class FolderWatcher:
         return [*own, *self._publisher.drain()]
 
     def phases(self) -> Mapping[str, int]:
-        """Pods by phase, for metrics. Walks over all of them."""
         return Counter(
             phase_of(
                 self._pods.answers.get(record.uid),

@@ -45,14 +45,12 @@ class WatchStatus:
     _listed: dict[ListedKind, float] = field(default_factory=dict)
 
     def begins(self) -> None:
-        """It became active: nothing is listed yet."""
         self.is_watching, self._listed = True, {}
 
     def ends(self) -> None:
         self.is_watching = False
 
     def offered(self, event: Event) -> None:
-        """An event of the API server was handled."""
         if isinstance(event, ListingEnded):
             self._listed[event.what] = self.clock.monotonic()
 

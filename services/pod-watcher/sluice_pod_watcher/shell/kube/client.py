@@ -1,8 +1,6 @@
-"""One connection to an API server: raw JSON in and out. The only importer of the Kubernetes client. The official client
-finds and refreshes credentials, trusts certificates and pools connections. Its typed objects cost several times the
-processor time (measured against a real API server), so they are not used. No retries, with one exception: an
-unauthorised request (401) is sent once more if the credentials were replaced on disk. A token is rotated while in use,
-and the refused request had no effect. `kube.credentials` provides the identity."""
+"""One connection to an API server: raw JSON in and out, and the only importer of the Kubernetes client, which refreshes
+credentials and pools connections (its typed objects cost several times the processor time: measured). No retries but
+one: after a 401, if the credentials were replaced on disk. `kube.credentials` provides the identity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence

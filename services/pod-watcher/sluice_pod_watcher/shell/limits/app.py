@@ -1,6 +1,5 @@
-"""Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core. Requests are
-published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That wait is
-bounded, so that missing limits do not block all pods."""
+"""Run the limits of a file, beside the pods' core. In each incarnation of the bus requests are published after the
+limits, which revoke no earlier grants; that wait is bounded."""
 
 import asyncio
 import os

@@ -93,7 +93,6 @@ class CertificateRotator:
 
     @property
     def bundle(self) -> str:
-        """The authorities that were published last, as PEM."""
         return self._published
 
     @property

@@ -1,8 +1,6 @@
-"""Explains why no existing node could serve a request even when empty, to separate that case from "not now". Judges by
-classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A request that is
-not reported may still never fit (the largest amounts need not be on one node). The result is not a refusal, because a
-later node may serve the request; it is one sentence with the nearest available alternative. Conditions that pass by
-themselves, such as a cordon or an unready node, do not count."""
+"""Explains why no existing node could serve a request even when empty, by classes and shapes of nodes. Reports only
+what is certain, in one sentence with the nearest alternative; no refusal, as a later node may serve it. Conditions that
+pass (a cordon, an unready node) do not count."""
 
 from collections.abc import Mapping
 from fractions import Fraction

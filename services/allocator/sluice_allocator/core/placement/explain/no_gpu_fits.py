@@ -68,7 +68,6 @@ def models_that_have(profile: str) -> tuple[str, ...]:
 
 
 def profiles_of_the_catalog() -> list[tuple[str, str]]:
-    """Every profile of the catalog, each with its model's short name."""
     return [(model.key.upper(), profile.name) for model in catalog() for profile in model.profiles]
 
 
@@ -92,7 +91,6 @@ def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[st
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few names, and the number of the others."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(shorten(each) for each in names[:NAMED_MAX]) + more
 

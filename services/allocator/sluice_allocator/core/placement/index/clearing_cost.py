@@ -68,7 +68,6 @@ class ClearingCosts:
     _states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look at every place of every profile once."""
         if self.mig:
             self.ways = {profile.name: self._least(profile) for profile in self.table.model.profiles}
         else:

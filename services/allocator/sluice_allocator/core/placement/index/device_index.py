@@ -108,7 +108,6 @@ class DeviceIndex:
         return self._class_of[node.name]
 
     def changed(self, node: Node, gpu: Gpu) -> None:
-        """Bookings on a GPU changed: update its bucket."""
         if gpu in node.gpus:
             group = self._class_of[node.name]
             self._take(node, group, gpu)
@@ -116,7 +115,6 @@ class DeviceIndex:
             self._count(node, gpu)
 
     def home_changed(self, node: Node, at_home: SharedDeviceOnGpu) -> None:
-        """A home is new, or its tenants changed, or it ended."""
         if at_home.gpu not in node.gpus:
             return
         group = self._class_of[node.name]
@@ -225,7 +223,6 @@ class DeviceIndex:
             _forget_bucket(group, _homes_key(at_home), at_home.bucket_number)
 
     def weigh(self, node: Node) -> None:
-        """Update a node's usage, where it is used."""
         if self.weighed and node.gpus:
             node.usage = node.weigh(self._class_of[node.name].pool.weights)
 
@@ -238,7 +235,6 @@ class DeviceIndex:
                     self.settle(node, more_room=True)
 
     def keep_cpu_per_gpu(self) -> None:
-        """Start keeping CPU per GPU: a pod requests CPU."""
         if not self.measured:
             self.measured = True
             for node in self.nodes:

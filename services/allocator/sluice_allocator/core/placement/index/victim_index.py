@@ -1,6 +1,5 @@
-"""Indexes the tenants that may be evicted for requests of higher priority, and orders their GPUs by cost. Each GPU with
-such tenants is kept by the cost of room on it (`clearing_cost`), so the cheapest one for a profile is found without a
-look at the others. The caller decides which tenants may go."""
+"""Indexes the tenants that may be evicted (the caller decides), and orders their GPUs by the cost of room on them
+(`clearing_cost`), so that the cheapest for a profile is found at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -126,7 +125,6 @@ class VictimIndex:
                 self._file_home(group, at_home, gpu_key)
 
     def forget(self, gpu: Gpu) -> None:
-        """A GPU became unusable, or is about to be updated."""
         uuid = gpu.report.uuid
         for strict in (False, True):
             cleared = self._cleared.pop((uuid, strict), None)
@@ -151,7 +149,6 @@ class VictimIndex:
                 yield cost, cost_bucket
 
     def cleared(self, uuid: GpuUuid, *, strict: bool) -> ClearedGpu:
-        """The cost of room on one GPU of a bucket."""
         return self._cleared[uuid, strict]
 
     def find(self, uuid: GpuUuid) -> ClearedGpu | None:

@@ -234,7 +234,6 @@ def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
 
 
 def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
-    """Quarantined spans, and instances that are not available."""
     return (*(Placement(span.start, span.size) for span in report.quarantined), *unusable_spans(report))
 
 

@@ -141,7 +141,6 @@ def level_needed(share: Share, size: SharedDeviceSize) -> int:
 
 
 def fits_alone(size: SharedDeviceSize, share: Share) -> bool:
-    """Whether a share fits in an empty home of this size."""
     return SharedDevice(size, share.mode, ("", 0)).why_not(share) is None
 
 

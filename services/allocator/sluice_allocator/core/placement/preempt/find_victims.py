@@ -1,7 +1,6 @@
-"""Finds a place by evicting pods of lower priority, at the least cost. The best place is the one whose most important
-victim is least important, then the one with fewest victims, then the one with the least cost; ties go to the node known
-first. The victims are minimal: the place needs each of them. `Victims` holds the candidates, and `allows` decides which
-of them may go together."""
+"""Finds a place by evicting pods of lower priority: where the most important victim is least important, then with
+fewest victims, then at least cost, then on the node known first. The place needs each victim; `allows` judges them
+together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

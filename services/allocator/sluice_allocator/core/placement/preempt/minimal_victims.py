@@ -1,6 +1,5 @@
-"""The fewest tenants of one node to evict so that all devices of a request fit there. Tried on a copy of the node
-(`emptied`): the more tenants have gone, the more fits, so the number is found by halving; then every tenant with room
-stays."""
+"""The fewest tenants of one node to evict so that all devices of a request fit, tried on a copy of the node: their
+number is found by halving, as more fits the more have gone; then every tenant with room stays."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet

@@ -209,7 +209,6 @@ def whole_use(gpu: Gpu) -> DeviceUse:
 
 
 def percent_of(gpu: Gpu, share: Share) -> int:
-    """How much of a GPU a share takes, in whole percent."""
     return share.sm_partition or max(1, 100 * share.memory_mib // max(1, gpu.memory_mib))
 
 

@@ -1,6 +1,5 @@
-"""Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none. One device is
-found by walking buckets; several devices of one node among the nodes counted to have enough of them. Neither scans the
-cluster."""
+"""Chooses a place: devices on one node for a request, or the reasons why there are none. One device is found by walking
+buckets, several among the nodes counted to have enough. Neither scans the cluster."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,6 +1,5 @@
-"""Finds one empty device: a place for a MIG instance, or a whole GPU; given exclusively, or made a home. Buckets are
-walked in order of preference until one has a node with room. There is one per layout state, however many GPUs are on
-it, so the cost does not grow with the cluster."""
+"""Finds one empty device (an instance, or a whole GPU, given or made a home), or one share in a home. Buckets, one per
+layout state, are walked in order of preference until one has a node with room."""
 
 from collections.abc import Callable
 

@@ -68,7 +68,6 @@ class TrialNode:
         )
 
     def homes_on(self, gpu: Gpu) -> dict[Span, SharedDevice]:
-        """The homes of a GPU that may take tenants, with trial tenants."""
         there = {each.key: each.home for each in gpu.homes.values() if gpu.stands(each.key)}
         for (other, span), home in self.homes.items():
             if other is gpu:

@@ -198,7 +198,6 @@ class PlacementConfig:
         return [each for each in profiles if self.allows(model, each.name)]
 
     def allows(self, model: GpuModel, profile: str) -> bool:
-        """Whether this profile of `model` may be made at all."""
         allowed = self._allowed_on.get(model)
         if allowed is None:
             rule = next((rule for rule in self.allowed_profiles if names_model(model, rule.models)), None)

@@ -44,7 +44,6 @@ def alternative_place_requests(asked: AllocationRequested) -> Iterator[PlaceRequ
 
 
 def place_request_of(asked: AllocationRequested) -> PlaceRequest:
-    """What to search for the first claims of a request."""
     substitute = asked.leeway.substitute != "no"
     return PlaceRequest(
         asked.claims,

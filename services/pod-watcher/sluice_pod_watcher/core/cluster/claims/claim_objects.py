@@ -1,8 +1,6 @@
-"""The bodies of our writes to ResourceClaims: a new claim, its finalizer, its allocation and reservation, and their
-end. Rules of the API server (k8s.io/kubernetes 1.37, pkg/apis/resource/validation and pkg/registry/resource): a spec
-never changes; an allocation never changes, and is cleared only together with all reservations; metadata and status are
-written apart. Rule of the claim controller (pkg/controller/resourceclaim): it deallocates a claim whose last consumer
-ended only with its finalizer."""
+"""The bodies of our writes to ResourceClaims. Rules of the API server (k8s.io/kubernetes 1.37,
+pkg/apis/resource/validation, pkg/registry/resource): a spec never changes, nor an allocation, which is cleared with all
+reservations; metadata and status are written apart. The claim controller deallocates only with its finalizer."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

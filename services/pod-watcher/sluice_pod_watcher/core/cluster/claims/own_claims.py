@@ -29,7 +29,6 @@ class OwnClaims(msgspec.Struct, frozen=True):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it asks for devices of ours, well or not."""
         return self.request is not None or self.refusal is not None
 
 

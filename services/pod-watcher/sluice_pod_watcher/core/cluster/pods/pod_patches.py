@@ -91,7 +91,6 @@ def _path(key: str) -> str:
 
 
 def _token(key: str) -> str:
-    """A key as one token of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

@@ -95,7 +95,6 @@ class PodRecord:
 
     @property
     def speaks_of_others(self) -> bool:
-        """Whether its affinity terms match other pods."""
         host = self.terms.host if self.terms is not None else msg.NO_NEEDS
         return bool(host.apart or host.beside or host.spread)
 
@@ -128,7 +127,6 @@ class PodRecord:
         return isinstance(answer, msg.Bound) and answer.allocation == self.declined
 
     def mark_for_read(self) -> None:
-        """Our view of it may be wrong."""
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
     def as_message(self, source: SourceName) -> msg.RequestMessage | None:

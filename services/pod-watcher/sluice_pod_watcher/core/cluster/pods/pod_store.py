@@ -1,8 +1,6 @@
-"""The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message. A pod makes
-its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and pods that it
-holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be edited until
-it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or when its
-object is gone: not because it is terminating, and not because of its name (PROTOCOL §7)."""
+"""The requests of a cluster: one per pod of ours, by its UID. It is made when our gate is the last (Kueue admits pods
+first), is fixed but for its node needs, which may be edited until it is bound, and ends when the pod's status shows
+that every container has ended, or its object is gone (PROTOCOL §7)."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -55,7 +53,6 @@ class PodStore:
         return [uid for uid, record in self.records.items() if not record.closed]
 
     def asking(self) -> int:
-        """How many seen pods request a slice."""
         return len(self._asking)
 
     def has_seen_all(self) -> bool:
@@ -63,7 +60,6 @@ class PodStore:
         return self.others_were_listed and not self._unknown
 
     def phases(self) -> Counter[str]:
-        """Pods by phase, for metrics. Walks over all of them."""
         return Counter(
             phase_of(
                 record.answer,
@@ -235,7 +231,6 @@ class PodStore:
         return self._read_terms(record, raw, now)
 
     def waiting_for_claims(self) -> list[RequestId]:
-        """Pods whose request follows ResourceClaims, or waits for them."""
         return [uid for uid, record in self.records.items() if record.unclaimed is not None]
 
     def take_freed(self) -> list[RequestId]:
