@@ -33,8 +33,7 @@ class PerfectCluster:
     """The last values, the events queued for the allocator, and the agents' part."""
 
     def __init__(self, allocator: Allocator, hear: Hear) -> None:
-        self._allocator = allocator
-        self._hear = hear
+        self._allocator, self._hear = allocator, hear
         self._values: dict[str, Entry] = {}
         self._events: deque[Event] = deque()
         self._sequences = dict.fromkeys(Stream, 0)

@@ -32,8 +32,7 @@ class WorkloadError(ValueError):
     """One mistake in a workload: where (`file:line`), the field, its value as written, and a valid form."""
 
     def __init__(self, where: str, field: str, value: object, message: str) -> None:
-        self.where = where
-        self.field = field
+        self.where, self.field = where, field
         at = f"{field} = {shorten(toml_text_of(value))}: " if field else ""
         super().__init__(f"{where}: {at}{message}")
 

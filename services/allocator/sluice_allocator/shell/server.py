@@ -65,10 +65,7 @@ class AllocatorServer(AllocatorServiceServicer):
 
     def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares) -> None:
         """Read `core`; change shares through `change_shares`; the bus is only read for the holder of the lease."""
-        self._core = core
-        self._bus = bus
-        self._run = run
-        self._change_shares = change_shares
+        self._core, self._bus, self._run, self._change_shares = core, bus, run, change_shares
 
     def register(self, server: grpc.aio.Server) -> None:
         add_AllocatorServiceServicer_to_server(self, server)

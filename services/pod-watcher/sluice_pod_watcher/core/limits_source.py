@@ -72,10 +72,7 @@ class LimitsSource:
 
     def __init__(self, run: RunId, source: SourceName, *, origin: str, closing_ttl_s: int) -> None:
         """Start empty. `origin` is what messages call the file."""
-        self._run = run
-        self._source = source
-        self._origin = origin
-        self._closing_ttl_s = closing_ttl_s
+        self._run, self._source, self._origin, self._closing_ttl_s = run, source, origin, closing_ttl_s
         self._outbox = Outbox(run, WRITES)
         self._wanted: Mapping[Address, LimitMessage] | None = None  # as last read; None before the first time
         self._reading = self._outbox.paused = True  # nothing is written meanwhile: which source was first is open

@@ -48,9 +48,7 @@ class RequestPublisher:
     """The outbox, and the conditions before a message goes into it."""
 
     def __init__(self, run: RunId, source: SourceName, closing_ttl_s: int, request_source: RequestSource) -> None:
-        self._run = run
-        self._name = source
-        self._closing_ttl_s = closing_ttl_s
+        self._run, self._name, self._closing_ttl_s = run, source, closing_ttl_s
         self._request_source = request_source
         self._outbox = Outbox(run, WRITES)
         self._source = subjects.source(source)

@@ -85,8 +85,7 @@ class _Watching:
     """The watch of one process: active while it holds the lease; reports its readiness."""
 
     def __init__(self, service: Service[PodWatcherSettings], api: KubeApi) -> None:
-        self._service = service
-        self._api = api
+        self._service, self._api = service, api
         self._bus: Bus | None = None
         self._status = WatchStatus(service.clock, service.settings.resync_s)
         self._turns = itertools.count(1)

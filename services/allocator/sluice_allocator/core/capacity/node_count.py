@@ -193,8 +193,7 @@ class _Trial:
         self.taken = 0
         self._fleet = cluster
         self._nodes = cluster.without_nodes()
-        self._pools = pools
-        self._nodes_max = nodes_max
+        self._pools, self._nodes_max = pools, nodes_max
         self._empty: dict[str, ClusterState] = {}  # one new node of each pool, for the question whether it would serve
         self._pool_of: dict[str, str] = {}
 

@@ -176,9 +176,7 @@ def never_allows(ctx: QuotaContext, namespace: str, least: Usage) -> Exceeded | 
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
-    if not over:
-        return None
-    return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
+    return None if not over else NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
 
 
 def beyond(limits: Amounts, used: Usage) -> str:

@@ -136,8 +136,7 @@ class _Limits:
     """Which tenants one try may wait for, and which models it may reserve; remembers temporary obstacles."""
 
     def __init__(self, ctx: ReservationContext, turn: QueueKey) -> None:
-        self._ctx = ctx
-        self._turn = turn
+        self._ctx, self._turn = ctx, turn
         self._open: dict[str, bool] = {}
         self.kept_out: dict[str, None] = {}  # models on which others' reservations were in its way
 

@@ -91,9 +91,7 @@ class Identities:
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
         """Close an identity for good. Its document can get another one."""
         record = self._records[uid]
-        if record.ended is not None:
-            return record
-        return self._put(replace(record, ended=cause))
+        return record if record.ended is not None else self._put(replace(record, ended=cause))
 
     def drop(self, uid: RequestId) -> None:
         record = self._records.pop(uid)

@@ -45,9 +45,7 @@ class KubeError(Exception):
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{message} ({status})" if status else message)
-        self.status = status
-        self.message = message
-        self.retry_after_s = retry_after_s
+        self.status, self.message, self.retry_after_s = status, message, retry_after_s
 
 
 class KubeApi:

@@ -81,8 +81,7 @@ class LimitsGate:
     """Delays requests, in each incarnation of the bus, until the limits were published there."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        self._bus = bus
-        self._clock = clock
+        self._bus, self._clock = bus, clock
         self._said: Incarnation | None = None
         self._life: Incarnation | None = None
         self._log = logs.get("limits")

@@ -114,9 +114,7 @@ class _Handlers:
             for mode in ("", *DEFAULT_MODES)
             for way in HAND_OVERS
         }
-        self._hand_over = hand_over
-        self._why_not_ready = why_not_ready
-        self._limits = limits
+        self._hand_over, self._why_not_ready, self._limits = hand_over, why_not_ready, limits
         self._turns = asyncio.Semaphore(limits.reviews_max)
         self._log = logs.get("webhook")
 

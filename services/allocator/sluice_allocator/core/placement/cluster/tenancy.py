@@ -23,10 +23,7 @@ class Tenancy:
         bookings: Mapping[AllocationId, Booking],
         index: DeviceIndex,
     ) -> None:
-        self._rules = rules
-        self._nodes = nodes
-        self._bookings = bookings
-        self._index = index
+        self._rules, self._nodes, self._bookings, self._index = rules, nodes, bookings, index
         self.sizes: dict[tuple[object, ...], SharedDeviceSize] = {}  # equal for all clusters with the same rules
 
     def add_share(self, gpu: Gpu, key: DeviceKey, grant: DeviceGrant) -> SharedDeviceOnGpu | None:

@@ -41,8 +41,7 @@ class DeviceIndex:
         self.victims = VictimIndex(self.nodes)
         self.weighed = False  # whether usage is kept: some policy orders nodes by it
         self.measured = False  # whether CPU per GPU is kept: some pod requests CPU
-        self._rules = rules
-        self._why_unusable = why_unusable
+        self._rules, self._why_unusable = rules, why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
         self._numbered = 0  # how many classes were created; no number is used twice
         self._selected_by: dict[str, dict[str | None, None]] = {}  # labels that tell classes apart, with their values
