@@ -21,6 +21,17 @@ BindingFact = msg.Bound | msg.Refused | msg.Released | msg.Waived
 SliceFact = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded | msg.SliceQuarantined | msg.SliceGone
 
 
+_PLAIN: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "cordon": ("cordons", msg.Cordoned),
+    "waiting": ("waiting", msg.Pending),
+    "eviction": ("evictions", msg.EvictionOrdered),
+    "evicted": ("evicted", (msg.EvictionDone, msg.EvictionBlocked)),
+    "quota": ("quotas", msg.QuotaSet),
+    "pool": ("pools", msg.PoolDemand),
+}
+"""By noun: the field that keeps its last values as they are, and their messages."""
+
+
 class Outdated(msg.Waived, frozen=True, kw_only=True):
     """A binding of an earlier incarnation that landed in this one: it binds nothing, but its slice may exist."""
 
@@ -232,16 +243,21 @@ class BusCache:
             case "slice":
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
-                _set(
-                    self.news,
-                    NodeName(key),
-                    self.sharing.news(message) if isinstance(message, msg.NodeChanged) else None,
-                )
+                news = self.sharing.news(message) if isinstance(message, msg.NodeChanged) else None
+                _set(self.news, NodeName(key), news)
                 _set(self.removed, NodeName(key), message if isinstance(message, msg.NodeRemoved) else None)
             case "inventory":
                 self._put_inventory(NodeName(key), message if isinstance(message, msg.NodeInventory) else None)
+            case "host":
+                host = self.sharing.host(message) if isinstance(message, msg.HostFacts) else None
+                _set(self.hosts, NodeName(key), host)
+            case "source":
+                _set(self.sources, SourceName(key), self._told_all(message))
+            case _ if address.kind in _PLAIN:
+                facts, types = _PLAIN[address.kind]
+                _set(getattr(self, facts), key, message if isinstance(message, types) else None)
             case _:
-                self._put_rare(address.kind, key, message)
+                pass  # a noun the allocator does not read
 
     def _answer(self, message: msg.AnyMessage | None) -> BindingFact | None:
         """The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
@@ -263,32 +279,6 @@ class BusCache:
         if isinstance(message, msg.SourceSynced) and message.incarnation in {"", self.incarnations.get(Stream.STATE)}:
             return message
         return None
-
-    def _put_rare(self, kind: str, key: str, message: msg.AnyMessage | None) -> None:
-        match kind:
-            case "host":
-                _set(
-                    self.hosts,
-                    NodeName(key),
-                    self.sharing.host(message) if isinstance(message, msg.HostFacts) else None,
-                )
-            case "cordon":
-                _set(self.cordons, NodeName(key), message if isinstance(message, msg.Cordoned) else None)
-            case "source":
-                _set(self.sources, SourceName(key), self._told_all(message))
-            case "waiting":
-                _set(self.waiting, RequestId(key), message if isinstance(message, msg.Pending) else None)
-            case "eviction":
-                _set(self.evictions, RequestId(key), message if isinstance(message, msg.EvictionOrdered) else None)
-            case "evicted":
-                outcome = message if isinstance(message, (msg.EvictionDone, msg.EvictionBlocked)) else None
-                _set(self.evicted, RequestId(key), outcome)
-            case "quota":
-                _set(self.quotas, key, message if isinstance(message, msg.QuotaSet) else None)
-            case "pool":
-                _set(self.pools, key, message if isinstance(message, msg.PoolDemand) else None)
-            case _:
-                pass  # a noun the allocator does not read
 
     def _says_something_now(self, message: msg.AnyMessage | None) -> TypeGuard[RequestFact]:
         """Whether this is a source's message about a request in this incarnation of the bus. A request of before a wipe

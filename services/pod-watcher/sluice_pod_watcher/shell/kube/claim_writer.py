@@ -97,5 +97,5 @@ def _claim(namespace: str, name: str) -> str:
     return f"{RESOURCE_V1}/namespaces/{namespace}/resourceclaims/{name}"
 
 
-def _request(wanted: events.CreateClaim | events.ProtectClaim | events.WriteClaimStatus) -> str:
+def _request(wanted: events.OfObject) -> str:
     return wanted.uid

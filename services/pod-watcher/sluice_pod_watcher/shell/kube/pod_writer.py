@@ -205,13 +205,5 @@ def _pod(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def _request(
-    wanted: events.BindPod
-    | events.AnnotatePod
-    | events.WritePodCondition
-    | events.ReadPod
-    | events.ReadClaims
-    | events.EvictPod
-    | events.WriteEvent,
-) -> str:
+def _request(wanted: events.OfObject | events.ReadClaims) -> str:
     return wanted.uid
