@@ -219,9 +219,8 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 
 def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
-    """A bound slice has no ledger entry, or has one. The entry is on its way to us, or does not exist. A Bound over an
-    empty subject may land in a broker that was wiped meanwhile, when its slice is gone, and its node's journal too. To
-    tell them apart the whole book is read again; what it does not show is lost."""
+    """A bound slice has no ledger entry, or has one. A Bound over an empty subject may land in a broker that was wiped
+    meanwhile: the whole book is read again, and what it does not show is lost."""
     ctx.conditions.observe(
         Condition.BOUND_WITHOUT_ENTRY,
         request,

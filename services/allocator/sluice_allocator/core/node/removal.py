@@ -32,9 +32,8 @@ def reconcile_removed(ctx: SchedulerContext, node: NodeName) -> bool:
 
 
 def _follow(ctx: SchedulerContext, node: NodeName) -> int:
-    """Since when a removal is known, and whether the head was closed, or adopted again, since then. The time starts
-    over when another process adopts the node, and when that is closed: that process has read the agent, and this one
-    may only be late."""
+    """Since when a removal is known, and the head closed, or adopted again. The time starts over when another process
+    adopts the node, and when that is closed: this process may only be late."""
     due = ctx.now + ctx.rules.removed_grace_s
     ctx.conditions.observe(Condition.NODE_REMOVED, node, due=due)
     watched = ctx.conditions.get(Condition.NODE_REMOVED, node)
@@ -59,9 +58,8 @@ def forget_node(ctx: SchedulerContext, node: NodeName) -> None:
 
 
 def close_unbooked(ctx: SchedulerContext, request: RequestId, slice_: Held) -> None:
-    """Close a slice of a removed node that has no ledger entry, though its source remembers it: the broker was wiped.
-    So a process that opens the node at this very moment, having read its agent, is not overruled by one that reads
-    late."""
+    """Close a slice of a removed node that only its source remembers, as the broker was wiped. So a process that opens
+    the node now, having read its agent, is not overruled by one that reads late."""
     node, allocation = slice_.node, slice_.allocation
     if node not in ctx.facts.removed or node in ctx.facts.heads:
         return

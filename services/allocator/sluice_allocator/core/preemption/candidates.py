@@ -32,9 +32,8 @@ def find_victims(
     *,
     at_limit: bool = False,
 ) -> PreemptionPlan | None:
-    """A place that a request of this priority can have by evicting others; None when that does not help. Serves real
-    requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only have the places
-    of its own."""
+    """A place that a request of this priority (None: a simulated one) can have by evicting others; None when that does
+    not help. A namespace that is `at_limit` can only have the places of its own."""
     if not ctx.rules.preemption:
         return None
 
@@ -82,9 +81,8 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
 
 
 def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
-    """An allocation changed: look at it again if that can matter to an eviction. That is so if its pod is evictable, or
-    may have been; if it is moving, was, waits for others, or has shares that are being resized, and its namespace may
-    have a guarantee: then it does not count for that."""
+    """An allocation changed: look at it again if its pod is evictable or was; or if it is moving, waits for others or
+    is resized, and its namespace may have a guarantee, for which it then does not count."""
     concerned = False
     if isinstance(entry, msg.Grant):
         asked = ctx.facts.requests.get(entry.booking.request)

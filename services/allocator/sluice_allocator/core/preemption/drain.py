@@ -17,9 +17,8 @@ LOOKED_AT_MAX = 20  # most cordons searched for those that matter to a request, 
 
 
 def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
-    """Why the pod of a grant has to leave its node; None when it need not. Only a pod that is bound to this place:
-    evicting one with another place would end that one too, and a slice that is still being made is bound within a
-    bounded time, or given up."""
+    """Why the pod of a grant has to leave its node; None when it need not. Only a pod that is bound to this place: a
+    slice that is being made is bound within a bounded time, or given up."""
     booking = grant.booking
     cordon = ctx.facts.cordons.get(booking.node)
     if cordon is None or not cordon.drain:

@@ -101,9 +101,8 @@ def keeps_guarantee(ctx: QuotaContext, namespace: str, lost: Usage) -> bool:
 def forbids(
     ctx: QuotaContext, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
 ) -> Exceeded | None:
-    """Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed. `granted`
-    is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden, even if a
-    namespace is over its limits."""
+    """Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
+    `granted`: the target of an earlier change. Shrinking is never forbidden."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
@@ -120,9 +119,8 @@ def forbids_place(
     devices: Iterable[DeviceGrant],
     after: Iterable[AllocationId] = (),
 ) -> tuple[Exceeded, ...]:
-    """The limits that a namespace would exceed with these devices too; empty where it may have them. With `after` the
-    devices are had when those are gone, so their usage does not count if they are of the same namespace. Nor does what
-    is reserved for `request`: it has one or the other."""
+    """The limits that a namespace would exceed with these devices too; empty where none. Not counted: what goes first
+    (`after`) of the same namespace, and what is reserved for `request`."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return ()

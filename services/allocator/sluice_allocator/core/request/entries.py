@@ -172,9 +172,8 @@ def _settle_withdrawn(
 def _landed_late(
     ctx: SchedulerContext, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None
 ) -> bool:
-    """Whether a binding is older than the end of its request: then neither ledger nor source knows the request. A
-    request is closed after `Released`. An unknown one may belong to a source that has not published yet in this
-    incarnation of the broker, and its pod may have another slice: see `orphans`."""
+    """Whether a binding is older than the end of its request, which neither ledger nor source knows then. An unknown
+    one may belong to a source that has not published yet in this incarnation (see `core.recheck`)."""
     match binding:
         case Bound():
             return asked is not None or answer_without_slice(ctx, request) is None

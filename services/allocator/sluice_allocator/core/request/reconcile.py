@@ -188,9 +188,8 @@ def _keep_pinned(
 
 
 def _release_lost(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, cause: str) -> None:
-    """Publish that a lost slice of an existing pod is gone, and never over an empty subject. Over an empty subject it
-    could land after the next wipe of the broker, when the node of its slice is back. A waiver, which names its
-    incarnation, comes first; a message over that is rejected in another incarnation."""
+    """Publish that a lost slice of an existing pod is gone, over a waiver (which names its incarnation), never over an
+    empty subject: there it could land after the next wipe, when the slice's node is back."""
     if request in ctx.facts.bindings:
         release(ctx, request, cause)
     else:

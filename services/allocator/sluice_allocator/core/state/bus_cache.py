@@ -219,9 +219,8 @@ class BusCache:
             self.first_words.pop(request, None)
 
     def _number_anew(self, stream: Stream) -> None:
-        """In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
-        They start at the time of creation, by the clock of the creating process, which may be an hour behind the
-        earlier one."""
+        """In a new incarnation of a stream no value is older than one of the earlier one: sequences start at the time
+        of creation, by a clock that may be an hour behind."""
         for subject in self.sequences:
             address = parse(subject)
             if stream_of(address.kind) is stream:
@@ -281,9 +280,8 @@ class BusCache:
         return None
 
     def _says_something_now(self, message: msg.AnyMessage | None) -> TypeGuard[RequestFact]:
-        """Whether this is a source's message about a request in this incarnation of the bus. A request of before a wipe
-        that landed after it does not tell what its pod got since. It counts as unread (`speaks_of`): nothing follows
-        from it, nor from its absence, before its source publishes it again."""
+        """Whether this is a source's message about a request in this incarnation of the bus. One of before a wipe that
+        landed late counts as unread (`speaks_of`): its source publishes it again."""
         if isinstance(message, msg.AllocationRequested):
             return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
         return isinstance(message, REQUEST)

@@ -107,9 +107,8 @@ class Conditions:
             self.clear(condition, key)
 
     def throttle(self, condition: Condition, key: str, until: float) -> bool:
-        """Whether a message may be published over another allocator's opposite one: not again until then. One of the
-        two has not read what the other has. Without a bound each would correct the other at the speed of the bus. What
-        is suppressed is looked at again (`mark`)."""
+        """Whether to publish over another allocator's opposite message; then not again until `until`, or each would
+        correct the other at the speed of the bus. What is suppressed is looked at again (`mark`)."""
         watched = self.get(condition, key)
         if watched is not None:
             watched.mark = 1

@@ -59,9 +59,8 @@ def is_unshown(ctx: Context, node: NodeName) -> bool:
 
 
 def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> msg.Held | None:
-    """A slice of `request` that may exist without a ledger entry (yet); None when there is none. An agent or an
-    inventory may report one: even on an adopted node, for an entry that is overwritten on its way to us is read later
-    than the head that followed it (and names it). A source may remember one: that counts until the node is adopted."""
+    """A slice of `request` that may exist without an entry: reported by an agent or an inventory (even of an adopted
+    node), named by a head, or remembered by a source until its node is adopted."""
     world = ctx.facts
     for allocation in world.slices_of.get(request, ()):
         if _is_unbooked(ctx, allocation, world.slice_nodes[allocation]):
@@ -143,9 +142,8 @@ def held_instead(asked: RequestFact | None, binding: msg.Bound) -> msg.Held | No
 
 
 def is_found_instead(ctx: Context, allocation: AllocationId, binding: msg.Bound) -> bool:
-    """Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will. That
-    binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never carried
-    out."""
+    """Whether a slice was found on its node, and the one in `binding` (of an earlier incarnation, or never carried out)
+    is gone: then its pod has this one, or will."""
     entry = ctx.facts.ledger.get(allocation)
     if not (
         isinstance(entry, msg.Grant)
@@ -169,9 +167,8 @@ def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
 
 
 def is_rejected(asked: RequestFact | None, booking: msg.Booking) -> bool:
-    """Whether the source rejected the request of a slice; an older rejection was fixed since. Sources do not reject
-    requests with a slice. So if one was bound, or found after a wipe, the rejection may be outdated: then the slice is
-    an orphan, until its source has synced (`orphans`)."""
+    """Whether the source rejected the request of a slice, and not an older revision. If the slice is bound, or was
+    found after a wipe, the rejection may be outdated: it is an orphan until the source syncs."""
     return isinstance(asked, msg.RequestRejected) and asked.revision >= booking.request_revision
 
 
@@ -182,9 +179,8 @@ def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
 
 
 def answer_without_slice(ctx: Context, request: RequestId) -> msg.Bound | msg.Refused | msg.Waived | None:
-    """The last binding of a request that gets no slice (any more), as far as the ledger tells. A closed slice does not
-    come either; but its pod may have another one, which only its source knows. None, too, if it does not name the
-    source: then no source can confirm that the request is gone."""
+    """The last binding of a request that gets no slice (any more), as far as the ledger tells. None if it does not name
+    its source, which alone can confirm that the request is gone."""
     match ctx.facts.bindings.get(request):
         case msg.Refused() | msg.Waived() as answer if answer.source:
             return answer

@@ -51,9 +51,8 @@ def is_exchange(grant: Grant) -> bool:
 
 
 def has_place_now(ctx: Context, promised: Grant) -> bool:
-    """Whether the request of a reservation has another grant that waits for nothing, or for this one only. If no pod is
-    evicted for it, the reservation is kept until that other slice is there: making it may fail. Its exchange cannot be
-    made before it is gone."""
+    """Whether a reservation's request has another grant that waits for nothing, or for this one only. If no pod is
+    evicted for it, it stays until that slice is there: making it may fail."""
     own = promised.booking.allocation
     for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):
         other = ctx.facts.ledger[allocation]
@@ -115,9 +114,8 @@ def _size_of(device: DeviceGrant) -> str:
 
 
 class DeviceAmount(msgspec.Struct, frozen=True):
-    """One device and its size. `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the
-    percentage of the SMs of the model's largest profile, rounded down, for an instance; of the GPU's SMs for a share
-    (100 where it has no bound)."""
+    """One device and its size. `sm_percent`: of the SMs of the model's largest profile, rounded down, for an instance;
+    of the GPU's SMs for a share (100 without a bound)."""
 
     grant: DeviceGrant
     model: str

@@ -40,9 +40,8 @@ class RequestRevision:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """One document of one file, for as long as it exists, as the request `uid`. `document` is `namespace/name`; empty
-    when it stands for a problem with the whole file. `asks` are the last few revisions, newest last, never empty.
-    `ended` is set for good once the document no longer wants it."""
+    """One document of one file as the request `uid`. `document`: `namespace/name`, empty for a problem of the whole
+    file. `asks`: the last revisions, newest last, never empty. `ended`: for good."""
 
     uid: RequestId
     file: str

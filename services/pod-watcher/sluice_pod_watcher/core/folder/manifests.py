@@ -88,9 +88,8 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
 
 
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
-    """Give every object an identity that survives edits of the file. The first pod of a name gets that name; a second
-    one is refused. Everything else (other kinds, objects without a name) gets a free name, so that a fixed `kind` keeps
-    its identity, or a number."""
+    """Give every object an identity that survives edits: the first pod of a name gets that name, a second one is
+    refused; everything else gets a free name, or a number."""
     taken: dict[str, None] = {}
     keys: dict[int, str] = {}
     pods_first = sorted(range(len(objects)), key=lambda at: _is_no_pod(objects[at]))

@@ -142,9 +142,8 @@ async def _go_on(_wanted: Continue) -> Continued:
 
 
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `watch` while the lease is held, and stand by otherwise; until cancelled. A standby begins with a listing
-    when it takes over. The lease only saves double work: two active watches publish the same messages and patches, of
-    which the second is refused."""
+    """Run `watch` while the lease is held, and stand by otherwise, until cancelled. The lease only saves double work:
+    of two active watches the second's patches are refused."""
     log = logs.get("watch")
     async with asyncio.TaskGroup() as tasks:
         keeping = tasks.create_task(lease.keep(), name="lease")

@@ -29,9 +29,8 @@ NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 
 @dataclass(slots=True)
 class PodWriter:
-    """The writes of one pod-watcher to one API server. After a pause longer than its lease, the process sends no
-    earlier decision: another pod-watcher may be active. The core gets a failure without an answer, and retries if it
-    still wants the write."""
+    """The writes of one pod-watcher to one API server. After a pause longer than its lease it sends no earlier
+    decision: the core gets a failure without an answer, and retries what it still wants."""
 
     api: KubeApi
     clock: Clock

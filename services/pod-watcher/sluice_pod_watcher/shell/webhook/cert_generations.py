@@ -78,9 +78,8 @@ def bundle(kept: Sequence[Generation], now: datetime) -> str:
 def shown(
     kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig, *, published: str
 ) -> Generation | None:
-    """The generation to serve: the newest for these names whose authority was published long enough ago. Without one
-    (the very first, or the others expired), the oldest for these names, which is trusted first. `published` is the
-    caBundle that is known to be in effect."""
+    """The generation to serve: the newest for these names whose authority was `published` (the caBundle in effect) long
+    enough ago; else the oldest for these names."""
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]
     if ripe:

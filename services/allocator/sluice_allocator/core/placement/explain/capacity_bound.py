@@ -140,9 +140,8 @@ class _Demand:
 
 
 def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, int]]) -> TooFew | None:
-    """Whether even an idle cluster is too small for all of these together: each request, and its number of pods. None
-    where that is uncertain. Unusable GPUs count too, since they come back. Returns the largest shortage, of the fewest
-    pods."""
+    """Whether even an idle cluster is too small for all of these requests (with their numbers of pods) together; None
+    where that is uncertain. Returns the largest shortage, of the fewest pods."""
     there = _there(cluster)
     of_kinds: dict[frozenset[Kind], _Demand] = {}
     of_specs: dict[Held, _Demand] = {}

@@ -265,9 +265,8 @@ class DeviceIndex:
             yield numbered[number], reason, next(iter(members.values())), len(members)
 
     def group_by_labels(self, needs: HostNeeds) -> bool:
-        """Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as
-        well. A label that no request selected by before regroups all nodes: once per label, for at most
-        SELECTED_KEYS_MAX of them."""
+        """Tell classes apart by the labels that a pod selects by; a new one regroups all nodes, for at most
+        SELECTED_KEYS_MAX labels. True when nodes have to be checked one by one as well."""
         if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
         keys = keys_of(needs)

@@ -36,8 +36,7 @@ class TimeSlots:
 
     def why_not(self, width_percent: int, time_permille: int) -> WaitReason | None:
         """What is short for one more share: SMs, or time where only that keeps it out of a slot. While a home is
-        overbooked (a share is reserved beside one that still runs), no share joins: its slot may be needed for the
-        reserved one."""
+        overbooked no share joins: a reserved one may need its slot."""
         free = FULL_WIDTH_PERCENT - self.width_percent
         if width_percent <= free:
             return None
@@ -268,9 +267,8 @@ class SharedDevice:
 
     @property
     def level(self) -> int:
-        """The class by which searches find the home: no share that needs a higher level (`level_needed`) fits. Of 100:
-        the widest share that may still fit (the free width, without time sharing), or in `mps` mode the free memory,
-        rounded up, so that 0 is a home with nothing left."""
+        """The class by which searches find the home, of 100: the widest share that may still fit, or in `mps` mode the
+        free memory, rounded up; 0: nothing left. A share that needs more (`level_needed`) does not fit."""
         if self.full:
             return 0
         if self.mode == "mps":

@@ -258,9 +258,8 @@ class _VictimSearch:
                 self.try_nodes(iter(counted.sorted_buckets.by_number[level].some(NODES_TRIED_MAX)), guess)
 
     def _counting(self, spec: DeviceSpec, wanted: int) -> Callable[[Node], int]:
-        """The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL. The priority up to which
-        all tenants go is exact for instances and whole GPUs; the number of victims is estimated from the cheapest GPUs.
-        For shares only the first victim counts."""
+        """The cost of room for so many devices on a node, as one number (COSTS_PER_LEVEL): the priority up to which all
+        tenants go is exact for exclusive devices, the number of victims an estimate."""
         cluster = self.context.cluster
         victims = cluster.index.victims
 

@@ -45,9 +45,8 @@ class GpuRule(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a search follows. `idle_only`: only GPUs on which nothing is booked. `lowest_start`: at the lowest free
-    start of a GPU instead of the one that keeps most possible. `linked`: the set of GPUs that are closest to each other
-    (`topology.closest`)."""
+    """What a search follows. `idle_only`: GPUs on which nothing is booked. `lowest_start`: not the start that keeps
+    most possible. `linked`: the GPUs closest to each other (`topology.closest`)."""
 
     name: str
     nodes: NodeOrder

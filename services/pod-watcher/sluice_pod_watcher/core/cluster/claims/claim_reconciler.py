@@ -239,9 +239,8 @@ class ClaimReconciler:
             self.out.append(events.WatchClaims())
 
     def sweep(self, now: float) -> None:
-        """Deallocate claims of ours that no pod uses any more. The claim controller does so when the last reservation
-        ends, but only with its finalizer, and never for a claim that was not reserved. A claim of one pod goes with it.
-        """
+        """Deallocate claims of ours that no pod uses. The claim controller does so only with its finalizer, and never
+        for a claim that was not reserved. A claim of one pod goes with it."""
         for key, since in list(self.store.unused.items()):
             claim = self.store.get(*key)
             if claim is None or now < since + self.config.claim_left_after_s or any(self.store.users(key)):

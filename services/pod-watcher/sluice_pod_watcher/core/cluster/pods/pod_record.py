@@ -116,9 +116,8 @@ class PodRecord:
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether it is labelled to be ignored, and yet waits behind our gate. No webhook has reviewed such a pod, so
-        its gate, label and request were written by hand. A pod that got the label after its request is followed to its
-        end: its slice would leak otherwise."""
+        """Whether it is labelled to be ignored, and yet waits behind our gate, set by hand. A pod that got the label
+        after its request is followed to its end: its slice would leak otherwise."""
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 

@@ -38,9 +38,8 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True)
 class NodePin:
-    """The node terms of a pod's spec, as far as a pin depends on them. `terms` holds, for each required term, the node
-    that it names (empty: none); None without required terms. `has_affinity`, `has_node_affinity`: whether those objects
-    exist and can be added to."""
+    """The node terms of a pod's spec, as a pin depends on them. `terms`: the node that each required term names (empty:
+    none); None without any. `has_...`: whether those objects exist."""
 
     has_affinity: bool = False
     has_node_affinity: bool = False
