@@ -15,8 +15,7 @@ from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.admission import denied_pod
 from sluice_console.core.simulate.questions import question_of
 from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import ManifestFile
+from sluice_pod_watcher.core.folder.events import FolderConfig, ManifestFile
 from sluice_pod_watcher.core.folder.manifests import parse_file
 
 NAMES = ("istio-proxy", "main", "side")

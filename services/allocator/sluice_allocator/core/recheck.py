@@ -10,9 +10,9 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice_allocator.core.context import SchedulerContext
+from sluice_allocator.core.node.removal import await_node
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.entries import revoke
-from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.bus_cache import named_by
 from sluice_allocator.core.state.conditions import Condition, Watched
 from sluice_allocator.core.state.facts import answer_without_slice, doubtful_ticket, is_open, is_rejected, may_come_yet

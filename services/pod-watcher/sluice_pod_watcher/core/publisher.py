@@ -4,7 +4,7 @@ next listing, so that two never overwrite each other at the speed of the bus."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import BindingMessage, Bound, Refused
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
@@ -293,3 +294,17 @@ class RequestPublisher:
         entry = self._outbox.current(address)
         if entry is not None and isinstance(entry.message, msg.EvictionBlocked):
             self._outbox.commit(address, entry.message, request=entry.message.request, ttl_s=self._closing_ttl_s)
+
+
+RequestPhase = Literal["asking", "waiting", "bound", "refused", "ending"]
+
+
+def phase_of(answer: BindingMessage | None, *, wanted: bool, understood: bool, waits: bool) -> RequestPhase:
+    """From the last answer: is the request still wanted, was it understood, and is a reason to wait known?"""
+    if not wanted:
+        return "ending"
+    if isinstance(answer, Refused) or not understood:
+        return "refused"
+    if isinstance(answer, Bound):
+        return "bound"
+    return "waiting" if waits else "asking"

@@ -10,8 +10,8 @@ from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import Booking, SliceReady
 from sluice_allocator.core.context import SchedulerContext
+from sluice_allocator.core.node.removal import await_node
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
-from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
 

@@ -25,10 +25,10 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import note_phase
+from sluice_allocator.core.node.removal import await_any_node, await_node
 from sluice_allocator.core.preemption.candidates import note_revoked
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.grant_validity import AILING, why_decline, why_revoke
-from sluice_allocator.core.request.recovery import await_any_node, await_node
 from sluice_allocator.core.reservations.reservation import give_up
 from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact, named_by
 from sluice_allocator.core.state.conditions import Condition

@@ -20,13 +20,13 @@ from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
+from sluice_allocator.core.node.removal import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
 from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended, reconcile_entries
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
 from sluice_allocator.core.request.pending_status import tell_backoff, tell_own_reason
-from sluice_allocator.core.request.recovery import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.serve.offers import stands_alone, try_at_once, wait
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import (

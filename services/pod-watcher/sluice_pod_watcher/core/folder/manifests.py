@@ -8,8 +8,7 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import NO_PRIORITY, PodPriority, PriorityClass, unknown_class, with_priority_class
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import NO_TERMS, ManifestFile, ManifestTerms
+from sluice_pod_watcher.core.folder.events import NO_TERMS, FolderConfig, ManifestFile, ManifestTerms
 from sluice_pod_watcher.core.folder.identities import DocumentKey
 
 

@@ -12,8 +12,13 @@ from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
 from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core import log_lines
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import IdentityRecord, ManifestTerms, RequestRevision, WriteLogLine
+from sluice_pod_watcher.core.folder.events import (
+    FolderConfig,
+    IdentityRecord,
+    ManifestTerms,
+    RequestRevision,
+    WriteLogLine,
+)
 from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
 from sluice_pod_watcher.core.folder.manifests import FolderView, ManifestPod
 

@@ -9,10 +9,10 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice_pod_watcher.core import log_lines
-from sluice_pod_watcher.core.folder.config import FolderConfig
 from sluice_pod_watcher.core.folder.events import (
     Event,
     FolderChanged,
+    FolderConfig,
     FolderListed,
     FolderUnlistable,
     HostsKnown,
@@ -25,8 +25,7 @@ from sluice_pod_watcher.core.folder.events import (
 from sluice_pod_watcher.core.folder.identities import Identities
 from sluice_pod_watcher.core.folder.manifests import ParsedFolder
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
-from sluice_pod_watcher.core.publisher import RequestPublisher
-from sluice_pod_watcher.core.request_phase import phase_of
+from sluice_pod_watcher.core.publisher import RequestPublisher, phase_of
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
     (Stream.BOOK, ("sluice.binding.>",)),

@@ -25,8 +25,7 @@ from sluice_pod_watcher.shell.kube.claim_writer import ClaimWriter
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.gpu_object_writer import GpuObjectWriter
 from sluice_pod_watcher.shell.kube.informers import informers
-from sluice_pod_watcher.shell.kube.placeholder_writer import PlaceholderWriter
-from sluice_pod_watcher.shell.kube.pod_writer import PodWriter
+from sluice_pod_watcher.shell.kube.pod_writer import PlaceholderWriter, PodWriter
 from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
 

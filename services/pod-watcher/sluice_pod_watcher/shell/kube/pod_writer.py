@@ -206,3 +206,42 @@ def _pod(namespace: str, name: str) -> str:
 
 def _request(wanted: events.OfObject | events.ReadClaims) -> str:
     return wanted.uid
+
+
+PLACEHOLDERS_IN_FLIGHT_MAX = 4
+
+
+@dataclass(slots=True)
+class PlaceholderWriter:
+    """The placeholders of one cluster."""
+
+    api: KubeApi
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
+
+    def executors(self) -> dict[type, Executor[events.Event]]:
+        return {
+            events.CreatePlaceholder: Executor(self._create, limit=PLACEHOLDERS_IN_FLIGHT_MAX),
+            events.DeletePlaceholder: Executor(self._delete, limit=PLACEHOLDERS_IN_FLIGHT_MAX),
+        }
+
+    async def _create(self, wanted: events.CreatePlaceholder) -> events.Event:
+        if not self.holds():
+            return events.PlaceholderNotWritten(wanted.name, NOT_SENT)
+        path = f"/api/v1/namespaces/{wanted.namespace}/pods"
+        try:
+            return events.PlaceholderWritten(wanted.name, as_it_is(await self.api.call("POST", path, body=wanted.body)))
+        except KubeError as error:
+            return events.PlaceholderNotWritten(wanted.name, str(error))
+        except NOT_READABLE as error:
+            return events.PlaceholderNotWritten(wanted.name, f"the answer is not JSON: {shorten(str(error), 300)}")
+
+    async def _delete(self, wanted: events.DeletePlaceholder) -> events.Event:
+        if not self.holds():
+            return events.PlaceholderNotWritten(wanted.name, NOT_SENT)
+        path = f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.name}"
+        try:
+            await self.api.call("DELETE", path, body={"preconditions": {"uid": wanted.uid}, "gracePeriodSeconds": 0})
+        except KubeError as error:
+            if error.status not in {GONE, ALREADY_THERE}:
+                return events.PlaceholderNotWritten(wanted.name, str(error))
+        return events.PlaceholderWritten(wanted.name, None)

@@ -25,7 +25,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRec
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
-from sluice_pod_watcher.core.request_phase import phase_of
+from sluice_pod_watcher.core.publisher import phase_of
 
 Change = Literal["", "new", "changed", "ended"]
 _OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)  # a pod that has a slice may have it under another limit
