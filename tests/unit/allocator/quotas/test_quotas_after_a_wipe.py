@@ -47,7 +47,6 @@ def remembered(grant: Grant) -> AllocationRequested:
 
 
 def say(bench: Bench, request: AllocationRequested) -> list:
-    """A source asks; returns all that follows."""
     return all_of(bench, bench.request(request))
 
 
@@ -58,12 +57,10 @@ def opens(bench: Bench, node: str, *slices: SliceReport) -> list:
 
 
 def grants(said: list) -> list[str]:
-    """Whose new grants these are."""
     return [each.booking.name for each in said if isinstance(each, Grant) and not each.adopted]
 
 
 def whys(said: list) -> list[str]:
-    """Why somebody waits."""
     return [each.message for each in said if isinstance(each, Pending)]
 
 
@@ -101,13 +98,6 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
     assert ALL_TAKEN in whys(all_of(empty, empty.observe(*all_said())))
 
 
-def test_who_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
-    """A namespace with limits would be served nothing after the broker was lost."""
-    opens(empty, "node-a")
-    say(empty, asked("more", WHOLE))
-    assert grants(all_of(empty, empty.observe(*all_said()))) == ["more"]
-
-
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
     """The pods of a job would stand until the next time that somebody looks, while others take their places."""
     empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=2)))
@@ -116,13 +106,6 @@ def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, 
     for name in ("rank-0", "rank-1"):
         say(empty, msgspec.structs.replace(asked(name, WHOLE), group=PodGroup(name="job", size=2)))
     assert grants(all_of(empty, empty.observe(*all_said()))) == ["rank-0", "rank-1"]
-
-
-def test_namespaces_without_limits_wait_for_no_source(empty, grant):
-    """No pod would be served while one pod-watcher is down."""
-    opens(empty, "node-a")
-    free = msgspec.structs.replace(asked("free", WHOLE), namespace="lab")
-    assert grants(say(empty, free)) == ["free"]
 
 
 def test_who_waited_for_what_is_lost_is_served(empty, grant):

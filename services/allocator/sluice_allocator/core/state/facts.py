@@ -7,7 +7,7 @@ be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034).
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.context import Context

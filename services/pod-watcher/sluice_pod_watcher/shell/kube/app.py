@@ -159,10 +159,10 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
                 await asyncio.wait((working,))
         finally:
             # In this order: no other process begins while this one still writes, and a released lease is not renewed.
-            doing = [task for task in (working, keeping) if task is not None]
-            for task in doing:
-                task.cancel()
-            await asyncio.wait(doing)
+            for task in (working, keeping):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait((task,))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RELEASE_S):  # while the bus is away the lease expires by itself
                     await lease.release()
