@@ -149,14 +149,5 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
 
     def config(self) -> AgentConfig:
         """The settings of the core."""
-        return AgentConfig(
-            closing_ttl_s=self.closing_ttl_s,
-            tombstone_ttl_s=self.tombstone_ttl_s,
-            back_off_first_s=self.back_off_first_s,
-            back_off_max_s=self.back_off_max_s,
-            quarantine_after=self.quarantine_after,
-            remake_retry_s=self.remake_retry_s,
-            read_devices_s=self.read_devices_s,
-            watch_mps_s=self.watch_mps_s,
-            keep_warm_s=self.keep_warm_s,
-        )
+        names = {*AgentConfig.__slots__} & {*self.__struct_fields__}
+        return AgentConfig(**{name: getattr(self, name) for name in names})

@@ -18,7 +18,7 @@ from factories.gpus.machine import (
 
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice_node_agent.core.journal_records import Tombstone
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
 
 

@@ -23,7 +23,7 @@ from sluice.contracts.pb import (
     pluginregistration_pb2_grpc,
 )
 from sluice.runtime import logs
-from sluice_node_agent.core.hand_over.claims import DeviceHealth
+from sluice_node_agent.core.hand_over.controller import DeviceHealth
 from sluice_node_agent.core.instructions import AnswerCall
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.kubelet.sockets import (

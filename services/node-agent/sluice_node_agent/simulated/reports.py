@@ -217,16 +217,3 @@ def why_not(
         if used + getattr(profile.engines, name) > getattr(model.engines, name):
             return InsufficientResourcesError(f"{profile.name}: no {name} engine is left")
     return None
-
-
-def remaining(model: GpuModel, instances: Iterable[Instance]) -> dict[str, int]:
-    """How many more could be created now, per profile, if no other were: the first that fits, again and again."""
-    there = list(instances)
-    counts: dict[str, int] = {}
-    for profile in model.profiles:
-        more = list(there)
-        for span in sorted(profile.placements):
-            if why_not(model, more, profile, span.start, span.size) is None:
-                more.append(Instance(gi_id=-1, profile=profile.name, start=span.start, size=span.size))
-        counts[profile.name] = len(more) - len(there)
-    return counts

@@ -1,6 +1,10 @@
 """The status of a slice on the bus, and its report in a pull. Derived, never stored."""
 
+from typing import Any
+
+from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import (
+    Closed,
     DaemonState,
     DeviceState,
     MpsDaemonReport,
@@ -35,35 +39,26 @@ _NAMED_MAX = 5
 def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceMessage | None:
     """The status to publish; None while the last one stands."""
     record = work.record
-    allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
     stuck = stuck_on(work, state, config)
     if stuck is not None and record.lost and not record.revoked:  # it was bound, and is still wanted
         message = f"its devices vanished, and the rest of them cannot be removed: {stuck.trouble}"
         return _degraded(record, message)
     if stuck is not None:
-        return SliceQuarantined(
-            allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
-        )
+        return SliceQuarantined(**_about(record), message=stuck.trouble, holders=stuck.holders)
     if record.phase == "ready":
         return _ready_message(record, state, work.trouble if work.ticket_is_wrong else "")
-    if record.phase == "making" and (record.lost or _gpu_does_not_answer(record, state)):
+    if record.phase == "making" and (record.lost or any(state.devices.is_dark(gpu) for gpu in _gpus_of(record))):
         return _fault_message(record, state)
     if record.phase == "failed":
-        return SliceFailed(
-            allocation=allocation,
-            request=request,
-            revision=revision,
-            error=record.error,
-            message=record.message,
-            shrinking=_is_shrinking(record),
-        )
+        shrinking = _is_shrinking(record)
+        return SliceFailed(**_about(record), error=record.error, message=record.message, shrinking=shrinking)
     if record.phase == "degraded":
         message = f"its devices vanished and could not be created again: {record.error}: {record.message}"
         return _degraded(record, message)
     return None
 
 
-def gone_message(tombstone: Tombstone, *, closing: bool) -> SliceGone:
+def gone_message(tombstone: Tombstone | Closed, *, closing: bool) -> SliceGone:
     """The last status of a slice."""
     return SliceGone(
         allocation=tombstone.allocation,
@@ -128,8 +123,7 @@ def is_out_of_order(home: SharedDeviceTask) -> bool:
 
 def what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
     """What is wrong with a slice that its pod has, in sentences."""
-    gpus = dict.fromkeys(grant.gpu for grant in record.booking.devices)
-    wrong = [f"{gpu}: {why}" for gpu in gpus if (why := state.devices.why_unhealthy(gpu))]
+    wrong = [f"{gpu}: {why}" for gpu in _gpus_of(record) if (why := state.devices.why_unhealthy(gpu))]
     homes = [state.homes[key] for key in dict.fromkeys(shared_devices_of(record)) if key in state.homes]
     return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
 
@@ -142,9 +136,7 @@ def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> Sli
     if record.adjusting is not None and not record.adjusting.told:
         return None  # the last status stands: the new sizes do not hold yet
     return SliceReady(
-        allocation=booking.allocation,
-        request=booking.request,
-        revision=record.revision,
+        **_about(record),
         ticket="" if booking.resource_claims else record.ticket,  # its containers mount none
         devices=tuple(
             DeviceState(gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid)
@@ -164,13 +156,12 @@ def _fault_message(record: SliceRecord, state: NodeState) -> SliceDegraded | Non
 
 
 def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
-    return SliceDegraded(
-        allocation=record.booking.allocation,
-        request=record.booking.request,
-        revision=record.revision,
-        message=message,
-        shrinking=_is_shrinking(record),
-    )
+    return SliceDegraded(**_about(record), message=message, shrinking=_is_shrinking(record))
+
+
+def _about(record: SliceRecord) -> dict[str, Any]:
+    booking = record.booking
+    return {"allocation": booking.allocation, "request": booking.request, "revision": record.revision}
 
 
 def _is_shrinking(record: SliceRecord) -> bool:
@@ -179,9 +170,8 @@ def _is_shrinking(record: SliceRecord) -> bool:
     return adjusting is not None and (not adjusting.told or bool(adjusting.counts))
 
 
-def _gpu_does_not_answer(record: SliceRecord, state: NodeState) -> bool:
-    """Whether it can only be created after a GPU answers again: with no known end, and other GPUs may have room."""
-    return any(state.devices.is_dark(grant.gpu) for grant in record.booking.devices)
+def _gpus_of(record: SliceRecord) -> dict[GpuUuid, None]:
+    return dict.fromkeys(grant.gpu for grant in record.booking.devices)
 
 
 def _is_wrong(record: SliceRecord, state: NodeState) -> bool:

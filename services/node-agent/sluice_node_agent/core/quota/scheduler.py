@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.config import WHOLE_PPM, QuotaConfig
 from sluice_node_agent.core.quota.events import (
+    WHOLE_PPM,
     Connection,
     ConnectionClosed,
     ConnectionOpened,
     Disconnect,
     MessageReceived,
+    QuotaConfig,
     QuotaEvent,
     QuotaInstruction,
     Send,

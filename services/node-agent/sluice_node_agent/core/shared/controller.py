@@ -114,7 +114,10 @@ class SharedDeviceController:
             case SharedDeviceGone():
                 self._in_flight.save(step, home)
             case CreateGpuInstance():
-                return self._create(home, step)
+                record = home.record
+                return self._warm.create(
+                    record, step, home, lambda device: self._save(home, replace(record, device=device))
+                )
             case DestroyGpuInstance() if home.record.phase == "unmaking" and self._keep(home, now):
                 pass
             case _:
@@ -245,18 +248,6 @@ class SharedDeviceController:
         """Whether its instance may exist unseen, because its GPU has not answered since the start."""
         unknown = record.device.step == "intended" and record.device.gi_id is None
         return unknown and self._state.devices.is_dark(record.gpu)
-
-    def _create(self, home: SharedDeviceTask, step: CreateGpuInstance) -> bool:
-        """Create its instance, or take a warm one. False while a warm one in the way is destroyed."""
-        taken = self._warm.take(home.record)
-        if taken is not None:
-            self._save(home, replace(home.record, device=DeviceRecord(step="intended", gi_id=taken)))
-            self._warm.taken(home.record.gpu, taken)
-        elif self._warm.make_room(home.record):
-            return False
-        else:
-            self._in_flight.send(step, home)
-        return True
 
     def _keep(self, home: SharedDeviceTask, now: float) -> bool:
         gi_id = home.record.device.gi_id

@@ -8,7 +8,7 @@ from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result, TicketMade
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, MakeTicket, OwnInstruction
-from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.slices import create, destroy, resize
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
@@ -62,7 +62,8 @@ class SliceController:
             case SliceRecord() | Tombstone():
                 self.save(step)
             case CreateGpuInstance():
-                self._create(work, step)
+                number, grant = _created(work.record, step)
+                self._warm.create(grant, step, work, lambda device: self.save(with_device(work.record, number, device)))
             case DestroyGpuInstance() if work.record.revoked and self._keep(work, step, now):
                 pass
             case _:
@@ -112,16 +113,6 @@ class SliceController:
         for work in found:
             work.ticket_is_wrong = work.record.phase == "ready"
         return [work.allocation for work in found if work.ticket_is_wrong]
-
-    def _create(self, work: SliceTask, step: CreateGpuInstance) -> None:
-        """Create an instance, or take a warm one. A warm one in the way is destroyed first."""
-        number, grant = _created(work.record, step)
-        taken = self._warm.take(grant)
-        if taken is not None:
-            self.save(with_device(work.record, number, DeviceRecord(step="intended", gi_id=taken)))
-            self._warm.taken(grant.gpu, taken)
-        elif not self._warm.make_room(grant):
-            self._in_flight.send(step, work)
 
     def _keep(self, work: SliceTask, step: DestroyGpuInstance, now: float) -> bool:
         """Keep an instance warm instead of destroying it. Its compute instance is gone already."""

@@ -10,32 +10,20 @@ from sluice_node_agent.core.journal_records import Tombstone
 from sluice_node_agent.core.publish.slice_status import gone_message
 
 
-class Tombstones:
+class Tombstones(dict[AllocationId, Tombstone]):
     """All tombstones of one node."""
 
     def __init__(self, config: AgentConfig) -> None:
+        super().__init__()
         self._config = config
-        self._by_allocation: dict[AllocationId, Tombstone] = {}
         self._closed_at: dict[AllocationId, float] = {}
         """When each was closed, so that no reader waits for its status; oldest first."""
         self._said: dict[AllocationId, None] = {}
         """Those whose closing status is on the bus, as far as is known."""
 
-    def __contains__(self, allocation: object) -> bool:
-        """Whether the allocation has a tombstone."""
-        return allocation in self._by_allocation
-
-    def __len__(self) -> int:
-        """How many are remembered."""
-        return len(self._by_allocation)
-
-    def __getitem__(self, allocation: AllocationId) -> Tombstone:
-        """The tombstone of an allocation."""
-        return self._by_allocation[allocation]
-
     def open_ones(self) -> list[AllocationId]:
         """The gone slices whose closing status was not published yet."""
-        return [allocation for allocation in self._by_allocation if allocation not in self._said]
+        return [allocation for allocation in self if allocation not in self._said]
 
     def recheck(self, now: float) -> None:
         """The bus may have lost what it acknowledged: publish closing statuses again that should still be there."""
@@ -52,11 +40,11 @@ class Tombstones:
 
     def put(self, stone: Tombstone) -> None:
         """A slice is gone."""
-        self._by_allocation[stone.allocation] = stone
+        self[stone.allocation] = stone
 
     def word(self, allocation: AllocationId, *, closed: bool, now: float) -> tuple[SliceGone, int | None] | None:
         """The status of a gone slice and its lifetime in seconds; None when it was published already."""
-        stone = self._by_allocation[allocation]
+        stone = self[allocation]
         if not closed:
             self._closed_at.pop(allocation, None)
             self._said.pop(allocation, None)
@@ -76,6 +64,6 @@ class Tombstones:
             old.append(allocation)
         for allocation in old:
             del self._closed_at[allocation]
-            del self._by_allocation[allocation]
+            del self[allocation]
             self._said.pop(allocation, None)
         return old

@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
@@ -92,13 +92,6 @@ class NvmlBackend:
         """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
         return self._inventory.read_gpu(gpu)
 
-    def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
-        """One GPU instance."""
-        doing = f"reading GPU instance {gi_id}"
-        return self._on(
-            gpu, doing, lambda device: nvml_mig.instance(device, gi_id, self._inventory.profiles_of(gpu, device))
-        )
-
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         """The id of the GPU instance of this profile at a placement; None if there is none."""
         doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
@@ -107,18 +100,6 @@ class NvmlBackend:
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """Processes with a context on a device, or its files open; on a whole GPU also those on its MIG devices."""
         return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))
-
-    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """How many more the driver can create now, per profile; empty without MIG."""
-
-        def ask(device: Handle) -> dict[str, int]:
-            return (
-                nvml_mig.remaining(device, self._inventory.profiles_of(gpu, device))
-                if nvml_mig.mode(device).now
-                else {}
-            )
-
-        return self._on(gpu, "asking what fits", ask)
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """The use of these devices, as far as the driver reports it."""

@@ -21,8 +21,7 @@ from sluice_node_agent.device.nvml import attributes
 from sluice_node_agent.device.nvml import mig as nvml_mig
 from sluice_node_agent.device.nvml.attributes import Wiring
 from sluice_node_agent.device.nvml.errors import told
-from sluice_node_agent.device.nvml.events import EventSet
-from sluice_node_agent.device.nvml.handles import GpuHandles
+from sluice_node_agent.device.nvml.events import EventSet, GpuHandles
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.port import DeviceError, FixedLayoutSelector, GpuLostError, NoPermissionError
 

@@ -148,7 +148,7 @@ class StepExecutors:
 
     def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[events.Event]]:
         """The executor of each of the core's own instructions; `request_of` maps a token to its request."""
-        whose = _by_token(request_of) if request_of is not None else None
+        whose = (lambda order: request_of(order.token)) if request_of is not None else None
         steps = (
             instructions.CreateGpuInstance,
             instructions.CreateComputeInstance,
@@ -395,10 +395,6 @@ def _each(
 def _claim_of(order: instructions.WriteCdi | instructions.RemoveCdi) -> str:
     """The files of one claim change in the order of the instructions."""
     return f"claim {order.claim}"
-
-
-def _by_token(request_of: Callable[[int], str]) -> Callable[[Any], str]:
-    return lambda order: request_of(order.token)
 
 
 def _request_of(order: instructions.SaveJournal) -> str:

@@ -27,8 +27,7 @@ from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.journal_records import TicketRecord
 from sluice_node_agent.csi.kubelet_paths import is_pod_uid
-from sluice_node_agent.csi.mounts import mounted_below
-from sluice_node_agent.csi.mps_views import leads_home, make_view, remove_view, remove_views, shows_home
+from sluice_node_agent.csi.mounts import leads_home, make_view, mounted_below, remove_view, remove_views, shows_home
 from sluice_node_agent.csi.pod_directories import PodDirectories
 
 DOCUMENT_MAX = 256 * 1024
