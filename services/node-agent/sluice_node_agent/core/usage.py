@@ -190,12 +190,8 @@ def _busy_of(own: tuple[ProcessUse, ...], use: DeviceUse, *, alone: bool) -> flo
 
 
 def _sum(parts: Iterable[int | None]) -> int | None:
-    total = 0
-    for part in parts:
-        if part is None:
-            return None
-        total += part
-    return total
+    every = list(parts)
+    return None if None in every else sum(filter(None, every))
 
 
 def _usage_of(place: UsedDevice, watched: _Watched | None, now: float) -> SliceUsage:

@@ -5,6 +5,8 @@ model (NVIDIA MIG user guide), independent of the allocator's placement code.
 
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from sluice.contracts.fleet_file.empty_snapshots import LINK_SCORE
 from sluice.contracts.gpu_reports import model_of_facts, profile_reports
 from sluice.contracts.ids import GpuUuid
@@ -107,9 +109,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 
 def instance_report(instance: Instance) -> InstanceReport:
     """One GPU instance, as the port returns it."""
-    return InstanceReport(
-        gi_id=instance.gi_id, profile=instance.profile, start=instance.start, size=instance.size, uuid=instance.uuid
-    )
+    return msgspec.convert(instance, InstanceReport, from_attributes=True)
 
 
 def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from msgspec import convert
+from msgspec.structs import replace
+
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import (
     Closed,
@@ -60,13 +63,7 @@ def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> Sl
 
 def gone_message(tombstone: Tombstone | Closed, *, closing: bool) -> SliceGone:
     """The last status of a slice."""
-    return SliceGone(
-        allocation=tombstone.allocation,
-        request=tombstone.request,
-        revision=tombstone.revision,
-        cause=tombstone.cause,
-        closing=closing,
-    )
+    return replace(convert(tombstone, SliceGone, from_attributes=True), closing=closing)
 
 
 def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:

@@ -13,7 +13,7 @@ from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.slices.create import to_make_again
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import numbered_devices, with_device
+from sluice_node_agent.core.state.tasks import home_for, inherited_home, numbered_devices, with_device
 
 
 def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> SliceRecord:
@@ -146,23 +146,10 @@ def adopt_shared_device(
     is_set = grant.profile is None and grant.gpu in found.aside
     if daemon is None and not is_set and (at.gi_id is None or is_fixed):
         return None
-    return SharedDeviceRecord(
-        home=daemon.home if daemon is not None else name,
-        gpu=grant.gpu,
-        profile=grant.profile,
-        start=grant.start,
-        size=grant.size,
-        namespace=booking.namespace,
-        uid=grant.share.uid,
-        phase="ready" if daemon is not None and daemon.pid else "making",
-        boot_id=state.boot_id,
-        device=replace(at, step="made", uuid=uuid) if daemon is not None else at,
-        daemon=daemon is not None or is_set,
-        pid=daemon.pid if daemon is not None else 0,
-        started_at=daemon.started_at if daemon is not None else 0,
-        restarts=1 if daemon is not None and not daemon.pid else 0,
-        inherited=daemon is not None,
-    )
+    record = home_for(grant, booking.namespace, name, state.boot_id)
+    if daemon is None:
+        return replace(record, device=at, daemon=is_set)
+    return inherited_home(record, replace(at, step="made", uuid=uuid), daemon)
 
 
 def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:

@@ -22,7 +22,7 @@ from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.slices import mig_instance
 from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, shared_device_key
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, home_for, inherited_home, shared_device_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +155,8 @@ def _home_of(
     daemon = next((each for each in found.homes.values() if _serves(each, grant, device, domain)), None)
     if daemon is None:
         return TicketRejected(f"no home of {booking.namespace}/{grant.share.uid} is on {device.uuid}")
-    return SharedDeviceRecord(
-        home=daemon.home,
-        gpu=grant.gpu,
-        profile=grant.profile,
-        start=grant.start,
-        size=grant.size,
-        namespace=booking.namespace,
-        uid=grant.share.uid,
-        phase="ready" if daemon.pid else "making",
-        boot_id=state.boot_id,
-        device=device,
-        daemon=True,
-        pid=daemon.pid,
-        started_at=daemon.started_at,
-        restarts=0 if daemon.pid else 1,
-        inherited=True,
-    )
+    record = home_for(grant, booking.namespace, daemon.home, state.boot_id)
+    return inherited_home(record, device, daemon)
 
 
 def _serves(home: FoundMpsHome, grant: DeviceGrant, device: DeviceRecord, domain: tuple[str, int]) -> bool:

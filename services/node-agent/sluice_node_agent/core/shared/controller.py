@@ -27,6 +27,7 @@ from sluice_node_agent.core.state.tasks import (
     SharedDeviceTask,
     SliceTask,
     back_off,
+    home_for,
     is_shared,
     is_stuck,
     shared_device_key,
@@ -228,20 +229,7 @@ class SharedDeviceController:
         if first is None:
             return False
         work, grant, _ = first
-        assert grant.share is not None
-        self.begin(
-            SharedDeviceRecord(
-                home=self.new_name(),
-                gpu=grant.gpu,
-                profile=grant.profile,
-                start=grant.start,
-                size=grant.size,
-                namespace=work.record.booking.namespace,
-                uid=grant.share.uid,
-                phase="making",
-                boot_id=self._state.boot_id,
-            )
-        )
+        self.begin(home_for(grant, work.record.booking.namespace, self.new_name(), self._state.boot_id))
         return True
 
     def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
