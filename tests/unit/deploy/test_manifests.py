@@ -26,9 +26,6 @@ SETTINGS: dict[str, type[CommonSettings]] = {
 }
 
 
-# -- it can be applied --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", deploy_check.yaml_files(), ids=lambda path: str(path.relative_to(deploy_check.DEPLOY)))
 def test_a_file_reads_well(path):
     """One style, and no key twice: YAML would silently take the last."""
@@ -87,6 +84,24 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
         assert mounted == volumes | claims
 
 
+@pytest.mark.parametrize(("components", "kind"), [((), "emptyDir"), (("record-claim",), "persistentVolumeClaim")])
+def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering, components, kind):
+    """A report would be empty, or cut off when a new pod waits for the volume of the old one."""
+    objects = rendered("ha", components)
+    deployment = named(objects, "Deployment", "sluice-inventory")
+    (container,) = (spec := deployment["spec"]["template"]["spec"])["containers"]
+    known = load(InventorySettings, service="inventory", environ=environment(container))
+    assert known.record_file is not None
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(known.record_file.parent)]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
+    assert set(volume) == {"name", kind}
+    assert "readOnly" not in mount
+    assert host_and_port(known.grpc_address)[0] == VALUES["status.podIP"], "reports are asked for at that address"
+    if kind == "persistentVolumeClaim":
+        named(objects, "PersistentVolumeClaim", volume[kind]["claimName"])
+        assert deployment["spec"]["strategy"]["type"] == "Recreate"
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rendered: Rendering, overlay):
     """Applying a ConfigMap of ours would lift every limit; one in a subPath is never read again."""
@@ -113,9 +128,6 @@ def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):
     assert routes == {f"sluice-nats-{n}.{service}.sluice-system.svc" for n in range(replicas)}
     assert replicas == 3
     assert named(objects, "Service", service)["spec"]["publishNotReadyAddresses"] is True
-
-
-# -- it starts what it means to start -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
@@ -209,7 +221,6 @@ def test_the_store_fits_the_volume_and_history_the_store(rendered: Rendering, ov
 
 
 def bytes_of(quantity: str) -> int:
-    """A quantity of GiB."""
     assert quantity.endswith("Gi")
     return int(quantity.removesuffix("Gi")) * 1024**3
 
@@ -227,7 +238,7 @@ def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_f
         for variable, address in environment(container).items()
         if variable.endswith("_GRPC_ADDRESS") and host_and_port(address)[0] != "0.0.0.0"
     }
-    assert asked == {(pod_ip, 9411), (pod_ip, 9412)}
+    assert asked == {(pod_ip, port) for port in (9410, 9411, 9412)}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -283,19 +294,6 @@ def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
     assert "SLUICE_NODE_AGENT_MPS_CONTROL" not in seen
     assert seen["SLUICE_NODE_AGENT_FLEET_FILE"] == "/fleet/fleet.toml"
     assert "sluice.dev/agent" not in agent["nodeSelector"]
-
-
-def test_the_simulated_fleet_is_one_that_an_agent_can_read(rendered: Rendering):
-    """The name is put in where the agent starts; what comes out must be a fleet of that one node."""
-    (config,) = [each for each in rendered("simulated") if "fleet.toml" in each.get("data", {})]
-    from sluice.contracts.fleet_file.fleet_spec import parse_fleet  # noqa: PLC0415 - only here
-
-    fleet = parse_fleet(config["data"]["fleet.toml"].replace("@NODE@", "kind-worker.example"), origin="test")
-
-    assert [node.name for node in fleet.nodes] == ["kind-worker.example"]
-
-
-# -- names --------------------------------------------------------------------------------------------------------
 
 
 def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):

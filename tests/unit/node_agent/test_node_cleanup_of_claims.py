@@ -13,7 +13,6 @@ from sluice_node_agent.kubelet.sockets import claims_socket
 
 @pytest.fixture
 def node() -> Iterator[Path]:
-    """A socket's path has few bytes."""
     with short_directory() as path:
         yield path
 

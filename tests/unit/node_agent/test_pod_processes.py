@@ -21,7 +21,6 @@ UID, OTHER = str(uuid4()), str(uuid4())
 
 @pytest.fixture
 def threads():
-    """One."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 

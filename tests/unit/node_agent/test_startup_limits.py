@@ -23,10 +23,7 @@ def test_tickets_that_cannot_be_read_are_told_in_a_sentence(call):
         raise PermissionError(errno.EACCES, "Permission denied", "/run/sluice/pods")
 
     tickets = SimpleNamespace(**{"names": tuple, "read": tuple, call: refuse})
-    site = SimpleNamespace(
-        backend=SimpleNamespace(read=tuple, nameless=dict),
-        mps=SimpleNamespace(found=tuple),
-    )
+    site = SimpleNamespace(backend=SimpleNamespace(read=tuple, nameless=dict), mps=SimpleNamespace(found=tuple))
     marks = SimpleNamespace(found=lambda _gpus, all_told: ((), ()), unmarked=tuple)
     journal = SimpleNamespace(problem="it is torn", is_new=False, records=tuple)
     with pytest.raises(NodeBackendError, match=r"the tickets of this node cannot be .*/run/sluice/pods"):

@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId, SourceName
 from sluice.contracts.messages import Booking, Bound, Claim, Closed, DeviceGrant, Grant, RequestWithdrawn, Share
-from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, UsageRecorder
+from sluice.runtime.prometheus.metrics import SERIES_MAX
+from sluice_inventory.recorder.amounts import Amount
+from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, MinuteRecord, Series, UsageRecorder
 from sluice_inventory.recorder.usage_report import NothingRecordedError, report
 from sluice_inventory.recorder.usage_store import Kept, Position, UsageFileError, UsageStore
+from sluice_inventory.shell.metrics import UseMetrics
 
 BEGIN = 1_800_000_000 // 900 * 900
 MODEL = "NVIDIA A100-SXM4-40GB"
@@ -31,7 +34,6 @@ GPUS_OF = {HALF: 0.5, WHOLE: 1.0, SHARE: 0.25}
 
 
 def booking(pod: str, device: DeviceGrant, namespace: str) -> Booking:
-    """Of one device of one node."""
     return Booking(
         allocation=AllocationId(f"{pod}-a"),
         request=RequestId(pod),
@@ -46,17 +48,14 @@ def booking(pod: str, device: DeviceGrant, namespace: str) -> Booking:
 
 
 def grant(pod: str, device: DeviceGrant = HALF, namespace: str = "lab") -> Grant:
-    """The allocator books it."""
     return Grant(revision=1, incarnation=Incarnation("1"), booking=booking(pod, device, namespace))
 
 
 def closed(pod: str) -> Closed:
-    """Its slice is gone."""
     return Closed(revision=2, allocation=AllocationId(f"{pod}-a"), request=RequestId(pod), node=NODE, cause="gone")
 
 
 def bound(pod: str) -> Bound:
-    """The pod is started with it."""
     return Bound(
         request=RequestId(pod),
         request_revision=1,
@@ -69,7 +68,6 @@ def bound(pod: str) -> Bound:
 
 
 def asks(pod: str, namespace: str = "default"):
-    """The pod asks for half a GPU."""
     return replace(asked(pod, Claim(container="main", profile="3g.20gb")), namespace=namespace)
 
 
@@ -77,7 +75,6 @@ class Recording:
     """A recorder with its file; `stopped` kills it, and starts the next one from what the file has."""
 
     def __init__(self, path: Path, kept: Kept = Kept()) -> None:  # noqa: B008 - immutable
-        """Nothing is recorded."""
         self.path = path
         self.kept = kept
         self.log: list[tuple[float, object, str]] = []
@@ -109,7 +106,6 @@ class Recording:
         self.recorder.observe(message, request, at)
 
     def until(self, at: float) -> None:
-        """Time passes."""
         recorder = self.recorder
         while recorder.minute + MINUTE_S <= at:
             minute = recorder.complete_minute()
@@ -119,13 +115,11 @@ class Recording:
             self.store.save(minute, changed, Position("life-1", self.sequence, recorder.minute))
 
     def rows(self, by="", start: int = BEGIN, end: int = BEGIN + 10**7, **options):
-        """The report of a span, by key."""
         return {row.key: row for row in report(self.path, start, end, by, **options)[1]}
 
 
 @pytest.fixture
 def recording(tmp_path) -> Recording:
-    """A recorder with a new file."""
     return Recording(tmp_path / "usage.db")
 
 
@@ -250,14 +244,6 @@ def test_a_gpu_that_left_is_no_capacity_any_more(recording):
     assert recording.rows("node")[NODE].hours("capacity") == pytest.approx(1 / 60)
 
 
-def test_an_amount_of_an_unknown_gpu_is_shown_as_such(recording):
-    """Not as nothing: the recorder may begin before it has read the inventory."""
-    recording.recorder.gpus.clear()
-    recording.hear(grant("p", WHOLE), "p", BEGIN)
-    recording.until(BEGIN + 60)
-    assert recording.rows("namespace")["lab"].by_model == {"unknown": 60_000_000}
-
-
 @pytest.mark.parametrize("start", [BEGIN + 10**6, BEGIN - 10**6])
 def test_a_time_without_records_is_refused_with_what_there_is(recording, start):
     """Zeros would be believed."""
@@ -281,3 +267,22 @@ def test_profiles_without_a_size_count_by_their_slices(recording):
     recording.hear(grant("p"), "p", BEGIN)
     recording.until(BEGIN + 60)
     assert recording.rows("namespace")["lab"].memory_mib_s == 20480 * 60
+
+
+def test_a_lead_sees_over_time_what_the_report_sums_up():
+    """A chart by team would show another use than the report, or teams that are gone would fill the memory."""
+    recorder, shown = UsageRecorder(BEGIN), UseMetrics()
+    recorder.observe_node(known(), float(BEGIN))
+    recorder.observe(asks("waits", "prod"), "waits", BEGIN + 30.0)
+    recorder.observe(grant("p1"), "p1", BEGIN + 30.0)
+    recorder.add_use("lab", NODE, MODEL, micro_gpus=200_000, is_idle=False)
+    shown.add(recorder.complete_minute())
+    shown.add(recorder.complete_minute())
+    assert {(each.metric.name, *each.labels): each.value for each in shown.now()} == {
+        ("sluice_namespace_gpu_seconds_total", "lab", MODEL): 0.5 * 90,
+        ("sluice_namespace_gpu_used_seconds_total", "lab", MODEL): 0.2 * 60,
+        ("sluice_namespace_waiting", "prod"): 1.0,
+    }
+    for number in range(2 * SERIES_MAX):
+        shown.add(MinuteRecord(BEGIN, {Series("allocated", f"ci-{number}", "", MODEL): Amount(60, 1, 1)}, []))
+    assert len(list(shown.now())) <= SERIES_MAX

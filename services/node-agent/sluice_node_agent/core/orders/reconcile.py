@@ -13,7 +13,7 @@ from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RunId
 from sluice.contracts.messages import AnyMessage, Booking, Closed, Grant, LedgerEntry, NodeOpened, Revoke
 from sluice.contracts.reasons import shorten
 from sluice.contracts.resize import same_places
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.hand_over.controller import with_found_claims
 from sluice_node_agent.core.journal_records import SliceRecord

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import AgentStarted, FoundMpsHome
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.journal_records import DeviceRecord, ResizeRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.slices import fixed_layouts, mig_instance

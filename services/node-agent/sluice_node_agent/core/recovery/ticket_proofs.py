@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Booking, DeviceGrant
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import FoundMpsHome, FoundTicket
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,

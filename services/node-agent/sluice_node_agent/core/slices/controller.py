@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
-from sluice.contracts.ticket_names import ticket_name
+from sluice.contracts.ticket_paths import ticket_name
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result, TicketMade
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, MakeTicket, OwnInstruction
