@@ -36,7 +36,7 @@ from sluice_node_agent.core.journal_records import (
 )
 from sluice_node_agent.core.orders.reconcile import LedgerView, OrderReconciler
 from sluice_node_agent.core.publish.publisher import Publisher, SnapshotVersions
-from sluice_node_agent.core.publish.slice_status import stuck_on
+from sluice_node_agent.core.publish.slice_status import Tombstones, stuck_on
 from sluice_node_agent.core.recovery.discovered import discover, named_gpus
 from sluice_node_agent.core.recovery.orphaned_instances import (
     Garbage,
@@ -52,7 +52,6 @@ from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.in_flight import HungDrivers, InFlight
 from sluice_node_agent.core.state.node_state import NodeState, apply_result
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
-from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool
 
 WRITES = frozenset({"slice", "node"})

@@ -180,7 +180,6 @@ def _seen(place: UsedDevice, use: DeviceUse) -> _Seen:
 
 
 def _busy_of(own: tuple[ProcessUse, ...], use: DeviceUse, *, alone: bool) -> float | None:
-    """The use by a tenant of a shared device: by its processes, or by the device if it has no other users."""
     if not own:
         return 0.0
     told = [each.busy_percent for each in own if each.busy_percent is not None]

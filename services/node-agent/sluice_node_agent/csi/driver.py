@@ -65,19 +65,11 @@ class Node(csi_pb2_grpc.NodeServicer):
         self._within_s = within_s
         self._log = logs.get("csi")
 
-    async def NodeGetInfo(  # noqa: N802
-        self,
-        request: csi_pb2.NodeGetInfoRequest,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> csi_pb2.NodeGetInfoResponse:
+    async def NodeGetInfo(self, *_: object) -> csi_pb2.NodeGetInfoResponse:  # noqa: N802
         """The node's name."""
         return csi_pb2.NodeGetInfoResponse(node_id=self._node)
 
-    async def NodeGetCapabilities(  # noqa: N802
-        self,
-        request: csi_pb2.NodeGetCapabilitiesRequest,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> csi_pb2.NodeGetCapabilitiesResponse:
+    async def NodeGetCapabilities(self, *_: object) -> csi_pb2.NodeGetCapabilitiesResponse:  # noqa: N802
         """None. Asked twice before every publish call."""
         return csi_pb2.NodeGetCapabilitiesResponse()
 

@@ -104,8 +104,6 @@ class PodDirectories:
         finally:
             os.close(descriptor)  # which also unlocks
 
-    # -- under the lock -------------------------------------------------------------------------------------------
-
     def make(self, uid: str) -> Path:
         """The directory of a pod, created if needed."""
         if not is_pod_uid(uid):

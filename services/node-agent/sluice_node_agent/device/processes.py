@@ -197,7 +197,6 @@ class Processes:
 
 
 def _looked_through(folder: Path, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
-    """How many open files in a process's fd directory were checked, and whether one is among the wanted."""
     looked = 0
     try:
         with os.scandir(folder) as files:

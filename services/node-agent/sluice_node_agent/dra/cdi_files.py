@@ -79,7 +79,6 @@ def _edits(device: HandedOver) -> dict[str, Any]:
 
 
 def _environment(container: ContainerDevices) -> Mapping[str, str]:
-    """As the variables of a ticket's container; only what its mode uses."""
     if not container.mps_pipe_directory:
         return {}
     told = {

@@ -96,11 +96,7 @@ class HealthServicer:
         self._messages = messages
         self._states = {"healthy": messages.HEALTHY, "unhealthy": messages.UNHEALTHY, "unknown": messages.UNKNOWN}
 
-    async def NodeWatchResources(  # noqa: N802
-        self,
-        request: Any,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> AsyncIterator[Any]:
+    async def NodeWatchResources(self, *_: object) -> AsyncIterator[Any]:  # noqa: N802
         """All devices, at every change and at an interval."""
         clock = asyncio.get_running_loop().time
         told: tuple[DeviceHealth, ...] | None = None

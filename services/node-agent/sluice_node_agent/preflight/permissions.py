@@ -203,7 +203,6 @@ def _nearest(path: Path) -> Path:
 
 
 def _parents(path: Path) -> list[Path]:
-    """Existing directories that a tenant passes through; the outermost first."""
     return [place for place in reversed((path, *path.parents)) if is_seen(place) and place.is_dir()]
 
 

@@ -74,8 +74,6 @@ class SimulatedBackend:
         """End a wait in `troubled`."""
         self._closed.set()
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def read(self) -> tuple[GpuReport, ...]:
         """All GPUs."""
         hardware = self._now()
@@ -118,8 +116,6 @@ class SimulatedBackend:
             left_s = until - time.monotonic()
             if new or left_s <= 0 or self._closed.wait(min(left_s, _LOOK_AGAIN_S)):
                 return new
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
         """Create a GPU instance at a placement."""
@@ -206,7 +202,6 @@ class SimulatedBackend:
 
     @contextmanager
     def _changing(self, gpu: GpuUuid) -> Iterator[tuple[Hardware, Gpu]]:
-        """One GPU to change. A refusal changes nothing but the counts of injected faults."""
         refusal: DeviceError | None = None
         with self._file.changing() as hardware:
             self._check_boot(hardware)

@@ -238,7 +238,6 @@ def _new_id() -> str:
 
 
 def _take_over_facts(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
-    """Update links and fixed layouts, which may change at any time; returns whether anything changed."""
     changed = False
     for gpu, as_declared in zip(gpus, wanted, strict=True):
         declared = as_declared.numa_node, as_declared.linked, as_declared.fixed

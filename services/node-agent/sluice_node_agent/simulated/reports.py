@@ -177,7 +177,6 @@ def _why_lost(hardware: Hardware, gpu: Gpu) -> str:
 
 
 def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
-    """The Xid error that stops new slices, if there is one: an application's own does not."""
     faults = hardware.faults
     return (faults.xid,) if faults.xid and faults.xid_gpu == gpu.index and is_critical(faults.xid) else ()
 

@@ -68,7 +68,6 @@ def prepared_devices(booking: Booking, claim: ResourceClaimRef) -> tuple[Prepare
 
 
 def _parts(record: SliceRecord, key: str, state: NodeState) -> tuple[CdiPart, ...]:
-    """The devices of one container. A share is on its home's."""
     found = []
     for _, grant, device in numbered_devices(record):
         if grant.container != key:

@@ -18,6 +18,7 @@ from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.hand_over.controller import with_found_claims
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.publish.publisher import Publisher
+from sluice_node_agent.core.publish.slice_status import Tombstones
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.recovery.orphaned_instances import GarbageCollector
 from sluice_node_agent.core.recovery.resume import (
@@ -34,7 +35,6 @@ from sluice_node_agent.core.slices import create
 from sluice_node_agent.core.slices.controller import SliceController
 from sluice_node_agent.core.slices.resize import begin
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, shared_device_key
-from sluice_node_agent.core.state.tombstones import Tombstones
 
 
 class LedgerView:

@@ -18,6 +18,7 @@ from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
 from sluice_node_agent.core.publish.slice_status import (
+    Tombstones,
     gone_message,
     slice_report,
     slice_state,
@@ -30,7 +31,6 @@ from sluice_node_agent.core.state.devices import ShownFacts
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, numbered_devices
-from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 _WARNINGS_MAX = 8
@@ -276,7 +276,6 @@ class Publisher:
             self._unsaid_since = now
 
     def _reports(self) -> tuple[SliceReport, ...]:
-        """The report of every slice; the last one is reused while its record is the same."""
         slices, reported = self._state.slices, self._reported
         changed = len(slices) != len(reported)
         for allocation, work in slices.items():

@@ -1,11 +1,15 @@
-"""The status of a slice on the bus, and its report in a pull. Derived, never stored."""
+"""
+The status of a slice on the bus, and its report in a pull: derived, never stored. Tombstones keep the closing status of
+a gone slice until its readers have it, and are remembered longer than any closing message, so that a late order can
+never bring it back (PROTOCOL §5, §8).
+"""
 
 from typing import Any
 
 from msgspec import convert
 from msgspec.structs import replace
 
-from sluice.contracts.ids import GpuUuid
+from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import (
     Closed,
     DaemonState,
@@ -246,3 +250,62 @@ def _daemon_state(home: SharedDeviceTask) -> DaemonState:
             return "down"
         case "undoing" | "unmaking":
             return "stopping"
+
+
+class Tombstones(dict[AllocationId, Tombstone]):
+    """All tombstones of one node."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        super().__init__()
+        self._config = config
+        self._closed_at: dict[AllocationId, float] = {}
+        """When each was closed, so that no reader waits for its status; oldest first."""
+        self._said: dict[AllocationId, None] = {}
+        """Those whose closing status is on the bus, as far as is known."""
+
+    def open_ones(self) -> list[AllocationId]:
+        """The gone slices whose closing status was not published yet."""
+        return [allocation for allocation in self if allocation not in self._said]
+
+    def recheck(self, now: float) -> None:
+        """The bus may have lost what it acknowledged: publish closing statuses again that should still be there."""
+        for allocation, since in self._closed_at.items():
+            if now - since < self._config.closing_ttl_s:
+                self._said.pop(allocation, None)
+
+    def closed_anew(self, allocation: AllocationId) -> None:
+        """
+        The ledger repeats that a gone slice is closed: the bus has lost what followed, so publish its closing status
+        again.
+        """
+        self._said.pop(allocation, None)
+
+    def put(self, stone: Tombstone) -> None:
+        """A slice is gone."""
+        self[stone.allocation] = stone
+
+    def word(self, allocation: AllocationId, *, closed: bool, now: float) -> tuple[SliceGone, int | None] | None:
+        """The status of a gone slice and its lifetime in seconds; None when it was published already."""
+        stone = self[allocation]
+        if not closed:
+            self._closed_at.pop(allocation, None)
+            self._said.pop(allocation, None)
+            return gone_message(stone, closing=False), None
+        if allocation in self._said:
+            return None
+        self._said[allocation] = None
+        self._closed_at.setdefault(allocation, now)
+        return gone_message(stone, closing=True), self._config.closing_ttl_s
+
+    def forget_old(self, now: float) -> list[AllocationId]:
+        """Drop those that no order can refer to any more; returns them."""
+        old = []
+        for allocation, since in self._closed_at.items():
+            if now - since < self._config.tombstone_ttl_s:
+                break
+            old.append(allocation)
+        for allocation in old:
+            del self._closed_at[allocation]
+            del self[allocation]
+            self._said.pop(allocation, None)
+        return old

@@ -89,7 +89,6 @@ class TokenScheduler:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def _is_vain(self, said: MessageReceived) -> bool:
-        """Whether a message changes nothing, so that flooding costs next to nothing."""
         tenant, message = self._of.get(said.connection), said.message
         if tenant is None:
             return True

@@ -90,7 +90,6 @@ def _slice_of(name: str, record: TicketRecord, devices: tuple[DeviceRecord, ...]
 
 
 def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeState) -> TicketRejected | None:
-    """Why this is no copy of a record of ours, whatever is on the devices."""
     booking = record.booking
     if record.boot_id != state.boot_id:
         return TicketRejected(f"it is of boot {record.boot_id}, and this is {state.boot_id}", over=True)
@@ -108,7 +107,6 @@ def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeSt
 
 
 def _is_not_there(grant: DeviceGrant, device: DeviceRecord, devices: Devices) -> TicketRejected | None:
-    """Why a device visibly differs from the ticket."""
     if not devices.knows(grant.gpu):
         return TicketRejected(f"this node has no GPU {grant.gpu}", over=True)
     if grant.profile is None:
@@ -144,7 +142,6 @@ def _is_anothers(booking: Booking, grant: DeviceGrant, state: NodeState) -> Tick
 def _home_of(
     booking: Booking, grant: DeviceGrant, device: DeviceRecord, state: NodeState, found: Discovered
 ) -> SharedDeviceRecord | TicketRejected:
-    """A share's home: one that is known, or whose directories name this device."""
     assert grant.share is not None
     domain = (booking.namespace, grant.share.uid)
     known = state.home_of(grant)

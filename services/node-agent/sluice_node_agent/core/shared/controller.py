@@ -47,8 +47,6 @@ class SharedDeviceController:
         self._made = 0
         self._watch_at = 0.0
 
-    # -- knowing --------------------------------------------------------------------------------------------------
-
     def new_name(self) -> HomeId:
         """A home's name that was never used: this run's, with a counter."""
         return HomeId(f"{self._run}-h{self._made + 1}")
@@ -93,8 +91,6 @@ class SharedDeviceController:
             or (is_going(home) and is_stuck(home, self._config))
             or (home.record.profile is None and not self._state.has_tenants(home.key))
         ]
-
-    # -- stepping -------------------------------------------------------------------------------------------------
 
     def advance(self, key: SharedDeviceKey, now: float) -> bool:
         """Create a home that is needed, or take its next step. Returns whether there was one."""
@@ -233,7 +229,6 @@ class SharedDeviceController:
         return True
 
     def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
-        """Whether its instance may exist unseen, because its GPU has not answered since the start."""
         unknown = record.device.step == "intended" and record.device.gi_id is None
         return unknown and self._state.devices.is_dark(record.gpu)
 
@@ -250,12 +245,10 @@ class SharedDeviceController:
 
 
 def _lets_in(work: SliceTask) -> bool:
-    """Whether a container of its pod can still start with the daemon's directory."""
     record = work.record
     return bool(record.ticket or record.stale_tickets or record.cdi_files)
 
 
 def _stays(work: SliceTask, device: DeviceRecord) -> bool:
-    """Whether a tenant has or will have its share there, even if it lost its other devices."""
     record = work.record
     return record.phase in {"making", "ready"} or (record.lost and not record.revoked and device.step == "made")

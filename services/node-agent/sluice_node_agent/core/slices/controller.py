@@ -49,8 +49,6 @@ class SliceController:
         else:
             self._in_flight.save(record, self.state.slices.get(record.allocation))
 
-    # -- stepping -------------------------------------------------------------------------------------------------
-
     def advance(self, work: SliceTask, now: float, *, is_next: bool) -> None:
         """Take the next step of a slice, if there is one. `is_next`: all that it comes after is gone."""
         if not work.idle or self._is_in_the_dark(work.record):
@@ -70,7 +68,6 @@ class SliceController:
                 self._in_flight.send(step, work)
 
     def _is_in_the_dark(self, record: SliceRecord) -> bool:
-        """Whether an instance may exist unseen, because its GPU has not answered since the start."""
         intended = ((grant.gpu, device) for _, grant, device in numbered_devices(record) if device.step == "intended")
         devices = self.state.devices
         return any(device.gi_id is None and devices.is_dark(gpu) for gpu, device in intended)
@@ -115,7 +112,6 @@ class SliceController:
         return [work.allocation for work in found if work.ticket_is_wrong]
 
     def _keep(self, work: SliceTask, step: DestroyGpuInstance, now: float) -> bool:
-        """Keep an instance warm instead of destroying it. Its compute instance is gone already."""
         for number, grant, device in numbered_devices(work.record):
             if (grant.gpu, device.gi_id) == (step.gpu, step.gi_id):
                 if not self._warm.keep(grant, step.gi_id, self.state, now):
@@ -123,8 +119,6 @@ class SliceController:
                 self.save(with_device(work.record, number, NO_DEVICE))
                 return True
         return False
-
-    # -- results --------------------------------------------------------------------------------------------------
 
     def take_result(self, work: SliceTask, sent: OwnInstruction, result: Result, now: float) -> None:
         """Apply the result of a slice's step."""

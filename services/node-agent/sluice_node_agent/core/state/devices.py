@@ -292,7 +292,6 @@ def is_offered(instance: InstanceReport) -> bool:
 
 
 def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str, int]:
-    """Of a fixed layout: the assignable instances without an owner, per profile."""
     counts = dict.fromkeys((profile.name for profile in report.profiles), 0) if report.mig_enabled else {}
     for instance in instances:
         if instance.profile in counts and instance.allocation is None and not instance.unusable:

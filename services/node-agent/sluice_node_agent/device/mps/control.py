@@ -253,7 +253,6 @@ def limits_in(lines: list[str]) -> ServerLimits:
 
 
 def _kind_of(command: tuple[str, ...]) -> str | None:
-    """Whether a command line is a daemon's or a server's; None for a front end."""
     names = [Path(argument).name for argument in command]
     if _SERVER in names:
         return _SERVER

@@ -78,8 +78,6 @@ class NvmlBackend:
         """As NVML returns it, `580.65.06`."""
         return self._driver_version
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def read(self) -> tuple[GpuReport, ...]:
         """All GPUs in index order. Raises DeviceError when not even their number can be read."""
         return self._inventory.read()
@@ -108,8 +106,6 @@ class NvmlBackend:
     def files_of(self, gpu: GpuUuid) -> GpuFiles:
         """Where a GPU's device files are."""
         return self._on(gpu, "finding its device files", attributes.files)
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
         """Create a GPU instance at a placement. Refused while MIG mode waits for a reset."""
@@ -182,8 +178,6 @@ class NvmlBackend:
                 raise DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
 
         self._on(gpu, f"setting compute mode {name}", change)
-
-    # -- trouble --------------------------------------------------------------------------------------------------
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """

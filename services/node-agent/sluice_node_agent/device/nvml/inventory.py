@@ -139,7 +139,6 @@ class GpuInventory:
         return known is not None and known.fixed_layout
 
     def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport:
-        """One GPU's reading, or as lost. Raises NoPermissionError for one that could never be read."""
         known = self._known().get(gpu)
         try:
             return self._read(gpu, index)

@@ -260,7 +260,6 @@ def compute_slices(known: tuple[ProfileReport, ...]) -> int:
 
 
 def _why_not_whole(device: Handle, gpu_instance: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
-    """Why a GPU instance is not filled by one compute instance; empty when it is."""
     there = compute_instances(device, gpu_instance, gi_id)
     if len(there) > 1:
         return f"it has {len(there)} compute instances; only one that fills it can be handed out"

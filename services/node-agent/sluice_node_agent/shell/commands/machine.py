@@ -161,7 +161,6 @@ def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> Har
 
 
 def _mps_control(settings: NodeAgentSettings, node: NodeName, *, simulated: bool) -> tuple[str, str]:
-    """The MPS control program (or `off`), and the name that was set but not found."""
     if settings.mps_control == MPS_OFF:
         return MPS_OFF, ""
     if settings.mps_control:
@@ -187,7 +186,6 @@ def _open(hardware: HardwareFile | None, processes: Processes, fixed: FixedLayou
 
 
 def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
-    """The GPUs in compute mode EXCLUSIVE_PROCESS; None if unknown."""
     if hardware is not None:
         return frozenset(gpu.uuid for gpu in hardware.read().gpus if gpu.exclusive_process)
     program = on_path("nvidia-smi")
@@ -201,7 +199,6 @@ def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
 
 
 def _capabilities() -> int:
-    """Our effective capability set (proc(5), CapEff)."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)

@@ -136,8 +136,6 @@ class QuotaServer:
             for name, (used, pids) in found.items()
         }
 
-    # -- the thread, and the way into it ----------------------------------------------------------------------------
-
     def _run(self) -> None:
         try:
             while not self._is_over:

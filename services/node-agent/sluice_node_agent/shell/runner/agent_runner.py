@@ -208,7 +208,6 @@ class AgentRunner:
 
 @asynccontextmanager
 async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaController | None) -> AsyncIterator[None]:
-    """Export the token schedulers' counters, and stop them after the agent's last call."""
     if quotas is None:
         yield
         return

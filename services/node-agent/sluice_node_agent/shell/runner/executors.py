@@ -212,7 +212,6 @@ class StepExecutors:
             return self._refused(order, error)
 
     def _at_device(self, order: instructions.GpuInstruction) -> Callable[[], events.Result] | None:
-        """A step on a GPU that needs no thread and overlaps no usage sample."""
         if self._threads is not None or self._lane(order.gpu).locked():
             return None
 
@@ -292,7 +291,6 @@ class StepExecutors:
         return events.JournalSaved(order.token)
 
     async def _sync_all(self) -> None:
-        """Sync until no record waits for it, then rewrite the file if it is time to."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while self._unsynced:
@@ -371,7 +369,6 @@ class StepExecutors:
 
 
 def _set(waited_for: "asyncio.Future[None]", error: Exception | None) -> None:
-    """Complete a wait, unless it was cancelled."""
     if waited_for.done():
         return
     if error is None:

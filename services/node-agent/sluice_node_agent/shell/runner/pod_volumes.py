@@ -68,7 +68,6 @@ def is_cut_off(folder: Path) -> bool:
 
 
 def _shared_folders(settings: NodeAgentSettings, kubelet_root: Path) -> tuple[Path, ...]:
-    """The pods' tickets; and where claims are served, the CDI files and the plugin's sockets."""
     if settings.role == "csi" or not settings.hand_over:
         return (settings.pods_dir,)
     sockets = (claims_socket(kubelet_root), registration_socket(kubelet_root, DRIVER))

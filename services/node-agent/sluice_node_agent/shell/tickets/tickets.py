@@ -59,7 +59,6 @@ def pack(order: MakeTicket) -> bytes:
 
 
 def _told(container: ContainerDevices) -> dict[str, Any]:
-    """A container's devices. Its driver capabilities are in its request, which no agent sees."""
     said: dict[str, Any] = msgspec.to_builtins(container)
     del said["driver_capabilities"]
     return said
@@ -254,7 +253,6 @@ def _say(folder: Path, order: MakeTicket) -> None:
 
 
 def _read(ticket: Path, *, owner: str) -> FoundTicket:
-    """Read the ticket in this directory. `owner`: the pod whose directory it is in, or empty."""
     name = ticket.name.removeprefix(".")
     if ticket.name != name:
         return FoundTicket(name, problem="it was being made or removed", is_half=True)
