@@ -85,7 +85,6 @@ def test_every_profile_is_reported_and_can_be_made_at_each_of_its_placements(mak
         uuid = rig.backend.create_compute_instance(report.uuid, gi_id)
         (found,) = rig.backend.read_gpu(report.uuid).instances
         assert (found.gi_id, found.profile, found.start, found.size, found.uuid) == (gi_id, name, start, size, uuid)
-        assert rig.backend.instance(report.uuid, gi_id) == found
         assert uuid.startswith("MIG-")
         uuids.add(uuid)
         rig.backend.destroy_compute_instance(report.uuid, gi_id, uuid)
