@@ -4,17 +4,8 @@ import msgspec
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    GpuInstruction,
-    MakeTicket,
-    SaveJournal,
-    VerifyInstance,
-)
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
 from sluice_node_agent.simulated.hardware_file import Process
 
@@ -42,24 +33,26 @@ def _device_steps(node):
     return [
         (type(i).__name__, node.gpus.index(i.gpu))
         for i in node.own_done
-        if isinstance(i, (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, DestroyGpuInstance))
+        if isinstance(
+            i, (do.CreateGpuInstance, do.CreateComputeInstance, do.DestroyComputeInstance, do.DestroyGpuInstance)
+        )
     ]
 
 
 @pytest.mark.parametrize(
     ("kind", "count", "undone"),
     [
-        (CreateGpuInstance, 1, []),
-        (CreateComputeInstance, 1, [("DestroyGpuInstance", 0)]),
-        (VerifyInstance, 1, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
-        (CreateGpuInstance, 2, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
+        (do.CreateGpuInstance, 1, []),
+        (do.CreateComputeInstance, 1, [("DestroyGpuInstance", 0)]),
+        (do.VerifyInstance, 1, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
+        (do.CreateGpuInstance, 2, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
         (
-            CreateComputeInstance,
+            do.CreateComputeInstance,
             2,
             [("DestroyGpuInstance", 1), ("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)],
         ),
         (
-            MakeTicket,
+            do.MakeTicket,
             1,
             [
                 ("DestroyComputeInstance", 1),
@@ -87,7 +80,7 @@ def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
         else:
             node.answer(node.waiting.popleft())
     made = len(_device_steps(node))
-    if kind is MakeTicket:
+    if kind is do.MakeTicket:
         node.handle(TicketRefused(refused.token, "disk full"))
     else:
         node.handle(DeviceRefused(refused.token, DeviceErrorKind.UNKNOWN, "broken"))
@@ -111,7 +104,7 @@ def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
         node.order(node.grant(node.booking(f"a{number}", device)))
         node.work()
         assert isinstance(node.word(f"a{number}"), SliceFailed)
-        assert not [i for i in node.own_done if isinstance(i, GpuInstruction)]
+        assert not [i for i in node.own_done if isinstance(i, do.GpuInstruction)]
 
 
 def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):
@@ -388,9 +381,9 @@ def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_
     node.live()
     at = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
-    while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
+    while not any(isinstance(step, do.CreateGpuInstance) for step in node.waiting):
         node.work(own_max=1)
-    hanging = next(step for step in node.waiting if isinstance(step, CreateGpuInstance))
+    hanging = next(step for step in node.waiting if isinstance(step, do.CreateGpuInstance))
     node.waiting.remove(hanging)
     for _ in range(8):
         node.tick(5.0)
@@ -446,8 +439,8 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
         boot_id=boot_id,
         lost=True,
     )
-    assert [each for each in node.waiting if hasattr(each, "token")] == [SaveJournal(token + 1, record)]
-    node.refused.append(CreateGpuInstance)
+    assert [each for each in node.waiting if hasattr(each, "token")] == [do.SaveJournal(token + 1, record)]
+    node.refused.append(do.CreateGpuInstance)
     node.work()
     assert node.word("a1") == SliceDegraded(
         allocation=booking.allocation,

@@ -7,21 +7,8 @@ from msgspec.structs import replace
 
 from sluice.contracts.dra.names import cdi_device, device_names
 from sluice.contracts.messages import ResourceClaimRef, SliceGone, SliceReady
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import HandOverChanged, PodProcess
-from sluice_node_agent.core.instructions import (
-    AnswerCall,
-    CdiDevice,
-    CdiPart,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    ListTenants,
-    MakeTicket,
-    PreparedDevice,
-    RemoveCdi,
-    RemoveTicket,
-    SaveJournal,
-    WriteCdi,
-)
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.shell.journal.lines import unpack
 from sluice_node_agent.simulated.hardware_file import Process
@@ -55,11 +42,11 @@ def _name(booking, uid="u1", request="gpu"):
 
 def _answer(call, booking, uid="u1"):
     name = _name(booking, uid)
-    return AnswerCall(call, (PreparedDevice("gpu", name, cdi_device(uid, name)),))
+    return do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device(uid, name)),))
 
 
 def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, SaveJournal)]
+    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
 
 
 def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
@@ -71,11 +58,11 @@ def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     node.work()
     (instance,) = node.hardware.read().gpus[0].instances
     container = node.word("a1").containers[0]
-    part = CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
+    part = do.CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
     saved, written = node.own_done
-    assert isinstance(saved, SaveJournal)
+    assert isinstance(saved, do.SaveJournal)
     assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
-    assert written == WriteCdi(written.token, "u1", (CdiDevice(_name(booking), container, (part,)),))
+    assert written == do.WriteCdi(written.token, "u1", (do.CdiDevice(_name(booking), container, (part,)),))
     assert node.answers == {call: _answer(call, booking)}
 
 
@@ -106,7 +93,7 @@ def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives
 
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
     """The reason is in the pod's events."""
-    node.refused += [CreateGpuInstance]
+    node.refused += [do.CreateGpuInstance]
     node.order(node.grant(_booking(node)))
     call = node.prepare("u1")
     node.work()
@@ -134,7 +121,7 @@ def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
 
 def test_a_call_that_waits_is_refused_when_its_slice_is_revoked(node):
     """It would wait for the whole time otherwise."""
-    node.refused += [CreateGpuInstance]
+    node.refused += [do.CreateGpuInstance]
     booking = _booking(node)
     node.order(node.grant(booking))
     call = node.prepare("u1")
@@ -218,7 +205,7 @@ def test_an_alternative_is_answered_by_its_requests_base_name(node):
     call = node.prepare("u1")
     node.work()
     name = _name(booking, request="gpu/small")
-    assert node.answers[call] == AnswerCall(call, (PreparedDevice("gpu", name, cdi_device("u1", name)),))
+    assert node.answers[call] == do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device("u1", name)),))
     assert [device.name for device in node.cdi["u1"]] == [name]
 
 
@@ -291,9 +278,11 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
         hardware.gpus[0].instances = []
     node.tick(node.config.read_devices_s)
     steps = [
-        step for step in _steps(node) if step in {RemoveTicket, RemoveCdi, CreateGpuInstance, MakeTicket, WriteCdi}
+        step
+        for step in _steps(node)
+        if step in {do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi}
     ]
-    assert steps == [RemoveTicket, RemoveCdi, CreateGpuInstance, MakeTicket, WriteCdi]
+    assert steps == [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
 
 
 def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
@@ -337,12 +326,12 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
     node.work()
     for _ in range(3):
         node.tick()
-    assert _steps(node)[:3] == [RemoveTicket, RemoveCdi, ListTenants]
-    assert DestroyComputeInstance not in _steps(node)
+    assert _steps(node)[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
+    assert do.DestroyComputeInstance not in _steps(node)
     call = node.unprepare("u1")
     node.work()
     node.tick()
-    assert node.answers[call] == AnswerCall(call)
+    assert node.answers[call] == do.AnswerCall(call)
     assert not isinstance(node.word("a1"), SliceGone)
     del node.pods["pod-1"]
     for _ in range(3):
@@ -358,7 +347,7 @@ def test_unpreparing_answers_an_earlier_call_that_still_waits(node):
     node.order(node.grant(booking))
     node.work()
     assert node.answers[first].error == "ResourceClaim default/of-u1: the kubelet has ended its use meanwhile"
-    assert node.answers[end] == AnswerCall(end)
+    assert node.answers[end] == do.AnswerCall(end)
     assert node.cdi == {}
 
 
@@ -369,7 +358,7 @@ def test_nothing_follows_a_slices_last_record(node):
     node.prepare("u1")
     node.work()
     node.order(node.revoke(booking))
-    while not (isinstance(node.waiting[0], SaveJournal) and not isinstance(node.waiting[0].record, SliceRecord)):
+    while not (isinstance(node.waiting[0], do.SaveJournal) and not isinstance(node.waiting[0].record, SliceRecord)):
         node.work(own_max=1)
     node.unprepare("u1")
     node.work()

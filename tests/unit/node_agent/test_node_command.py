@@ -12,18 +12,8 @@ import msgspec
 import pytest
 from factories.agent_driver import short_folder
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    GpuReport,
-    InstanceReport,
-    MpsDaemonReport,
-    NodeSnapshot,
-    PlacementReport,
-    Share,
-    SliceReport,
-)
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.commands.control_client import NoAgentError, RefusedError, ask_snapshot
@@ -61,8 +51,8 @@ def data(monkeypatch):
         yield folder / "data"
 
 
-def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking:
-    return Booking(
+def booking(name: str, *, share: msg.Share | None = None, start: int = 0) -> msg.Booking:
+    return msg.Booking(
         allocation=AllocationId(f"{name}_a_1"),
         request=RequestId(name),
         request_revision=1,
@@ -71,7 +61,7 @@ def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking
         namespace="team",
         name=name,
         node=NODE,
-        devices=(DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share),),
+        devices=(msg.DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share),),
     )
 
 
@@ -81,7 +71,7 @@ RECORDS = (
         booking=booking("alone"), revision=1, phase="ready", devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),)
     ),
     SliceRecord(
-        booking=booking("shared", share=Share(mode="mps", uid=1000, memory_mib=2000), start=1),
+        booking=booking("shared", share=msg.Share(mode="mps", uid=1000, memory_mib=2000), start=1),
         revision=1,
         phase="unmaking",
         devices=(DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),),
@@ -104,12 +94,12 @@ RECORDS = (
 )
 
 
-def report(**changes) -> GpuReport:
+def report(**changes) -> msg.GpuReport:
     instances = tuple(
-        InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
+        msg.InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
         for gi_id, uuid in ((10, "MIG-10"), (9, ""), (8, "MIG-8"), (7, "MIG-7"))
     )
-    plain = GpuReport(
+    plain = msg.GpuReport(
         uuid=GPU,
         index=3,
         model="NVIDIA A100",
@@ -171,22 +161,22 @@ def test_the_page_names_everything_a_person_needs():
 
 def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
     """Quarantine, faults and client counts are known to the agent alone; the names of homes to the journal."""
-    daemon = MpsDaemonReport(
+    daemon = msg.MpsDaemonReport(
         profile="1g.5gb", start=1, size=1, device="MIG-8", namespace="team", uid=1000, state="fault", pid=4711,
         clients=3, message="its server does not serve",
     )  # fmt: skip
     gpus = (
-        report(daemons=(daemon,), quarantined=(PlacementReport(start=4, size=4),)),
+        report(daemons=(daemon,), quarantined=(msg.PlacementReport(start=4, size=4),)),
         report(uuid=GpuUuid("GPU-0b"), index=4, instances=(), healthy=False, lost=True, health_message="Xid 79"),
     )
-    snapshot = NodeSnapshot(
+    snapshot = msg.NodeSnapshot(
         node=NODE,
         boot_id="boot-1",
         agent_run=RunId("run"),
         generation=12,
         driver_version="580",
         gpus=gpus,
-        slices=(SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
+        slices=(msg.SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
         modes=("exclusive", "mps"),
         toolkit_version="1.20.0",
         warnings=("the journal was lost",),

@@ -8,15 +8,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
-from sluice_node_agent.core.instructions import (
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    ListHolders,
-    ReadGpu,
-    SaveJournal,
-    SetComputeMode,
-)
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.recovery.discovered import Discovered
 
 SMALL = (0, "2g.10gb", 4, 2)
@@ -223,7 +215,7 @@ def test_orders_that_come_meanwhile_do_not_hand_out_a_gpu_that_is_being_set_back
         if not node.hardware.read().gpus[2].exclusive_process:
             break
         said = node.order(node.grant(node.share(f"b{number}", WHOLE), after=("a2",)))
-        assert [each.record.booking.allocation for each in said if isinstance(each, SaveJournal)] == [f"b{number}"]
+        assert [each.record.booking.allocation for each in said if isinstance(each, do.SaveJournal)] == [f"b{number}"]
         assert not node.work(own_max=1)
     assert number > 3
     calm(node)
@@ -278,11 +270,11 @@ def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
     with node.hardware.changing() as hardware:
         hardware.faults.gpu_lost = -1
     node.own_done.clear()
-    while not any(isinstance(step, DestroyGpuInstance) for step in node.own_done):
+    while not any(isinstance(step, do.DestroyGpuInstance) for step in node.own_done):
         node.now += 1.0
         node.handle(Ticked())
-        while node.waiting and not node.work(own_max=1) and not isinstance(node.own_done[-1], DestroyGpuInstance):
-            assert not isinstance(node.own_done[-1], ReadGpu)
+        while node.waiting and not node.work(own_max=1) and not isinstance(node.own_done[-1], do.DestroyGpuInstance):
+            assert not isinstance(node.own_done[-1], do.ReadGpu)
     node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
     node.work()
     for _ in range(5):
@@ -319,7 +311,7 @@ def test_a_slice_is_gone_only_with_what_it_left_behind(node):
     node.order(node.revoke(booking))
     node.work(own_max=4)
     lose_both(node)
-    node.refused = [DestroyGpuInstance] * 20
+    node.refused = [do.DestroyGpuInstance] * 20
     node.live()
     node.order(node.revoke(booking, 3))
     for _ in range(6):
@@ -415,7 +407,7 @@ def test_before_the_node_is_opened_nothing_is_cleared_away(node):
     node.work()
     for _ in range(3):
         node.tick(60.0)
-    assert not [each for each in node.own_done if isinstance(each, (ListHolders, DestroyComputeInstance))]
+    assert not [each for each in node.own_done if isinstance(each, (do.ListHolders, do.DestroyComputeInstance))]
     assert node.instances() == [("2g.10gb", 4, 2)]
 
 
@@ -423,7 +415,7 @@ def a_daemon_serves_nobody_yet(node):
     """A share of a whole GPU is being made: its home is there, and nothing else."""
     node.live()
     node.order(node.grant(node.share("a1", WHOLE)))
-    while not any(isinstance(each, SetComputeMode) for each in node.own_done):
+    while not any(isinstance(each, do.SetComputeMode) for each in node.own_done):
         node.work(own_max=1)
     assert node.hardware.read().gpus[2].exclusive_process
 
@@ -436,4 +428,4 @@ def half_made(node, gpu=0, allocation="a1"):
     node.order(node.grant(node.booking(allocation, place)))
     while not (node.own_done and type(node.own_done[-1]).__name__ == "VerifyInstance"):
         assert not node.work(own_max=1)
-    assert any(isinstance(each, CreateGpuInstance) for each in node.own_done)
+    assert any(isinstance(each, do.CreateGpuInstance) for each in node.own_done)

@@ -21,29 +21,17 @@ from factories.scheduling.preemption import (
 from factories.scheduling.resize import MODES, adjusted, change, mps
 from factories.scheduling.resize import said as answered
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write, WriteRefused
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    Closed,
-    Grant,
-    Pending,
-    PodGroup,
-    QuotaSet,
-    QuotaUnset,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    WaitOver,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import AdjustAsked
 
 
 def guarantee(bench: Bench, namespace: str, gpus: int) -> None:
-    quota = QuotaSet(namespace=namespace, guaranteed=Amounts(gpus=gpus))
+    quota = msg.QuotaSet(namespace=namespace, guaranteed=msg.Amounts(gpus=gpus))
     bench.land_all(bench.observe(subjects.quota(namespace), quota))
 
 
@@ -55,7 +43,7 @@ def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     run(empty, low("two", WHOLE, namespace="research"))
     promise_for(empty, high("service", WHOLE))
     (pending,) = said(empty.land_all(empty.request(high("second", WHOLE))))
-    assert isinstance(pending, Pending)
+    assert isinstance(pending, msg.Pending)
 
 
 def test_two_who_are_served_by_one_word_leave_another_namespace_what_it_is_guaranteed(empty):
@@ -64,14 +52,14 @@ def test_two_who_are_served_by_one_word_leave_another_namespace_what_it_is_guara
     guarantee(empty, "research", 1)
     run(empty, low("one", WHOLE, namespace="research"))
     run(empty, low("two", WHOLE, namespace="research"))
-    limit = QuotaSet(namespace="default", total=Amounts(gpus=0))
+    limit = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=0))
     empty.land_all(empty.observe(subjects.quota("default"), limit))
     empty.land_all(empty.request(high("service", WHOLE)))
     empty.land_all(empty.request(high("other", claim(profile="4g.20gb"))))
-    raised = msgspec.structs.replace(limit, total=Amounts(gpus=2))
+    raised = msgspec.structs.replace(limit, total=msg.Amounts(gpus=2))
     written = said(empty.land_all(empty.observe(subjects.quota("default"), raised)))
     written += said(tick(empty, 20))
-    assert [each.booking.name for each in written if isinstance(each, Grant)] == ["service"]
+    assert [each.booking.name for each in written if isinstance(each, msg.Grant)] == ["service"]
     assert list(evictions(empty)) in (["one"], ["two"])
 
 
@@ -81,16 +69,16 @@ def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
     guarantee(empty, "research", 1)
     run(empty, low("one", WHOLE, namespace="research"))
     ending = run(empty, low("two", WHOLE, namespace="research"))
-    withdrawn = RequestWithdrawn(revision=2, source=asked("two").source, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=asked("two").source, cause="pod gone")
     (revoke,) = empty.observe(subjects.request(RequestId("two")), withdrawn)
-    assert isinstance(revoke.message, Revoke)
+    assert isinstance(revoke.message, msg.Revoke)
 
     (pending,) = empty.request(high("service", WHOLE))
-    assert isinstance(pending.message, Pending)
+    assert isinstance(pending.message, msg.Pending)
     assert said(empty.land_all([revoke, pending])) == [revoke.message, pending.message]
     again = said(empty.land_all(empty.gone(ending)))
-    assert [type(each) for each in again] == [Closed, Grant, Released, WaitOver]
-    assert [each.after for each in again if isinstance(each, Grant)] == [()]
+    assert [type(each) for each in again] == [msg.Closed, msg.Grant, msg.Released, msg.WaitOver]
+    assert [each.after for each in again if isinstance(each, msg.Grant)] == [()]
 
 
 def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_to_spare(empty):
@@ -107,11 +95,11 @@ def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_
     (other,) = [
         n for n in ("one", "two", "three") if not {*ctx.facts.allocations_of[RequestId(n)]} & {*ctx.sparing.taken}
     ]
-    withdrawn = RequestWithdrawn(revision=2, source=asked(other).source, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=asked(other).source, cause="pod gone")
     ended = empty.observe(subjects.request(RequestId(other)), withdrawn)
     written = said(empty.land_all([service, *ended]))
-    assert [each.booking.request for each in written if isinstance(each, Grant)] == ["service"]
-    assert [each.booking.request for each in written if isinstance(each, Revoke)] == [other]
+    assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["service"]
+    assert [each.booking.request for each in written if isinstance(each, msg.Revoke)] == [other]
     assert RequestId("second") in ctx.queue
 
 
@@ -126,11 +114,11 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
     if set_late:
         guarantee(empty, "research", 1)
     (pending,) = empty.request(high("service", WHOLE))
-    assert isinstance(pending.message, Pending)
+    assert isinstance(pending.message, msg.Pending)
 
     assert said(empty.land_all([grant, pending])) == [grant.message, pending.message]
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
 
@@ -147,8 +135,8 @@ def test_a_grant_that_was_refused_has_cost_nobody_a_guarantee(empty):
     assert said(empty.land_all(empty.observe(address, other))) == []
     refused = WriteRefused(grant.operation, empty.allocator.ctx.facts.sequences[address.subject])
     (waits,) = said(empty.land_all(empty.handle(refused)))
-    assert (type(waits), waits.request) == (Pending, "two")
-    assert [each for each in said(tick(empty, 10)) if isinstance(each, Grant)] == []
+    assert (type(waits), waits.request) == (msg.Pending, "two")
+    assert [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)] == []
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
 
 
@@ -158,7 +146,7 @@ def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
     guarantee(bench, "research", 1)
     run(bench, low("one", WHOLE, namespace="research"))
     members = [
-        low(f"job-{number}", WHOLE, namespace="research", group=PodGroup(name="job", size=3)) for number in range(3)
+        low(f"job-{number}", WHOLE, namespace="research", group=msg.PodGroup(name="job", size=3)) for number in range(3)
     ]
     for member in members[:-1]:
         bench.land_all(bench.request(member))
@@ -166,10 +154,10 @@ def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
     assert len(ctx.assumed) == 1
     (pending,) = bench.request(high("service", WHOLE))
     assert len(ctx.assumed) == 2
-    assert isinstance(pending.message, Pending)
+    assert isinstance(pending.message, msg.Pending)
 
     written = everything(bench, [*written, pending])
-    (grant,) = [each for each in written if isinstance(each, Grant)]
+    (grant,) = [each for each in written if isinstance(each, msg.Grant)]
     assert (grant.booking.request, grant.after) == ("service", ())
     assert list(ctx.sparing.leaving_of) == []
 
@@ -182,7 +170,7 @@ def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):
     promise = promise_for(empty, high("service", WHOLE))
     assert promise.after == (victim.booking.allocation,)
     guarantee(empty, "research", 1)
-    assert [type(each) for each in said(empty.land_all(empty.request(high("second", WHOLE))))] == [Pending]
+    assert [type(each) for each in said(empty.land_all(empty.request(high("second", WHOLE))))] == [msg.Pending]
 
 
 def test_who_has_left_a_guaranteed_namespace_is_not_remembered(bench):
@@ -192,7 +180,7 @@ def test_who_has_left_a_guaranteed_namespace_is_not_remembered(bench):
     grant = run(bench, high("one", WHOLE, namespace="research"))
     withdraw(bench, "one")
     assert list(leaving_of) == [grant.booking.allocation]
-    bench.land_all(bench.observe(subjects.quota("research"), QuotaUnset(namespace="research")))
+    bench.land_all(bench.observe(subjects.quota("research"), msg.QuotaUnset(namespace="research")))
     bench.land_all(bench.gone(grant))
     assert list(leaving_of) == []
 
@@ -212,13 +200,13 @@ def test_victims_of_its_own_give_a_namespace_quota(bench):
     A whole GPU is at least the 24 GB of node-b's, which would be within the limit beside what runs; on node-a it is 40.
     """
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
-    quota = QuotaSet(namespace="default", total=Amounts(memory_mib=70_000))
+    quota = msg.QuotaSet(namespace="default", total=msg.Amounts(memory_mib=70_000))
     bench.land_all(bench.observe(subjects.quota("default"), quota))
     whole = claim(profile=None)
     run(bench, msgspec.structs.replace(asked("theirs", claim(profile="4g.24gb")), namespace="research"))
     victim = run(bench, low("mine", whole))
     written = said(bench.land_all(bench.request(high("service", whole))))
-    promises = [each for each in written if isinstance(each, Grant)]
+    promises = [each for each in written if isinstance(each, msg.Grant)]
     assert [promise.after for promise in promises] == [(victim.booking.allocation,)]
 
 
@@ -231,19 +219,19 @@ def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
     promised = promise_for(empty, high("two", WHOLE, namespace="research", priority=9))
     assert promised.after == (theirs.booking.allocation,)
     (pending,) = said(empty.land_all(empty.request(high("service", WHOLE, priority=5))))
-    assert isinstance(pending, Pending)
+    assert isinstance(pending, msg.Pending)
 
     ends(empty, theirs)
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
 
-def sharing(bench: Bench, *, own: int) -> Grant:
+def sharing(bench: Bench, *, own: int) -> msg.Grant:
     """A pod of a namespace that is guaranteed 20,000 MiB has a share of so many, another one that may go a GPU."""
     for name in ("node-a", "node-b"):
         bench.add_node(snapshot(name, (gpu_report(name, 0, mig=False),), modes=MODES))
-    quota = QuotaSet(namespace="research", guaranteed=Amounts(memory_mib=20_000))
+    quota = msg.QuotaSet(namespace="research", guaranteed=msg.Amounts(memory_mib=20_000))
     bench.land_all(bench.observe(subjects.quota("research"), quota))
     run(bench, high("one", mps(own), namespace="research"))
     return run(bench, low("two", claim(profile=None), namespace="research"))
@@ -254,12 +242,12 @@ def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty
     victim = sharing(empty, own=30_000)
     adjusted(empty, "one", memory_mib=4_000)
     (pending,) = said(empty.land_all(empty.request(high("service", claim(profile=None)))))
-    assert isinstance(pending, Pending)
+    assert isinstance(pending, msg.Pending)
 
     back = adjusted(empty, "one", memory_mib=20_000)
     answered(empty, back)
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
     assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
 
 
@@ -268,10 +256,10 @@ def test_a_share_that_is_made_larger_fills_a_guarantee_when_the_ledger_has_it(em
     victim = sharing(empty, own=4_000)
     (grows,) = empty.handle(AdjustAsked(1, change("one", memory_mib=20_000)))
     (pending,) = empty.request(high("service", claim(profile=None)))
-    assert isinstance(pending.message, Pending)
+    assert isinstance(pending.message, msg.Pending)
     empty.land_all([grows, pending])
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
     assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
 
 
@@ -296,5 +284,5 @@ def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_
     assert {*empty.allocator.ctx.sparing.taken} == {victim.booking.allocation}
     smaller = empty.handle(AdjustAsked(1, change("one", memory_mib=4_000)))
     written = everything(empty, [first, *[each for each in smaller if isinstance(each, Write)]])
-    assert [each.booking.request for each in written if isinstance(each, Grant)] == ["first", "one"]
-    assert [each.request for each in written if isinstance(each, Pending)] == ["service"]
+    assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["first", "one"]
+    assert [each.request for each in written if isinstance(each, msg.Pending)] == ["service"]

@@ -13,20 +13,10 @@ from factories.scheduling.allocator import (
     working_allocator,
 )
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    HostFacts,
-    HostNeeds,
-    HostRoom,
-    Leeway,
-    NodeInventory,
-    Pending,
-    RequestWithdrawn,
-)
 from sluice_allocator.core.events import Continue
 
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
@@ -37,25 +27,25 @@ def all_of(bench: Bench, said: list) -> list:
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
         landed += bench.land_all(bench.handle(Continue()))
-    return [write.message for write in landed if not isinstance(write.message, Pending)]
+    return [write.message for write in landed if not isinstance(write.message, msg.Pending)]
 
 
-def pod(name: str, *claims, **more) -> AllocationRequested:
+def pod(name: str, *claims, **more) -> msg.AllocationRequested:
     return msgspec.structs.replace(asked(name, *claims), **more)
 
 
-def bound(bench: Bench, message: AllocationRequested) -> Grant:
-    (grant,) = [each for each in all_of(bench, bench.request(message)) if isinstance(each, Grant)]
+def bound(bench: Bench, message: msg.AllocationRequested) -> msg.Grant:
+    (grant,) = [each for each in all_of(bench, bench.request(message)) if isinstance(each, msg.Grant)]
     all_of(bench, bench.ready(grant))
     return grant
 
 
 def withdraw(bench: Bench, name: str) -> list:
-    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     return all_of(bench, bench.observe(subjects.request(RequestId(name)), gone))
 
 
-def end(bench: Bench, grant: Grant) -> list:
+def end(bench: Bench, grant: msg.Grant) -> list:
     return withdraw(bench, grant.booking.name) + all_of(bench, bench.gone(grant))
 
 
@@ -69,15 +59,17 @@ def passes(bench: Bench, seconds: float, step: float = 10.0) -> list:
 
 def test_the_memory_of_the_node_is_given_back_with_the_pod(bench):
     """tensor-fusion #791: an overwritten note of a pod left its memory counted for ever."""
-    host = HostFacts(cpu_cores=64.0, memory_mib=8192, pods_free=110)
+    host = msg.HostFacts(cpu_cores=64.0, memory_mib=8192, pods_free=110)
     all_of(bench, bench.observe(subjects.host("node-a"), host))
-    needs = HostNeeds(room=HostRoom(memory_mib=6000))
+    needs = msg.HostNeeds(room=msg.HostRoom(memory_mib=6000))
     for number in range(3):
         grant = bound(bench, pod(f"p{number}", SMALL, host=needs))
-        edited = pod(f"p{number}", SMALL, host=HostNeeds(room=HostRoom(memory_mib=7000)), revision=2)
+        edited = pod(f"p{number}", SMALL, host=msg.HostNeeds(room=msg.HostRoom(memory_mib=7000)), revision=2)
         assert all_of(bench, bench.request(edited)) == []
         end(bench, grant)
-    assert isinstance(bound(bench, pod("last", SMALL, host=HostNeeds(room=HostRoom(memory_mib=8192)))), Grant)
+    assert isinstance(
+        bound(bench, pod("last", SMALL, host=msg.HostNeeds(room=msg.HostRoom(memory_mib=8192)))), msg.Grant
+    )
 
 
 @pytest.mark.parametrize("less", [40_960 * 835 // 989, 0])
@@ -90,10 +82,10 @@ def test_an_idle_gpu_counts_as_whole_whatever_was_reported_of_it_meanwhile(empty
     seen = (msgspec.structs.replace(whole, memory_mib=less), whole)
     for generation, gpu in enumerate(seen, start=2):
         shown = snapshot("node-a", (gpu,), modes=("exclusive", "mps"), generation=generation)
-        all_of(empty, empty.observe(subjects.inventory(shown.node), NodeInventory(snapshot=shown, stale=False)))
+        all_of(empty, empty.observe(subjects.inventory(shown.node), msg.NodeInventory(snapshot=shown, stale=False)))
     end(empty, grant)
     assert empty.allocator.ctx.cluster.namespace_usage.used("default").memory_mib == 0
-    assert isinstance(bound(empty, asked("whole", claim(profile=None))), Grant)
+    assert isinstance(bound(empty, asked("whole", claim(profile=None))), msg.Grant)
 
 
 def test_what_was_released_is_not_remembered(bench):
@@ -123,12 +115,12 @@ def test_a_decision_costs_the_same_among_a_hundred_times_as_many_gpus():
     assert calls(200) < 1.2 * calls(2)
 
 
-def returning(name: str, *claims) -> AllocationRequested:
-    return pod(name, *claims, leeway=Leeway(substitute="return"))
+def returning(name: str, *claims) -> msg.AllocationRequested:
+    return pod(name, *claims, leeway=msg.Leeway(substitute="return"))
 
 
-def moves(said: list) -> list[Grant]:
-    return [each for each in said if isinstance(each, Grant) and each.evict]
+def moves(said: list) -> list[msg.Grant]:
+    return [each for each in said if isinstance(each, msg.Grant) and each.evict]
 
 
 def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():

@@ -23,19 +23,9 @@ from factories.scheduling.quotas import (
     with_a_gpu_to_share,
 )
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    Bound,
-    Grant,
-    Leeway,
-    Pending,
-    QuotaSet,
-    QuotaUnset,
-    RequestWithdrawn,
-    Revoke,
-)
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
@@ -56,7 +46,7 @@ def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
     limit(bench, memory_mib=25000)
     bound(bench, "p1", HALF)
     (write,) = all_of(bench, bench.request(asks("p2", HALF)))
-    assert write.message == Pending(
+    assert write.message == msg.Pending(
         request=RequestId("p2"),
         request_revision=1,
         message=(
@@ -89,7 +79,7 @@ def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fi
 def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
     """tensor-fusion §1.5 (B9): there a zero means no limit for one pod, and no room for all."""
     if of_one:
-        limit(bench, pod=Amounts(**{dimension: 0}))
+        limit(bench, pod=msg.Amounts(**{dimension: 0}))
     else:
         limit(bench, **{dimension: 0})
     pending = why(all_of(bench, bench.request(asks("p1", SMALL))))
@@ -99,7 +89,7 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
 
 def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
     """It is not refused for ever: the cap may be raised."""
-    limit(bench, pod=Amounts(memory_mib=30000), memory_mib=35000)
+    limit(bench, pod=msg.Amounts(memory_mib=30000), memory_mib=35000)
     bound(bench, "p1", HALF)
     pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
     assert pending.message == (
@@ -145,9 +135,9 @@ def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
     limit(bench, gpus=1)
     grant = bound(bench, "p1", HALF)
     all_of(bench, bench.request(asks("p2", SMALL)))
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     writes = all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert [type(write.message) for write in writes] == [Revoke]
+    assert [type(write.message) for write in writes] == [msg.Revoke]
     assert used(bench).gpus == 1
     assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
 
@@ -200,7 +190,7 @@ def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
     for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
         all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
     assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
-    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))) == ["p2"]
+    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
 
 
 @pytest.mark.parametrize("lifted", [False, True])
@@ -216,7 +206,7 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
     all_of(empty, empty.request(asks("p2", half)))
     assert how_it_stands(empty.allocator.ctx, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
     if lifted:
-        said = all_of(empty, empty.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))
+        said = all_of(empty, empty.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))
     else:
         said = limit(empty, compute_slices=4)
     assert grants(said)[:1] == ["p1"]
@@ -227,7 +217,7 @@ def test_a_lowered_quota_takes_nothing_away(bench):
     limit(bench, gpus=3)
     first, second = bound(bench, "p1", SMALL), granted(bench, "p2", SMALL)
     assert limit(bench, gpus=1) == []
-    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [Bound]
+    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [msg.Bound]
     assert grants(all_of(bench, bench.request(asks("p3", SMALL)))) == []
     assert grants(end(bench, first)) == []
     assert grants(end(bench, second)) == ["p3"]
@@ -241,7 +231,7 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     for number in range(count):
         shape = claim(profile="7g.40gb", sm_count=number + 1)
         all_of(bench, bench.request(asks(f"w{number}", shape)))
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
     said = bench.gone(first)
     assert bench.allocator.unfinished
@@ -282,7 +272,7 @@ def test_a_guarantee_holds_in_each_dimension_that_an_eviction_takes_from(bench):
     ctx = bench.allocator.ctx
     bound(bench, "p1", HALF)
     bound(bench, "p2", SMALL)
-    sure = QuotaSet(namespace="lab", guaranteed=Amounts(gpus=1, memory_mib=HALF_MIB))
+    sure = msg.QuotaSet(namespace="lab", guaranteed=msg.Amounts(gpus=1, memory_mib=HALF_MIB))
     bench.observe(subjects.quota("lab"), sure)
     assert keeps_guarantee(ctx, "lab", Usage(1, SMALL_MIB, 1000))
     assert not keeps_guarantee(ctx, "lab", Usage(1, HALF_MIB, 3000))
@@ -293,12 +283,12 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     """Where fleet and quota are full, its own namespace can make room in both at once."""
     limit(bench, gpus=1)
     granted(bench, "theirs", claim(profile="4g.20gb"), claim(profile="2g.10gb"), namespace="shop")
-    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=Leeway(preemptible=True))
+    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=msg.Leeway(preemptible=True))
     (write,) = all_of(bench, bench.request(spare))
     read_back(bench, write.message)
     all_of(bench, bench.ready(write.message))
     writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
-    (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    (grant,) = [write.message for write in writes if isinstance(write.message, msg.Grant)]
     assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
 
 

@@ -4,31 +4,21 @@ import msgspec
 import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Bound,
-    Closed,
-    Grant,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SourceSynced,
-    Waived,
-)
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured
 
 GONE = RequestId("gone")
-REFUSED = Refused(
+REFUSED = msg.Refused(
     request=GONE,
     request_revision=1,
     refusal=Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile"),
     source=FOLDER,
 )
-WAIVED = Waived(
+WAIVED = msg.Waived(
     request=GONE,
     request_revision=1,
     allocations=(AllocationId("gone_r9_1"),),
@@ -37,7 +27,7 @@ WAIVED = Waived(
     source=FOLDER,
 )
 LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
-LATE_BOUND = Bound(
+LATE_BOUND = msg.Bound(
     request=GONE,
     request_revision=1,
     allocation=AllocationId("gone_r9_1"),
@@ -52,7 +42,7 @@ ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE,
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
-    message = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
+    message = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
     bench.observe(subjects.source(FOLDER), message)
 
 
@@ -83,7 +73,7 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
         attempt=1,
         stream=Stream.BOOK,
         subject=address.subject,
-        message=Released(request=GONE, cause="its request is gone"),
+        message=msg.Released(request=GONE, cause="its request is gone"),
         guard=address.guard,
         expected=bench.allocator.ctx.facts.sequences[address.subject],
         request=GONE,
@@ -100,11 +90,11 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
 def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
     """Its request is closed and the last word of its pod is said: the answer would stay for ever."""
     quiet(bench)
-    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended", closing=True)
+    ended = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended", closing=True)
     assert bench.observe(subjects.request(GONE), ended) == []
 
     (write,) = bench.observe(subjects.binding(GONE), answer)
-    assert write.message == Released(request=GONE, cause="its request is gone")
+    assert write.message == msg.Released(request=GONE, cause="its request is gone")
     assert write.ttl_s == 3600
 
     bench.land(write)
@@ -114,9 +104,9 @@ def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
 def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
     """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
     quiet(bench)
-    released = Released(request=GONE, cause="containers ended")
+    released = msg.Released(request=GONE, cause="containers ended")
     bench.observe(subjects.binding(GONE), released)
-    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
+    ended = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
     assert bench.observe(subjects.request(GONE), ended) == []
     synced(bench)
 
@@ -171,14 +161,14 @@ def test_an_answer_ends_after_what_was_granted(bench):
 
     tick(bench, 100.0)
     (revoke,) = [i for i in tick(bench, 131.0) if isinstance(i, Write)]
-    assert revoke.message == Revoke(
+    assert revoke.message == msg.Revoke(
         revision=2, incarnation=INCARNATION, booking=grant.booking, cause="orphan: its source no longer requests it"
     )
     bench.land(revoke)
     assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []
 
-    assert isinstance(grant, Grant)
+    assert isinstance(grant, msg.Grant)
     closed = bench.land_all(bench.gone(grant))
-    assert [type(write.message) for write in closed] == [Closed]
+    assert [type(write.message) for write in closed] == [msg.Closed]
     (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
-    assert released.message == Released(request=GONE, cause="its request is gone")
+    assert released.message == msg.Released(request=GONE, cause="its request is gone")

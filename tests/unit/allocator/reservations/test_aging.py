@@ -6,21 +6,10 @@ import pytest
 from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 from msgspec.structs import replace as changed
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Cordoned,
-    DeviceFilter,
-    Grant,
-    Pending,
-    PodGroup,
-    RequestWithdrawn,
-    Revoke,
-    SliceQuarantined,
-)
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -53,9 +42,9 @@ def full() -> Bench:
     return bench
 
 
-def entry(bench: Bench, name: str) -> Grant:
+def entry(bench: Bench, name: str) -> msg.Grant:
     world = bench.allocator.ctx.facts
-    (found,) = [e for a in world.allocations_of[RequestId(name)] if isinstance(e := world.ledger[a], Grant)]
+    (found,) = [e for a in world.allocations_of[RequestId(name)] if isinstance(e := world.ledger[a], msg.Grant)]
     return found
 
 
@@ -66,7 +55,7 @@ def pass_time(bench: Bench, seconds: float) -> list[Write]:
 
 def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
     """Who was promised a place, and for whom each waits."""
-    grants = [write.message for write in writes if isinstance(write.message, Grant)]
+    grants = [write.message for write in writes if isinstance(write.message, msg.Grant)]
     world_names = {grant.booking.name: tuple(name.partition("_")[0] for name in grant.after) for grant in grants}
     return {name: after for name, after in world_names.items() if after}
 
@@ -80,10 +69,10 @@ def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(f
     assert pass_time(full, AFTER_S - 1) == []
     writes = pass_time(full, 1)
 
-    assert [type(write.message) for write in writes] == [Grant, Pending]
+    assert [type(write.message) for write in writes] == [msg.Grant, msg.Pending]
     grant, pending = (write.message for write in writes)
-    assert isinstance(grant, Grant)
-    assert isinstance(pending, Pending)
+    assert isinstance(grant, msg.Grant)
+    assert isinstance(pending, msg.Pending)
     assert set(grant.after) == {entry(full, name).booking.allocation for name in ("p1", "p2")}
     assert not grant.evict
     assert pending.reasons[0].reason is WaitReason.PLACE_BEING_FREED
@@ -95,15 +84,15 @@ def test_a_promise_that_was_carried_out_is_not_taken_back_for_a_last_word_that_i
     pass_time(full, AFTER_S)
     promised = entry(full, "big")
     for name in ("p1", "p2"):
-        gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+        gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
         full.land_all(full.observe(subjects.request(RequestId(name)), gone))
-    (bound,) = [write.message for write in full.land_all(full.ready(promised)) if isinstance(write.message, Bound)]
+    (bound,) = [write.message for write in full.land_all(full.ready(promised)) if isinstance(write.message, msg.Bound)]
     assert bound.allocation == promised.booking.allocation
 
-    cordoned = Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
+    cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
     writes = full.land_all(full.observe(subjects.cordon(NodeName("node-a")), cordoned))
 
-    assert Revoke not in kinds(writes)
+    assert msg.Revoke not in kinds(writes)
     assert entry(full, "big") == promised
 
 
@@ -111,7 +100,7 @@ def test_a_promise_that_another_allocator_has_bound_is_not_taken_back_for_words_
     """Its pod runs; this process has read the binding, and none of the agent's words that led to it."""
     pass_time(full, AFTER_S)
     promised = entry(full, "big")
-    bound = Bound(
+    bound = msg.Bound(
         request=RequestId("big"),
         request_revision=1,
         allocation=promised.booking.allocation,
@@ -122,10 +111,10 @@ def test_a_promise_that_another_allocator_has_bound_is_not_taken_back_for_words_
         slice_sequence=1,
     )
     full.land_all(full.observe(subjects.binding(RequestId("big")), bound))
-    cordoned = Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
+    cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
     writes = full.land_all(full.observe(subjects.cordon(NodeName("node-a")), cordoned))
 
-    assert Revoke not in kinds(writes)
+    assert msg.Revoke not in kinds(writes)
     assert entry(full, "big") == promised
 
 
@@ -138,12 +127,12 @@ def test_a_promised_pod_takes_whatever_is_free_earlier_and_gives_its_promise_bac
     full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     world = full.allocator.ctx.facts
     (other,) = [world.ledger[a] for a in world.allocations_of[RequestId("big")] if a != promised.booking.allocation]
-    assert isinstance(other, Grant)
+    assert isinstance(other, msg.Grant)
     assert other.booking.node == NodeName("node-b")
-    assert isinstance(world.ledger[promised.booking.allocation], Grant)  # not before the other is really there
+    assert isinstance(world.ledger[promised.booking.allocation], msg.Grant)  # not before the other is really there
     writes = full.land_all(full.ready(other))
 
-    revoke = next(write.message for write in writes if isinstance(write.message, Revoke))
+    revoke = next(write.message for write in writes if isinstance(write.message, msg.Revoke))
     assert revoke.booking == promised.booking
     assert revoke.after == promised.after  # its agent may never have read the grant
     full.land_all(full.gone(promised))
@@ -170,7 +159,7 @@ def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
     pass_time(bench, AFTER_S - 10)
     bench.land_all(bench.request(asked("urgent", WHOLE, priority=5)))
     assert promises(pass_time(bench, 10)) == {}
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     bench.land_all(bench.observe(subjects.request(RequestId("urgent")), withdrawn))
 
     assert list(promises(pass_time(bench, AFTER_S))) == ["old"]
@@ -206,7 +195,7 @@ def test_an_edit_does_not_make_a_request_young_again():
     bench.bound("p1", HALF)
     bench.land_all(bench.request(asked("big", WHOLE)))
     pass_time(bench, AFTER_S - 1)
-    unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
+    unlike = claim(profile="7g.40gb", only=msg.DeviceFilter(not_models=("H200",)))
     bench.land_all(bench.request(asked("big", unlike, revision=2)))
     assert list(promises(pass_time(bench, 1))) == ["big"]
 
@@ -216,10 +205,10 @@ def test_members_of_a_group_are_not_promised_places_one_by_one():
     bench = yard()
     bench.bound("p1", HALF)
     message = asked("job-0", WHOLE)
-    of_group = AllocationRequested(
+    of_group = msg.AllocationRequested(
         **{name: getattr(message, name) for name in ("revision", "source", "namespace", "name", "origin", "owner")},
         claims=message.claims,
-        group=PodGroup(name="job", size=2),
+        group=msg.PodGroup(name="job", size=2),
     )
     bench.land_all(bench.request(of_group))
     assert promises(pass_time(bench, 10 * AFTER_S)) == {}
@@ -233,11 +222,11 @@ def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
     bench.land_all(bench.request(asked("big", WHOLE)))
     pass_time(bench, AFTER_S)
     first = entry(bench, "big").booking
-    cordoned = Cordoned(node=NodeName("node-a"), gpus=(first.devices[0].gpu,), why="fan")
+    cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(first.devices[0].gpu,), why="fan")
     writes = bench.land_all(bench.observe(subjects.cordon(NodeName("node-a")), cordoned))
 
-    assert [w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)] == [first.allocation]
-    bench.land_all(bench.gone(Grant(revision=1, incarnation=bench.allocator.ctx.facts.incarnation, booking=first)))
+    assert [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)] == [first.allocation]
+    bench.land_all(bench.gone(msg.Grant(revision=1, incarnation=bench.allocator.ctx.facts.incarnation, booking=first)))
     again = pass_time(bench, 1000)
     assert list(promises(again)) == ["big"]
     assert entry(bench, "big").booking.devices[0].gpu != first.devices[0].gpu
@@ -252,10 +241,10 @@ def test_a_slice_in_quarantine_is_waited_for_no_longer_and_another_place_is_prom
     pass_time(bench, AFTER_S)
     promise = entry(bench, "big")
     (hangs,) = (entry(bench, f"p{number}") for number in range(3) if f"p{number}_" in promise.after[0])
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     bench.land_all(bench.observe(subjects.request(hangs.booking.request), withdrawn))
     assert kinds(pass_time(bench, 1000)) == []
-    stays = SliceQuarantined(
+    stays = msg.SliceQuarantined(
         allocation=hangs.booking.allocation, request=hangs.booking.request, revision=2, message="in use"
     )
     address = subjects.slice_(hangs.booking.node, hangs.booking.allocation)
@@ -274,7 +263,7 @@ def test_an_edited_request_is_promised_anew(full: Bench):
     promised = entry(full, "big").booking
     edited = asked("big", claim(profile="4g.20gb"), revision=2)
     writes = full.land_all(full.request(edited))
-    assert [w.message.booking for w in writes if isinstance(w.message, Revoke)] == [promised]
+    assert [w.message.booking for w in writes if isinstance(w.message, msg.Revoke)] == [promised]
 
 
 def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
@@ -287,10 +276,10 @@ def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
         full.land_all(full.gone(world.ledger[allocation], revision=1))
     # one more, of another allocator, on the same GPU's halves after the first was written
     booking = changed(mine.booking, allocation=AllocationId("big_r2_1"))
-    theirs = Grant(revision=1, incarnation=world.incarnation, booking=booking, after=mine.after)
+    theirs = msg.Grant(revision=1, incarnation=world.incarnation, booking=booking, after=mine.after)
     writes = full.land_all(full.observe(subjects.ledger(NodeName("node-a"), booking.allocation), theirs))
 
-    revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)]
+    revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)]
     assert revoked == ["big_r2_1"]
 
 
@@ -337,7 +326,7 @@ def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
     full.land_all(full.gone(entry(full, "p1"), revision=1))
     (write,) = full.land_all(full.request(asked("late", SMALL)))
     pending = write.message
-    assert isinstance(pending, Pending)
+    assert isinstance(pending, msg.Pending)
     model = full.allocator.ctx.cluster.models()[0].product_names[0]
     assert pending.message == (
         f"1 x {model}: no free place of that size; 1 x {model}: reserved for pods ahead in the queue"
@@ -401,7 +390,7 @@ def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_nex
 
     world = ctx.facts
     taken = {entry(bench, name).booking.devices[0].gpu for name in ("first", "second")}
-    left = [e for e in world.ledger.values() if isinstance(e, Grant) and e.booking.devices[0].gpu not in taken]
+    left = [e for e in world.ledger.values() if isinstance(e, msg.Grant) and e.booking.devices[0].gpu not in taken]
     whole = entry(bench, "first").booking
     booking = changed(
         whole,
@@ -412,11 +401,11 @@ def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_nex
         devices=(changed(whole.devices[0], gpu=left[0].booking.devices[0].gpu),),
     )
     after = tuple(each.booking.allocation for each in left)
-    theirs = Grant(revision=1, incarnation=world.incarnation, booking=booking, after=after)
+    theirs = msg.Grant(revision=1, incarnation=world.incarnation, booking=booking, after=after)
     bench.land_all(bench.observe(subjects.ledger(NodeName("node-a"), booking.allocation), theirs))
     for name in ("first", "second"):
         promised = entry(bench, name)
-        withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+        withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
         bench.land_all(bench.observe(subjects.request(RequestId(name)), withdrawn))
         bench.land_all(bench.gone(promised))
     written = [write for _ in range(1000) for write in pass_time(bench, 1.0)]

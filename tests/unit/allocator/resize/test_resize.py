@@ -33,20 +33,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, RequestId, RunId
-from sluice.contracts.messages import (
-    Bound,
-    Grant,
-    Held,
-    Leeway,
-    Pending,
-    RequestWithdrawn,
-    Revoke,
-    SliceDegraded,
-    SliceReport,
-)
 from sluice.contracts.resize import max_sizes
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -75,7 +65,7 @@ def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
     )
     after = replace(before.booking, devices=(replace(before.booking.devices[0], share=share),))
     counts = max_sizes(before.booking.devices, after.devices)
-    assert write.message == Grant(revision=2, incarnation=INCARNATION, booking=after, counts=counts)
+    assert write.message == msg.Grant(revision=2, incarnation=INCARNATION, booking=after, counts=counts)
     assert write.subject == subjects.ledger(NODE, after.allocation).subject
 
     said_then = bench.land(write)
@@ -118,9 +108,9 @@ def test_a_revoke_meanwhile_keeps_all_that_may_be_used_until_it_is_gone(bench):
     """The pod ends while its share is being made smaller: its place would count less than its processes use."""
     bench.bound("p1", mps(30000))
     grant = adjusted(bench, memory_mib=10000)
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     (revoke,) = everything(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert isinstance(revoke.message, Revoke)
+    assert isinstance(revoke.message, msg.Revoke)
     assert (revoke.message.revision, revoke.message.booking.devices) == (3, grant.counts)
     said(bench, grant)  # a late word of the change
     assert free_mib(bench) == GPU_MIB - 30000
@@ -136,9 +126,9 @@ def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shr
     address = subjects.slice_(NODE, grant.booking.allocation)
     about = {"allocation": grant.booking.allocation, "request": RequestId("p1"), "revision": 2}
     more = {"shrinking": shrinking} if not shrinking else {}
-    everything(bench, bench.observe(address, SliceDegraded(**about, message="double bit ECC error", **more)))
+    everything(bench, bench.observe(address, msg.SliceDegraded(**about, message="double bit ECC error", **more)))
     assert free_mib(bench) == GPU_MIB - (30000 if shrinking else 10000)
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     (revoke,) = everything(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
     assert shares_of(revoke.message) == [30000 if shrinking else 10000]
 
@@ -159,7 +149,7 @@ def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_i
         bench.now += 30.0
         written += everything(bench, bench.tick())
     (revoke,) = [write.message for write in written]
-    assert isinstance(revoke, Revoke)
+    assert isinstance(revoke, msg.Revoke)
     assert (revoke.revision, revoke.booking.devices) == (3, grant.counts)
     assert free_mib(bench) == GPU_MIB - 30000
 
@@ -181,7 +171,7 @@ def test_who_comes_second_to_the_ledger_decides_anew(bench):
     bench.observe(address, other)
     bench.handle(WriteRefused(write.operation, bench.allocator.ctx.facts.sequences[address.subject]))
     (later,) = [each for each in bench.said if isinstance(each, Write) and each.operation != write.operation]
-    assert isinstance(later.message, Grant)
+    assert isinstance(later.message, msg.Grant)
     assert later.message.revision == 3
     assert [device.share.memory_mib for device in later.message.counts] == [35000]
     everything(bench, [later])
@@ -200,7 +190,7 @@ def test_what_another_allocator_has_made_larger_counts_before_the_own_change_is_
     bench.observe(address, other)
     assert free_mib(bench) == GPU_MIB - 35000
     waits = bench.request(asked("p2", mps(GPU_MIB - 10000)))
-    assert [type(each.message) for each in waits] == [Pending]
+    assert [type(each.message) for each in waits] == [msg.Pending]
     refused_ = bench.handle(WriteRefused(write.operation, bench.allocator.ctx.facts.sequences[address.subject]))
     assert names(refused_) == ["p1"]
     assert free_mib(bench) == GPU_MIB - 35000
@@ -223,16 +213,16 @@ def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_no
     bench.bound("p1", mps(30000))
     smaller = adjusted(bench, memory_mib=5000)
     (sent,) = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     assert bench.observe(subjects.request(RequestId("p1")), withdrawn) == []
     address = subjects.slice_(NODE, smaller.booking.allocation)
     assert bench.observe(address, answer_of(smaller)) == []
     assert bench.request(asked("p3", mps(30000))) == []
 
     (revoke,) = [write for write in bench.land(sent) if isinstance(write, Write)]
-    assert revoke.message == Revoke(revision=3, incarnation=INCARNATION, booking=smaller.booking, cause="pod gone")
+    assert revoke.message == msg.Revoke(revision=3, incarnation=INCARNATION, booking=smaller.booking, cause="pod gone")
     (grant,) = [write for write in bench.land(revoke) if isinstance(write, Write)]
-    assert grant.message == Grant(revision=1, incarnation=INCARNATION, booking=grant.message.booking)
+    assert grant.message == msg.Grant(revision=1, incarnation=INCARNATION, booking=grant.message.booking)
     assert (names([grant]), shares_of(grant.message)) == (["p3"], [30000])
     assert free_mib(bench) == GPU_MIB - 5000 - 1000 - 30000
 
@@ -241,7 +231,7 @@ def test_a_revoke_that_says_the_larger_size_lets_nobody_in_beside_it(bench):
     """Its slice is smaller by the time it lands, and the ledger books what it says: no share may count on less."""
     bench.bound("p1", mps(30000))
     smaller = adjusted(bench, memory_mib=5000)
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     (revoke,) = bench.observe(subjects.request(RequestId("p1")), withdrawn)
     assert shares_of(revoke.message) == [30000]
     address = subjects.slice_(NODE, smaller.booking.allocation)
@@ -249,7 +239,7 @@ def test_a_revoke_that_says_the_larger_size_lets_nobody_in_beside_it(bench):
     assert bench.request(asked("p2", mps(30000))) == []  # there would be room beside what is used by now
 
     (waits,) = [write for write in bench.land(revoke) if isinstance(write, Write)]
-    assert isinstance(waits.message, Pending)
+    assert isinstance(waits.message, msg.Pending)
     assert waits.message.request == "p2"
     assert free_mib(bench) == GPU_MIB - 30000
 
@@ -302,7 +292,7 @@ def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):
 
 def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
     """It was booked again, and no pod of higher priority would get its place until something was said of it again."""
-    preemptible = replace(asked("p1", mps(10000)), leeway=Leeway(preemptible=True))
+    preemptible = replace(asked("p1", mps(10000)), leeway=msg.Leeway(preemptible=True))
     (granted,) = everything(bench, bench.request(preemptible))
     everything(bench, bench.ready(granted.message))
     sent = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
@@ -312,7 +302,7 @@ def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
     larger_device = replace(device, share=replace(device.share, memory_mib=25000))
     other = replace(granted.message.booking, allocation=AllocationId("p3_r9_1"), request=RequestId("p3"))
     other = replace(other, name="p3", devices=(larger_device,))
-    grant = Grant(revision=1, incarnation=INCARNATION, booking=other)
+    grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=other)
     bench.observe(subjects.request(RequestId("p3")), asked("p3", mps(25000)))
     bench.observe(subjects.ledger(NODE, other.allocation), grant)
     (answer,) = answers(bench)
@@ -320,7 +310,7 @@ def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
     everything(bench, sent)
 
     (write,) = everything(bench, bench.request(asked("p4", mps(10000), priority=10)))[:1]
-    assert isinstance(write.message, Grant)
+    assert isinstance(write.message, msg.Grant)
     assert (write.message.after, write.message.evict) == ((granted.message.booking.allocation,), True)
 
 
@@ -348,15 +338,15 @@ def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty
     wiped = Bench(Allocator(RunId("r9"), SchedulerConfig()))
     wiped.read_all()
     wiped.handle(LeaseChanged(held=True))
-    request = replace(asked("p1", mps(30000)), held=Held(node=NODE, allocation=smaller.allocation))
+    request = replace(asked("p1", mps(30000)), held=msg.Held(node=NODE, allocation=smaller.allocation))
     wiped.observe(subjects.request(RequestId("p1")), request)
-    report = SliceReport(booking=smaller, revision=2, state="ready", revoked=False, counts=larger_device)
+    report = msg.SliceReport(booking=smaller, revision=2, state="ready", revoked=False, counts=larger_device)
     writes = wiped.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, slices=(report,)))
-    adopted = next(write.message for write in writes if isinstance(write.message, Grant))
+    adopted = next(write.message for write in writes if isinstance(write.message, msg.Grant))
     assert (adopted.revision, adopted.booking, adopted.counts, adopted.adopted) == (2, smaller, larger_device, True)
     assert free_mib(wiped) == GPU_MIB - 30000
     followed = said(wiped, adopted, shrinking=True) + said(wiped, adopted)
-    assert [type(write.message) for write in followed] == [Bound]
+    assert [type(write.message) for write in followed] == [msg.Bound]
     assert free_mib(wiped) == GPU_MIB - 10000
     assert wiped.allocator.ctx.facts.ledger[smaller.allocation] == adopted
 
@@ -365,7 +355,7 @@ def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty
     other.read_all()
     other.handle(LeaseChanged(held=True))
     writes = other.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, slices=(revoked,)))
-    entry = next(write.message for write in writes if isinstance(write.message, Revoke))
+    entry = next(write.message for write in writes if isinstance(write.message, msg.Revoke))
     assert entry.booking.devices == larger_device
 
 
@@ -384,7 +374,7 @@ def test_an_edit_of_the_pod_changes_no_share_that_it_has(bench):
 def test_a_home_counts_the_largest_that_may_be_used(data):
     """Whatever is asked, answered and said in whatever order: a home counts what is ordered or may still be used."""
     bench = with_gpus(working_allocator(), gpu_report("node-a", 0, mig=False))
-    orders: dict[str, Grant] = {}
+    orders: dict[str, msg.Grant] = {}
     counts: dict[str, int] = {}
     for name in ("p0", "p1", "p2"):
         orders[name] = bench.bound(name, mps(data.draw(st.integers(1000, 13000))))

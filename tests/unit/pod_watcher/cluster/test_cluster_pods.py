@@ -6,20 +6,10 @@ import msgspec
 import pytest
 from api_model import new_pod
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    EvictionOver,
-    Held,
-    RequestRejected,
-    RequestWithdrawn,
-    SourceSynced,
-)
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
@@ -45,7 +35,7 @@ def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_o
     spec = {"priorityClassName": "production", "priority": 1_000_000, "preemptionPolicy": "Never"}
     bench.create("service", "u1", stored=stored, spec=spec)
     word = bench.word("u1")
-    assert isinstance(word, AllocationRequested)
+    assert isinstance(word, msg.AllocationRequested)
     assert (word.priority, word.preempts) == expected
 
 
@@ -63,7 +53,7 @@ def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(
 def test_an_ask_that_cannot_be_understood_is_rejected_and_the_pod_told_why(bench):
     """A pod that was gated by hand would wait for ever without a word."""
     bench.create("train", "u1", stored="{}")
-    assert isinstance(bench.word("u1"), RequestRejected)
+    assert isinstance(bench.word("u1"), msg.RequestRejected)
     bench.pass_time(3)
     assert bench.api.conditions == [("u1", "False", "RequestRejected")]
     assert [each.level for each in bench.api.events] == ["Warning"]
@@ -78,7 +68,7 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     bench.api.store(new_pod("train", "u1"))
     bench.list()
     synced = bench.bus["sluice.source.cluster"]
-    assert isinstance(synced, SourceSynced)
+    assert isinstance(synced, msg.SourceSynced)
     assert (synced.epoch, synced.count) == (1, 1)
     assert [subject for subject, _ in bench.words] == ["sluice.request.u1", "sluice.source.cluster"]
     bench.list()
@@ -115,7 +105,7 @@ def test_a_pod_is_bound_in_one_write(bench):
     assert bench.api.object_writes == {"u1": 1}
     assert bench.api.conditions == []
     assert [(each.reason, each.count) for each in bench.api.events] == [("SliceBound", 1)]
-    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 
 
 @pytest.mark.parametrize(
@@ -183,9 +173,9 @@ def test_a_pod_made_anew_under_the_same_name_is_not_given_its_predecessors_slice
     bench.automatic = True
     bench.handle(*bench.carry_out(bench.calls.pop()))
     assert bench.api.opened == []
-    assert bench.word("u1") == RequestWithdrawn(revision=1, source="cluster", cause="pod gone")
+    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="pod gone")
     bench.list()
-    assert isinstance(bench.word("u2"), AllocationRequested)
+    assert isinstance(bench.word("u2"), msg.AllocationRequested)
 
 
 def test_a_refused_write_is_tried_again_after_the_pod_was_read_with_pauses(bench):
@@ -285,7 +275,7 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
 
     assert bench.annotations("u1") == before
     assert [event.reason for event in bench.api.events] == ["SliceBound"]
-    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1").held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
     assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 was withdrawn"
 
 
@@ -295,10 +285,10 @@ def test_a_request_ends_when_its_containers_have(bench):
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
     bench.change("u1", meta={"deletionTimestamp": "now"})
-    assert isinstance(bench.word("u1"), AllocationRequested), "a slice would be taken from under a running process"
+    assert isinstance(bench.word("u1"), msg.AllocationRequested), "a slice would be taken from under a running process"
     bench.change("u1", status=ENDED)
-    held = Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert bench.word("u1") == RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=held)
+    held = msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=held)
     bench.delete("u1")
     bench.release("u1")
     assert bench.word("u1").closing
@@ -349,7 +339,7 @@ def test_a_status_that_proves_nothing_ends_nothing(bench, status):
     bench.create("train", "u1")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=status)
-    assert isinstance(bench.word("u1"), AllocationRequested)
+    assert isinstance(bench.word("u1"), msg.AllocationRequested)
 
 
 def test_a_pod_whose_label_was_removed_keeps_its_slice(bench):
@@ -362,10 +352,10 @@ def test_a_pod_whose_label_was_removed_keeps_its_slice(bench):
     bench.api.store(pod)
     bench.handle(e.PodGone(copy.deepcopy(pod)))
     bench.list()
-    assert isinstance(bench.word("u1"), AllocationRequested)
+    assert isinstance(bench.word("u1"), msg.AllocationRequested)
     bench.api.store(bench.api.find("u1"), "DELETED")
     bench.list()
-    assert isinstance(bench.word("u1"), RequestWithdrawn)
+    assert isinstance(bench.word("u1"), msg.RequestWithdrawn)
 
 
 def test_replayed_old_versions_change_nothing(bench):
@@ -434,9 +424,9 @@ def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(
     after = new(bench.api, run="w2", max_gpus_per_node=limit)
     after.start()
     word = after.word("u1")
-    assert isinstance(word, AllocationRequested)
+    assert isinstance(word, msg.AllocationRequested)
     assert (word.claims[0].gpus, word.host.node_name) == (8, "node-a")
-    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert word.held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
     after.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
     assert after.annotations("u1")["main.granted.sluice.dev/ticket"] == "t-2"
 
@@ -455,8 +445,8 @@ def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(benc
     after.start()
     after.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(pod))))
     word = after.word("u1")
-    assert isinstance(word, AllocationRequested)
-    assert word.held == (Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
+    assert isinstance(word, msg.AllocationRequested)
+    assert word.held == (msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
 
 
 @pytest.mark.parametrize("how", ["ends", "goes"])
@@ -468,7 +458,7 @@ def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
     pod = bench.api.find("u1")
     pod["metadata"]["labels"] = {}
     bench.handle(e.PodGone(bench.api.store(pod)))
-    assert isinstance(bench.word("u1"), AllocationRequested)
+    assert isinstance(bench.word("u1"), msg.AllocationRequested)
     if how == "ends":
         pod["status"] = dict(ENDED)
         shown = bench.api.store(pod)
@@ -477,7 +467,7 @@ def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
         shown = bench.api.store(pod, "DELETED")
         bench.handle(e.OtherPodGone(pod_usage_only(msgspec.json.encode(shown))))
     word = bench.word("u1")
-    assert isinstance(word, RequestWithdrawn)
+    assert isinstance(word, msg.RequestWithdrawn)
     assert word.cause == ("containers ended" if how == "ends" else "pod gone")
 
 
@@ -495,7 +485,7 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     why = "has a slice, but its request cannot be parsed (annotation sluice.dev/request)"
     assert after.told == [f"ns/train {why}"]
     after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
-    assert isinstance(after.bus["sluice.source.cluster"], SourceSynced), "somebody who knows it asks for it"
+    assert isinstance(after.bus["sluice.source.cluster"], msg.SourceSynced), "somebody who knows it asks for it"
     other = new(bench.api, run="w3")
     other.start()
     assert other.bus == {}
@@ -545,7 +535,7 @@ def test_a_pod_whose_pin_failed_is_made_anew_only_where_somebody_does_that(bench
     assert bench.api.evictions == []
     bench.pass_time(3)
     assert bench.api.evictions == evicted
-    assert isinstance(bench.word("u1"), AllocationRequested), "it may start yet: released when it is gone"
+    assert isinstance(bench.word("u1"), msg.AllocationRequested), "it may start yet: released when it is gone"
     if not evicted:
         ours = bench.api.find("u1")["status"]["conditions"][-1]
         assert (ours["reason"], "0/4 nodes" in ours["message"]) == ("NotStarted", True)
@@ -610,13 +600,13 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     bench.bind("u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
     blocked = bench.bus["sluice.evicted.u1"]
-    assert blocked == EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
+    assert blocked == msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
     bench.blocked = ""
     bench.pass_time(11)
     assert bench.api.evictions == ["u1"]
-    assert bench.bus["sluice.evicted.u1"] == EvictionDone(request=RequestId("u1"))
+    assert bench.bus["sluice.evicted.u1"] == msg.EvictionDone(request=RequestId("u1"))
     bench.pass_time(60)
     assert bench.api.evictions == ["u1"]
 
@@ -627,12 +617,12 @@ def test_an_eviction_that_is_taken_back_is_not_carried_out(bench):
     bench.bind("u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.observe(order, EvictionOver(request=RequestId("u1")))
+    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.observe(order, msg.EvictionOver(request=RequestId("u1")))
     bench.blocked = ""
     bench.pass_time(60)
     assert bench.api.evictions == []
-    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted again"))
+    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted again"))
     bench.pass_time(60)
     assert bench.api.evictions == ["u1"]
 
@@ -644,10 +634,10 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
     other.start()
     other.create("train", "u1")
     bench.bus = other.bus
-    bench.bus["sluice.eviction.u1"] = EvictionOrdered(request=RequestId("u1"), cause="node-a is drained")
+    bench.bus["sluice.eviction.u1"] = msg.EvictionOrdered(request=RequestId("u1"), cause="node-a is drained")
     events = bench._stream(Stream.STATE)
     if order == "is over":
-        over = EvictionOver(request=RequestId("u1"))
+        over = msg.EvictionOver(request=RequestId("u1"))
         entry = Entry("sluice.eviction.u1", next(bench.sequence), OperationId("over"), over)
         events.insert(-1, Observed(Stream.STATE, entry))
     bench.handle(*events)
@@ -663,11 +653,11 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
     bench.bus.clear()
     bench.read()
     if said_again:
-        bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+        bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
     bench.blocked = ""
     bench.pass_time(120)
     assert bench.api.evictions == (["u1"] if said_again else [])
@@ -680,8 +670,8 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
     bench.bind("u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
     order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.observe(order, EvictionOver(request=RequestId("u1")))
+    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.observe(order, msg.EvictionOver(request=RequestId("u1")))
     bench.delete("u1", **ENDED)
     bench.release("u1")
     speaks = bench
@@ -690,7 +680,7 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
         speaks.start()
     out = speaks.core.handle(Ticked(), speaks.now)
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
-    blocked = EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
+    blocked = msg.EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
     assert said == [("sluice.evicted.u1", blocked, bench.core.config.closing_ttl_s)]
 
 
@@ -722,8 +712,8 @@ def test_a_pod_that_was_let_go_meanwhile_is_asked_for_by_who_had_refused_it(benc
     after.start()
     after.show(bench.api.patch("train", call.patch))
     word = after.word("u1")
-    assert isinstance(word, AllocationRequested)
-    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert isinstance(word, msg.AllocationRequested)
+    assert word.held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 
 
 def test_a_pod_that_is_refused_is_not_let_go_with_a_slice_that_is_taken_back_for_that(bench, new):
@@ -735,5 +725,5 @@ def test_a_pod_that_is_refused_is_not_let_go_with_a_slice_that_is_taken_back_for
     binding = subjects.binding(RequestId("u1")).subject
     after = new(bench.api, {binding: bench.bus[binding]}, run="w2")
     after.start()
-    assert isinstance(after.word("u1"), RequestRejected)
+    assert isinstance(after.word("u1"), msg.RequestRejected)
     assert after.api.opened == []
