@@ -122,14 +122,6 @@ def test_a_ready_slice_without_its_instance_is_shown_as_broken():
     assert use(booked("a", ("2g.10gb", 4, 2))).slots[0].state is SlotState.BROKEN
 
 
-def test_a_whole_gpu_without_mig_is_all_in_use():
-    """Also one with an unknown number of memory slices."""
-    found = use(booked("a", (None, 0, 1)), mig_enabled=False, memory_slices=0, creatable={})
-    (slot,) = found.slots
-    assert (slot.state, slot.profile, slot.uuid, slot.size) == (SlotState.IN_USE, None, GPU, 1)
-    assert (found.slices_total, found.allocated_fraction) == (1, 1.0)
-
-
 def test_a_quarantined_place_is_counted_once():
     """With its instance still there, or with nothing known of it."""
     held = booked("a", ("1g.5gb", 6, 1), state="quarantined")
@@ -151,14 +143,6 @@ def test_tenants_of_a_closed_shared_device_keep_their_shares():
     found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
     assert [(slot.allocation, slot.state) for slot in found.slots] == [("a", SlotState.IN_USE), ("b", SlotState.IN_USE)]
     assert (found.quarantined, found.slices_in_use) == (1, 4)
-
-
-def test_a_home_that_cannot_be_unmade_is_one_quarantined_place():
-    """Counted per tenant, one bad shared device would look like many."""
-    tenants = [shared(booked(name, ("3g.20gb", 4, 4), state="quarantined", revoked=True)) for name in ("a", "b")]
-    found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
-    assert {slot.state for slot in found.slots} == {SlotState.QUARANTINED}
-    assert found.quarantined == 1
 
 
 def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:

@@ -97,14 +97,6 @@ def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
     )
 
 
-def test_a_person_reads_why_a_pod_would_wait_step_by_step():
-    """The sentence first, then each filter."""
-    lines = simulated_lines(simulated_pod("ns", "train", "train.yaml", WAITS))
-    assert lines[0] == "ns/train: would wait: 4 x A100: no free place"
-    assert lines[1] == "  step by step:"
-    assert lines[2] == "    free capacity: filtered out"
-
-
 def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
     """A filter and a reason that this version does not know."""
     newer = pb.Step(filter="weather", reasons=[])

@@ -9,15 +9,6 @@ from sluice_console.core.fleet.gpus import WHOLE_GPU, gpus_document
 from sluice_console.core.output.gpu_picture import picture, plain
 
 
-def test_an_instance_is_shown_with_the_pod_that_owns_it(make):
-    """Whose slice it is comes from the agent's own journal."""
-    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), make.slice()))
-    (gpu,) = gpus_document(fleet_state).gpus
-    (place,) = gpu.instances
-    assert (place.owner, place.state, place.start, place.size) == ("default/train", "ready", 4, 4)
-    assert gpu.allocated_fraction == 0.5
-
-
 def test_a_booking_and_its_instance_are_one_not_two(make):
     """The same place from two sides."""
     inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())

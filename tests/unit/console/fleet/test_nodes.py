@@ -146,16 +146,6 @@ def test_a_node_that_left_its_cluster_says_so_until_it_is_removed(fleet_state, m
     assert node.why.startswith("its Node object is gone")
 
 
-def test_what_is_ill_or_of_others_is_told(fleet_state, make):
-    """A node of which one GPU is broken is not what it looks like."""
-    gpu = make.gpu_report(instances=(make.made(allocation=None),), healthy=False, health_message="Xid 79")
-    assert node_cells(only(fleet_state(make.inventory(gpu))))[2:5] == (
-        "1 x A100-SXM4-40GB (1 unhealthy)",
-        "50%, 0 empty",
-        "0 and 1 of others",
-    )
-
-
 def said(time: str, message: msg.AnyMessage) -> HistoryMessage:
     return HistoryMessage("hist", msg.Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
 

@@ -38,12 +38,6 @@ def test_an_old_reason_does_not_speak_for_an_edited_request(make):
     assert only(make.fleet_state(request=make.asked(revision=2), waiting=pending)).state == "requested"
 
 
-def test_a_granted_pod_is_being_made_and_says_where(make):
-    """Between Grant and Bound."""
-    pod = only(make.fleet_state(request=make.asked(), ledger=make.grant()))
-    assert (pod.state, pod.node, pod.allocation) == ("making", make.node, make.allocation)
-
-
 def test_a_failing_slice_says_why_while_it_is_made(make):
     """The reason is the agent's."""
     failed = msg.SliceFailed(allocation=make.allocation, request=make.request, revision=1, error="x", message="no room")

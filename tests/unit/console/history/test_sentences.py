@@ -100,9 +100,3 @@ def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, word
     """A grant that is not carried out yet would read like one that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=after)
     assert sentence(grant) == f"is granted: 3g.20gb at 4 of GPU-aaaaaaaa on {make.node}{words}"
-
-
-def test_other_sizes_of_a_running_share_are_no_second_grant(make):
-    """Its owner would look for a second slice."""
-    grant = msgspec.structs.replace(make.grant(make.shared(make.allocation, "train")), revision=2)
-    assert sentence(grant).startswith("is adjusted: fractional share (4096 MiB")

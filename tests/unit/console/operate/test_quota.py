@@ -15,7 +15,7 @@ from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Sha
 from sluice.mig.catalog import find_model
 from sluice.runtime.bus import BusError
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_console.core.documents import AmountsDocument, QuotaDocument
+from sluice_console.core.documents import QuotaDocument
 from sluice_console.core.operate.quotas import (
     QuotaChange,
     QuotaError,
@@ -46,14 +46,6 @@ def shown(fleet_state, namespace: str | None = None) -> str:
     out = io.StringIO()
     show_quotas(Console(file=out, width=160, highlight=False), quotas_document(fleet_state), namespace)
     return out.getvalue()
-
-
-def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
-    """An operator would set a limit without knowing what runs."""
-    quota = only(make.fleet_state(ledger=make.grant(), inventory=a100(make)))
-    assert (quota.namespace, quota.limited) == ("default", False)
-    assert quota.used == AmountsDocument(gpus=1, memory_mib=20096, compute_slices=3.0)
-    assert quota.total == AmountsDocument()
 
 
 def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):

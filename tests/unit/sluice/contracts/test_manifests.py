@@ -35,17 +35,6 @@ def test_every_document_and_every_item_of_a_list_is_a_pod():
     assert [pod.name for pod in pods(text)] == ["a", "b", "c", "d"]
 
 
-def test_what_a_pod_asks_and_needs_is_kept_as_it_was_written():
-    """For the next reader: the parser's result beside its source."""
-    (pod,) = pods(POD.format(name="a"))
-    assert (pod.namespace, pod.name, pod.refusal) == ("default", "a", None)
-    assert pod.annotations == {"sluice.dev/profile": "1g.5gb"}
-    assert [each.name for each in pod.containers] == ["main"]
-    assert pod.host.node_selector == {"zone": "a"}
-    assert pod.ask is not None
-    assert [claim.profile for claim in pod.ask.claims] == ["1g.5gb"]
-
-
 def test_one_wrong_document_refuses_only_itself():
     """The others are still read."""
     wrong = "{kind: pod, metadata: {name: x}}"

@@ -135,19 +135,6 @@ def test_nor_does_one_that_lands_while_that_server_is_read() -> None:
     assert desk.outbox.drain() == [write(SECOND, A, 3, word("two"))]
 
 
-def test_one_that_lands_while_an_up_to_date_server_is_read_moves_it() -> None:
-    """Otherwise every write after a reconnect would be refused once."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("one"))
-    desk.outbox.drain()
-    desk.tell(bus_events.ReadingStarted(bus_events.Stream.BOOK, Incarnation("1")))
-    desk.see(entry(A, 5))
-    desk.tell(bus_events.WriteAccepted(FIRST, 6))
-    desk.tell(bus_events.ReadingCaughtUp(bus_events.Stream.BOOK))
-    desk.outbox.commit(A, word("two"))
-    assert desk.outbox.drain() == [write(SECOND, A, 6, word("two"))]
-
-
 def test_writes_under_one_guard_go_one_after_another_each_by_the_one_before() -> None:
     """W2: an own accepted write moves the guard before it is observed."""
     desk = Desk(entry(A, 5))
@@ -200,20 +187,6 @@ def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
     assert desk.tell(bus_events.WriteAccepted(FIRST, 6)) == []
     assert desk.tell(bus_events.WriteUnknown(FIRST)) == []
     assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
-
-
-def test_a_refusal_is_not_explained_by_a_reading_that_began_before_it() -> None:
-    """W3: a read is stale after a leader change; only what is read after the refusal counts."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
-    desk.tell(bus_events.ReadingStarted(bus_events.Stream.BOOK, Incarnation("1")))
-    desk.tell(bus_events.WriteRefused(FIRST, 9))
-    desk.tell(bus_events.Observed(bus_events.Stream.BOOK, entry(A, 5)))
-    desk.tell(bus_events.ReadingCaughtUp(bus_events.Stream.BOOK))
-    assert desk.reports == []
-    desk.read(entry(A, 5), entry(B, 9))
-    assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
 
 
 def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
@@ -304,15 +277,6 @@ def test_an_own_write_that_lands_in_a_bus_made_by_a_slow_clock_is_the_last_value
     assert desk.outbox.current(B) == landed
 
 
-def test_nothing_is_sent_in_a_new_incarnation_before_it_was_read_whole() -> None:
-    """Its guards are unknown, and those of the earlier one say nothing."""
-    desk = Desk(entry(A, 1000), life="1000")
-    desk.tell(bus_events.ReadingStarted(bus_events.Stream.BOOK, Incarnation("10")))
-    desk.outbox.commit(B, word("grant"))
-    assert desk.see(entry(A, 10)) == []
-    assert desk.tell(bus_events.ReadingCaughtUp(bus_events.Stream.BOOK)) == [write(FIRST, B, 10, word("grant"))]
-
-
 def test_a_commit_that_was_not_sent_can_be_taken_back_and_one_that_was_cannot() -> None:
     """A withdrawal while committing waits for the settled result."""
     desk = Desk()
@@ -339,15 +303,6 @@ def test_a_paused_outbox_settles_but_begins_nothing() -> None:
     assert desk.outbox.drain() == [write(SECOND, B, 1, word("two"))]
 
 
-def test_what_the_broker_forgot_is_written_again() -> None:
-    """A stream that does not sync may lose what it acknowledged."""
-    desk = Desk(stream=bus_events.Stream.STATE)
-    desk.outbox.keep(SLICE, word("ready"))
-    assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("ready"))]
-    assert desk.tell(bus_events.WriteAccepted(FIRST, 1)) == []
-    assert desk.read() == [write(SECOND, SLICE, 0, word("ready"))]
-
-
 def test_only_the_newest_of_what_shall_be_kept_is_written() -> None:
     """Unsent messages of the same subject are replaced."""
     desk = Desk(stream=bus_events.Stream.STATE)
@@ -370,16 +325,6 @@ def test_a_contested_value_is_reported_and_written_again_unless_forgotten() -> N
     desk.outbox.forget(SLICE)
     desk.tell(bus_events.WriteRefused(FIRST, 5))
     assert desk.see(entry(SLICE, 5)) == []
-
-
-def test_a_closing_message_is_written_once_and_forgotten() -> None:
-    """W5: when it has expired it is not repeated; the subject is free, and memory with it."""
-    desk = Desk(stream=bus_events.Stream.STATE)
-    desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
-    assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("gone"), ttl_s=60)]
-    assert desk.tell(bus_events.WriteAccepted(FIRST, 1)) == []
-    assert desk.outbox.kept(SLICE) is None
-    assert desk.read() == []
 
 
 def agent() -> Desk:
@@ -433,18 +378,6 @@ def test_an_agent_goes_by_what_it_is_shown_when_what_has_refused_its_write_is_th
     assert desk.tell(bus_events.LastRead(SLICE.subject, entry(SLICE, 3)), now) == [
         write(SECOND, SLICE, 3, word("ready"))
     ]
-
-
-def test_an_agent_compares_everything_again_after_a_reconnect() -> None:
-    """The broker may have forgotten what it acknowledged."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    desk.outbox.drain()
-    desk.tell(bus_events.LastRead(SLICE.subject, None))
-    desk.tell(bus_events.WriteAccepted(FIRST, 1))
-    desk.outbox.recheck()
-    assert desk.outbox.drain() == [bus_events.ReadLast(bus_events.Stream.STATE, SLICE.subject)]
-    assert desk.tell(bus_events.LastRead(SLICE.subject, None)) == [write(SECOND, SLICE, 0, word("ready"))]
 
 
 def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for_the_last_word() -> None:

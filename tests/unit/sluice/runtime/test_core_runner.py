@@ -161,20 +161,6 @@ async def test_work_on_one_gpu_is_never_done_at_the_same_time(core, bus, running
     assert began == [Make("a", 1), Make("b", 3), Unmake("a", 2)]
 
 
-async def test_a_device_is_served_again_after_it_was_idle(core, bus, running):
-    """The order of one key ends with its work and restarts."""
-    numbers = iter([1, 2])
-
-    async def work(instruction: Make) -> Made:
-        return Made(instruction.number)
-
-    core.rules = lambda event: [Make("a", next(numbers))] if event in (Made(100), Made(1)) else []
-    async with running(execute={Make: Executor(work, key=lambda instruction: instruction.gpu)}) as runner:
-        await runner.offer(Made(100))
-        await core.hears(lambda event: event == Made(2))
-        assert runner._lanes == {}
-
-
 async def test_only_so_many_of_one_instruction_run_at_once(core, bus, running):
     """A thousand pulls at start do not open a thousand connections."""
     at_once = most = 0

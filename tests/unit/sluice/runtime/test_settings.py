@@ -96,12 +96,6 @@ def test_one_file_serves_all_services(config):
     assert read({}, path).nodes == ("a",)
 
 
-def test_the_environment_can_name_the_file(config):
-    """A container needs no argument to be configured."""
-    path = config('[node-agent]\nnodes = ["a"]\n')
-    assert read({"SLUICE_CONFIG": str(path)}).nodes == ("a",)
-
-
 @pytest.mark.parametrize(
     ("variable", "meant"),
     [

@@ -87,13 +87,6 @@ def test_guards_from_before_a_wipe_do_not_match_after_it() -> None:
     assert put(values, "sluice.ledger.n1.a", NODE_1, stale) == PublishRefused(fresh)
 
 
-def test_a_guard_that_does_not_cover_the_subject_guards_nothing() -> None:
-    """As on the server: the model must not be kinder."""
-    values = StreamModel()
-    landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))
-    landed(put(values, "sluice.ledger.n1.b", NODE_2, 0))
-
-
 def test_a_killed_server_may_forget_and_give_sequences_again() -> None:
     """Overwritten values return, expiry included, and readers must restart."""
     values = StreamModel()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.contracts.manifests import ManifestLimits, PodManifest, asking, read_manifests
+from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import RequestLimits, parse_pod
 
@@ -93,14 +93,6 @@ def test_a_demo_can_be_asked_in_annotations(name):
             assert [each.container for each in found.claims] == [each.container for each in pod.ask.claims]
 
 
-@pytest.mark.parametrize("name", ["gpu-test1", "gpu-test4"])
-def test_a_folder_reads_no_claims(name):
-    """It has no kubelet that would hand devices over."""
-    text = (FOLDER / f"{name}.yaml").read_text()
-
-    assert all(pod.ask is None and pod.refusal is None for pod in read(text, by_claims=False))
-
-
 TEMPLATE = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
@@ -158,20 +150,6 @@ def test_options_of_a_claim_are_those_of_its_pod():
     assert (found.urgency.value, found.ask.gpu_policy) == (7, "binpack")
     assert found.annotations["sluice.dev/gpu-policy"] == "binpack"
     assert found.annotations["sluice.dev/substitute"] == "true"
-
-
-def test_each_way_of_a_prioritized_list_can_be_asked():
-    """`simulate` tries them in their order."""
-    either = TEMPLATE.replace(
-        "exactly: {deviceClassName: gpu.nvidia.com}",
-        "firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, count: 8}, "
-        "{name: b, deviceClassName: gpu.nvidia.com}]",
-    )
-
-    (found,) = read(f"{either}---{pod(BY_TEMPLATE)}")
-
-    assert found.annotations == {"g.gpu.a.sluice.dev/gpus": "8"}
-    assert asking(found, found.alternatives[0]).annotations == {"g.gpu.b.sluice.dev/gpus": "1"}
 
 
 def test_a_claim_of_a_deployment_is_asked_for_once():

@@ -4,7 +4,7 @@ import pytest
 from unit.sluice.contracts.dra.claim_specs import GPU, MIG, OURS, body, claim, ours, prioritized, request
 
 from sluice.contracts.dra.claim_requests import ClaimRequests
-from sluice.contracts.dra.pod_claims import PodClaim, combined, read_pod_claims, uid_of, users_of
+from sluice.contracts.dra.pod_claims import combined, uid_of, users_of
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.reasons import Refusal
 
@@ -76,19 +76,3 @@ def test_the_user_of_a_claim_is_that_of_its_first_container():
 
     assert (uid_of(spec, "g"), uid_of(spec, "h"), uid_of(spec, "other"), uid_of({}, "g")) == (6, 5, 5, None)
     assert [each["name"] for each in users_of(spec, "h")] == ["c"]
-
-
-def test_the_claims_of_a_pod_are_read_from_its_spec():
-    """By name or by template."""
-    spec = {
-        "resourceClaims": [
-            {"name": "a", "resourceClaimName": "x"},
-            {"name": "b", "resourceClaimTemplateName": "y", "resourceClaimName": None},
-        ]
-    }
-
-    assert read_pod_claims(spec) == (
-        PodClaim("spec.resourceClaims[0]", "a", claim="x"),
-        PodClaim("spec.resourceClaims[1]", "b", template="y"),
-    )
-    assert read_pod_claims({}) == ()

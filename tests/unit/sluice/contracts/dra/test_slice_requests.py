@@ -98,18 +98,6 @@ def test_what_is_said_for_one_request_comes_before_what_is_said_for_all_and_by_t
     assert found.options.priority == 3
 
 
-def test_instances_of_ours_may_be_on_one_gpu():
-    """The constraint is not NVIDIA's alone."""
-    spec = claim(
-        request("a", OURS),
-        request("b", OURS),
-        config=[ours(profile="1g.5gb")],
-        constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}],
-    )
-
-    assert read_claim(spec, {}).same_gpu == (("a", "b"),)
-
-
 def test_a_memory_that_is_probably_a_mistake_is_said():
     """As for an annotation."""
     (warning,) = read_claim(claim(request("r", OURS), config=[ours(memory=10)]), {}).warnings

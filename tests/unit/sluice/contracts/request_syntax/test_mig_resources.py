@@ -141,12 +141,3 @@ def test_devices_of_all_containers_together_fit_on_a_node():
 def test_no_known_gpu_holds_more_instances_than_a_pod_may_count_on():
     """A model with eight instances would have its last one refused."""
     assert max(profile.max_instances for model in mig_models() for profile in model.profiles) == INSTANCES_MAX
-
-
-def test_every_profile_of_every_model_is_asked_for_as_the_plugin_names_it():
-    """A pod that runs under NVIDIA's plugin would be refused here, or given another profile."""
-    for model in mig_models():
-        for profile in model.profiles:
-            answer = ask({f"nvidia.com/mig-{profile.name.replace('+', '.')}": 1})
-            assert isinstance(answer, PodRequest)
-            assert [claim.profile for claim in answer.claims] == [profile.name]

@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice.contracts.request_syntax import ANY_COUNT, ContainerRequest, PodRequest, RequestLimits, Unquoted, parse_pod
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, RequestLimits, Unquoted, parse_pod
 
 R = RefusalReason
 MAIN = ("main",)
@@ -287,13 +287,6 @@ def test_a_share_without_its_size_is_refused_with_the_key_that_is_missing(said, 
     assert allowed in refusal.allowed
 
 
-def test_shares_of_several_gpus_count_as_that_many_devices():
-    """No node of two GPUs could ever hold 2.1 of them."""
-    refusal = parse_claims(keys(shares="1.5") | {"b.sluice.dev/gpus": "1"}, ("a", "b"), max_gpus_per_node=2)
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason is R.TOO_LARGE
-
-
 def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
     """Priority and policies belong to the pod; one container cannot have its own."""
     ask = parse_pod(
@@ -314,13 +307,6 @@ def test_a_key_without_a_value_is_as_if_it_were_not_there(nothing):
         profile="1g.5gb"
     )
     assert parse_claims({"sluice.dev/profile": nothing, "sluice.dev/group": nothing}, MAIN) == ()
-
-
-def test_where_no_count_is_too_many_none_is_named():
-    """A bound of nine digits does not help."""
-    refusal = parse_claims(keys(shares="0"), MAIN, max_gpus_per_node=ANY_COUNT.max_gpus_per_node)
-    assert isinstance(refusal, Refusal)
-    assert refusal.allowed == "at least 0.01, at most 2 decimals"
 
 
 @pytest.mark.parametrize(

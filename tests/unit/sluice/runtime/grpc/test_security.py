@@ -179,13 +179,6 @@ async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
             pass
 
 
-async def test_plain_text_is_allowed_on_a_network_declared_trusted():
-    """A network of containers on one machine is trusted."""
-    how = TransportSecurity(plain_text=True)
-    async with transport.serve(_Agent().register, address="0.0.0.0:0", security=how) as address:
-        assert await asked(address.replace("0.0.0.0", "127.0.0.1"), how) == "gpu-1.example"
-
-
 async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
     """File permissions decide: people on the node, and its kubelet, have no certificate."""
     address = f"unix:{tmp_path / 'a.sock'}"
@@ -200,19 +193,6 @@ async def test_a_new_certificate_is_shown_without_a_restart(ours):
         assert "is not for" in await asked(address, inventory)
         ours.files("node", NODE)
         assert await asked(address, inventory) == "gpu-1.example"
-
-
-async def test_a_new_certificate_ends_no_call(ours):
-    """A pull that is under way goes on; the next connection shows the new one."""
-    inventory = security(ours.files("inventory", INVENTORY))
-    async with (
-        served(ours.files("node", NODE)) as address,
-        transport.channel(address, security=inventory, server_name=NODE) as channel,
-    ):
-        stub = agent_pb2_grpc.AgentServiceStub(channel)
-        for _ in range(3):
-            assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
-            ours.files("node", NODE)
 
 
 async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):

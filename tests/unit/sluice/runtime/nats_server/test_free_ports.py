@@ -44,9 +44,3 @@ def test_a_machine_that_sets_no_port_apart_has_ports_all_the_same(systems: Path,
     chosen = free_ports(5)
     assert len(set(chosen)) == 5
     assert all(port > 0 for port in chosen)
-
-
-def test_another_process_that_chooses_in_the_same_moment_seldom_has_the_same(systems: Path):
-    """Two `sluice up` of one machine: chosen from below in order, every port would be chosen by both."""
-    systems.write_text("32768\t60999\n")
-    assert any(not {*free_ports(3)} & {*free_ports(3)} for _ in range(5))

@@ -173,11 +173,3 @@ async def test_an_address_that_makes_no_sense_is_named(address):
     with pytest.raises(ServiceError, match=r"metrics_address .*must be HOST:PORT"):
         async with serving_metrics(address, MetricRegistry()):
             pass
-
-
-async def test_a_taken_port_is_named():
-    """Two services with one address: the second reports it and ends."""
-    async with page(MetricRegistry()) as address:
-        with pytest.raises(ServiceError, match=f"metrics cannot be served at {address}: "):
-            async with serving_metrics(address, MetricRegistry()):
-                pass

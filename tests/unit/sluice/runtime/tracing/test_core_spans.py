@@ -99,16 +99,6 @@ def test_an_attempt_names_the_one_before_it(book, spans, exporter):
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
 
 
-def test_a_decision_about_who_waits_names_what_freed_the_place(book, spans):
-    """The trace of a pod that waited leads to the pod that ended."""
-    turns = CoreSpans(book)
-    book.arrived("sluice.request.r1", 1, "other", {"traceparent": root_traceparent("other")})
-    turns.turn(read(), "", [(write(GRANT), "r1")], 0.001)
-    decide = spans()["decide"]
-    assert f"{decide.context.trace_id:032x}" == trace_id("r1")
-    assert [f"{link.context.trace_id:032x}" for link in decide.links] == [trace_id("other")]
-
-
 def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):
     """The wait in the queue is one bar, whatever else was published meanwhile."""
     turns = CoreSpans(book, (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),))
