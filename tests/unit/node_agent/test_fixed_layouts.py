@@ -139,14 +139,6 @@ def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
     assert isinstance(granted(node, "a2")[1], SliceReady)
 
 
-def test_who_only_watches_is_in_nobodys_way(node):
-    """One monitoring tool would take all GPUs out of use."""
-    use(node, uuid_at(node, 6), kind="file")
-    reread(node)
-    assert report(node).creatable["1g.5gb"] == 1
-    assert isinstance(granted(node)[1], SliceReady)
-
-
 def test_it_is_gone_only_when_no_process_of_the_tenant_is_left(node):
     """The next tenant would find the last one still at work."""
     booking, word = granted(node)
@@ -195,18 +187,6 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
     assert isinstance(word, SliceReady)
     assert word.devices[0].uuid == "MIG-of-the-admin"
     assert word.ticket != ticket
-
-
-def test_another_device_at_the_same_place_gets_another_ticket(node):
-    """Containers would be started with the UUID of a device that is gone."""
-    _, word = granted(node)
-    admin_removes(node, 6)
-    admin_makes(node, "1g.5gb", 6, 1)
-    reread(node)
-    again = node.word("a1")
-    assert isinstance(again, SliceReady)
-    assert (again.devices[0].uuid, again.ticket != word.ticket) == ("MIG-of-the-admin", True)
-    assert changes(node) == []
 
 
 def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
+from sluice.contracts.bus.events import ReadLast, Stream
 from sluice.contracts.ids import AllocationId, Incarnation
 from sluice.contracts.messages import ContainerDevices, DeviceState, NodeOpened, SliceGone, SliceReady
 from sluice.contracts.ticket_paths import ticket_name
@@ -17,10 +17,6 @@ A1 = AllocationId("a1")
 
 def own(instructions):
     return [i for i in instructions if hasattr(i, "token")]
-
-
-def exchange(instructions):
-    return [i.subject for i in instructions if not hasattr(i, "token")]
 
 
 def _opened(node):
@@ -253,23 +249,6 @@ def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
     node.order(node.closed(booking))
     node.work()
     assert node.word("a1").closing
-
-
-def test_reading_anew_compares_everything_that_is_kept(node):
-    """What the broker forgot of an agent's messages is published again."""
-    _opened(node)
-    node.order(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))))
-    node.work()
-    word, news = node.word("a1"), node.news()
-    node.words.clear()
-    out = node.handle(ReadingStarted(Stream.BOOK, node.incarnation))
-    asked = [subjects.node(node.name).subject, subjects.slice_(node.name, A1).subject]
-    assert sorted(exchange(out)) == sorted(asked)
-    for entry in node.ledger.values():
-        node.handle(Observed(Stream.BOOK, entry))
-    node.handle(ReadingCaughtUp(Stream.BOOK))
-    node.work()
-    assert (node.word("a1"), node.news()) == (word, news)
 
 
 def test_a_generation_is_told_only_when_the_journal_holds_it(node):

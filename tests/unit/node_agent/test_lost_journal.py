@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import OwnershipMark
 from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal
 from sluice_node_agent.core.journal_records import NodeRecord
@@ -23,29 +23,6 @@ def _devices(node):
     """What is there that a tenant could use, and would miss."""
     daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
     return node.instances(0), node.tickets.names(), daemons
-
-
-@pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
-def test_a_slice_found_again_is_not_given_up_because_its_gpu_fails_at_that_moment(node, at):
-    """A pod that runs would lose its slice, as one that could never be made, for a GPU that comes back."""
-    node.live()
-    node.order(node.grant(node.booking("a1", at)))
-    node.work()
-    before = node.word("a1")
-    node.lose_journal()
-    node.start()
-    node.work()
-    _silent(node, at[0])
-    node.own_done.clear()
-    node.open()
-    node.work()
-    assert [type(step) for step in node.own_done] == [SaveJournal, MakeTicket, SaveJournal]
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert node.tickets.names() == (before.ticket,)
-    _silent(node, -1)
-    node.tick(60.0)
-    assert node.word("a1") == before
 
 
 @pytest.mark.parametrize("restarts", [0, 1], ids=["once", "started again meanwhile"])

@@ -80,12 +80,6 @@ def test_a_static_pods_hash_is_its_uid(tmp_path):
     assert seen.owner_of(40) == digest
 
 
-def test_a_process_that_is_gone_is_told_as_nothing(tmp_path):
-    """Processes vanish while they are read; that must not stop a teardown."""
-    seen = Processes(tmp_path)
-    assert (seen.owner_of(7), seen.name_of(7), seen.started_at(7), seen.command_of(7)) == ("", "", 0, ())
-
-
 def test_a_process_that_vanishes_while_it_is_read_is_told_as_nothing(monkeypatch):
     """The file opens, and the read fails with ESRCH: as with real processes that end in between."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -503,31 +503,3 @@ def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(t
     finally:
         goes_on.set()
         homes.close()
-
-
-def test_a_size_that_was_changed_after_nobody_waited_any_longer_is_changed_back(tmp_path, monkeypatch):
-    """`sluice adjust` there and back while the machine stands still: a tenant keeps the size that it was not given."""
-    library = tmp_path / "library"
-    library.touch()
-    (tmp_path / "h1").mkdir()
-    homes = QuotaController(tmp_path, library, lambda _: "")
-    goes_on, real, told = threading.Event(), quota_loop.QuotaLoop.change, []
-
-    def slow(loop, order):
-        assert goes_on.wait(_WAIT_S)
-        told.append(order.request_ppm)
-        real(loop, order)
-
-    monkeypatch.setattr(quota_loop.QuotaLoop, "change", slow)
-    try:
-        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a", 300),)))
-        with monkeypatch.context() as still:
-            still.setattr(quota_server, "_CALL_S", 0.2)
-            with pytest.raises(QuotaControllerError, match="has not answered"):
-                homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
-        goes_on.set()
-        homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a", 300),)))
-        assert told == [500_000, 300_000]
-    finally:
-        goes_on.set()
-        homes.close()

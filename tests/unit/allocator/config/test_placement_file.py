@@ -33,12 +33,6 @@ def test_a_whole_file_is_read_as_written() -> None:
     )
 
 
-def test_an_empty_file_changes_nothing() -> None:
-    """The defaults stand in one place: a fleet without a file and one with an empty file are the same."""
-    assert parse_placement("", origin="placement.toml") == PlacementConfig()
-    assert parse_placement("[default]\n[pool]", origin="placement.toml") == PlacementConfig()
-
-
 def test_a_strict_cluster_assumes_no_user() -> None:
     """Where it is required, a pod without runAsUser must not fall into root's trust domain."""
     assert parse_placement("require_uid = true", origin="placement.toml").assumed_uid is None

@@ -115,14 +115,6 @@ def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     assert mine.reasons[0].reason is WaitReason.GROUP_NOT_FIT
 
 
-def test_pods_of_several_sizes_are_put_down_largest_first():
-    """The small ones first would leave the large one without a place, in a fleet that holds them all."""
-    bench = fleet(1)
-    shapes = {"a": claim(profile="1g.5gb"), "b": claim(profile="2g.10gb"), "c": claim(profile="4g.20gb")}
-    said = ask(bench, *(member(name, shape, size=3) for name, shape in shapes.items()))
-    assert sorted(grants(said)) == ["a", "b", "c"]
-
-
 def test_pods_that_disagree_on_the_size_are_told_who_says_what():
     """A typing error in one manifest is found by reading, not by waiting."""
     bench = fleet(2)
@@ -141,15 +133,6 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     ask(bench, member("a", priority=9), member("b", priority=1), asked("p", WHOLE, priority=5))
     withdraw(bench, "x")
     assert sorted(grants(gone(bench, blocker))) == ["p"]
-
-
-def test_more_pods_than_the_size_wait_as_the_next_group():
-    """The surplus of one job must not run as a part of it, nor take a place alone."""
-    bench = fleet(4)
-    said = ask(bench, *(member(name, WHOLE) for name in "abc"))
-    assert sorted(grants(said)) == ["a", "b"]
-    assert waits(said)["c"].message.endswith("of the surplus, 1 of 2 pods of group train have asked")
-    assert sorted(grants(ask(bench, member("d", WHOLE)))) == ["c", "d"]
 
 
 def failed(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
@@ -250,19 +233,6 @@ def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long()
     again = grants(ask(bench, member("c", WHOLE)))
     assert sorted(again) == ["c"]
     assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
-
-
-def test_a_pod_that_is_made_anew_while_its_job_runs_is_served_alone():
-    """A Job retries one pod under a new UID: fifteen that run and one that asks are sixteen (tensor-fusion §1.7)."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    for grant in granted.values():
-        ready(bench, grant)
-    withdraw(bench, "b")
-    gone(bench, granted["b"])
-    again = grants(ask(bench, member("b2", WHOLE)))
-    assert sorted(again) == ["b2"]
-    assert bound(ready(bench, again["b2"])) == ["b2"]
 
 
 def test_one_more_pod_is_served_alone_while_as_many_as_the_size_run():

@@ -11,7 +11,6 @@ from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, too_few_gpus
 from sluice_allocator.core.placement.explain import impossible
 from sluice_allocator.core.placement.explain.suggestions import closest_profile
-from sluice_allocator.core.placement.nodes.node_shape import Maximum
 
 GIB = 1024
 WHOLE = claim()
@@ -358,21 +357,6 @@ def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):
         assert never(shop, claim(gpus=3))
         counted.append(len(asked))
     assert counted[0] == counted[1]
-
-
-def test_the_most_of_what_comes_and_goes_is_kept():
-    """A node that left would go on being the largest."""
-    most = Maximum()
-    for amount in (3, 7, 7, 5):
-        most.count(amount, 1)
-    assert most.most == 7
-    most.count(7, -1)
-    assert most.most == 7
-    most.count(7, -1)
-    assert most.most == 5
-    most.count(5, -1)
-    most.count(3, -1)
-    assert (most.most, bool(most)) == (0, False)
 
 
 @pytest.mark.parametrize(

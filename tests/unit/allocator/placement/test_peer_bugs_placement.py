@@ -6,7 +6,7 @@ from factories.scheduling.placement import Shop, claim, given, node, share
 
 from sluice.contracts.messages import InstanceReport
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice_allocator.core.placement import NoPlace, Place
+from sluice_allocator.core.placement import Place
 
 GPU = "GPU-node-a-0"
 
@@ -58,11 +58,3 @@ def test_the_smallest_share_takes_at_least_one_mib_and_one_percent():
     devices = [device for name in names if name is not None for device in shop.devices(name)]
     assert len(devices) == shop.reports[GPU].mps_clients_max
     assert all(device.share and device.share.sm_partition == 1 and device.share.memory_mib == 409 for device in devices)
-
-
-def test_attributes_of_a_profile_are_not_ignored():
-    """mig-adapter: 1g.5gb+me was read as 1g.5gb, and only one instance of a GPU has the media engines."""
-    shop = Shop(node("node-a", 1))
-    assert shop.take(claim(profile="1g.5gb+me")) is not None
-    assert isinstance(shop.ask(claim(profile="1g.5gb+me")), NoPlace)
-    assert isinstance(shop.ask(claim(profile="1g.5gb")), Place)

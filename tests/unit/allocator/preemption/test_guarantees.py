@@ -251,18 +251,6 @@ def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty
     assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
 
 
-def test_a_share_that_is_made_larger_fills_a_guarantee_when_the_ledger_has_it(empty):
-    """Its order may be refused, and the other pod would have gone for somebody else."""
-    victim = sharing(empty, own=4_000)
-    (grows,) = empty.handle(AdjustAsked(1, change("one", memory_mib=20_000)))
-    (pending,) = empty.request(high("service", claim(profile=None)))
-    assert isinstance(pending.message, msg.Pending)
-    empty.land_all([grows, pending])
-    assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
-    assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
-
-
 def test_who_may_go_and_is_being_made_smaller_is_not_counted_twice(empty):
     """A pod would wait for ever for the place of one who may go, while that one is changed."""
     sharing(empty, own=20_000)

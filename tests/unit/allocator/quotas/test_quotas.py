@@ -130,18 +130,6 @@ def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
     assert used(restarted) == used(bench) == Usage(2, HALF_MIB + SMALL_MIB, 4000)
 
 
-def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
-    """LAW 3: a namespace would have twice what it may, for as long as its pods take to end."""
-    limit(bench, gpus=1)
-    grant = bound(bench, "p1", HALF)
-    all_of(bench, bench.request(asks("p2", SMALL)))
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    writes = all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert [type(write.message) for write in writes] == [msg.Revoke]
-    assert used(bench).gpus == 1
-    assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
-
-
 @pytest.mark.parametrize(
     ("shape", "counts"),
     [

@@ -179,12 +179,3 @@ def test_a_bound_share_stays_bound_when_it_is_booked_with_another_size(bench):
         larger = msgspec.structs.replace(device, share=msgspec.structs.replace(device.share, memory_mib=2000))
         assert fleet.book(msgspec.structs.replace(grant.booking, devices=(larger,)))
     assert list(fleet.namespace_usage.opened("lab")) == [waiting.booking.allocation]
-
-
-def test_a_slice_that_was_adopted_is_not_taken_back(pair):
-    """After the broker was wiped the pods run on, and are bound again, whatever the limits say now."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
-    writes = all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
-    assert [write for write in writes if isinstance(write.message, Revoke)] == []

@@ -18,7 +18,6 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.state.conditions import NodeWaits
 
 P1 = RequestId("p1")
 ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
@@ -254,15 +253,6 @@ def test_a_binding_that_a_lagging_reading_does_not_show_is_looked_at_again(empty
         said += words(out)
 
     assert again, (said, empty.allocator.unbacked)
-
-
-def test_who_waits_for_another_node_than_before_waits_for_that_alone():
-    """Else the allocator ends when the first of them is opened, with everybody's places."""
-    waits = NodeWaits()
-    waits.hold(P1, ITS_NODE)
-    waits.hold(P1, OTHER)
-    waits.let_go(P1)
-    assert waits.release(ITS_NODE) == {}
 
 
 def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):

@@ -161,23 +161,6 @@ def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
     )
 
 
-def test_what_only_this_fleet_cannot_do_waits_for_nodes(bench):
-    """An A30 profile on an A100 fleet: Pending{NoNodeCanFit}, said at once."""
-    (pending,) = messages(bench.request(asked("p1", claim(profile="4g.24gb"))))
-
-    assert isinstance(pending, msg.Pending)
-    assert pending.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-
-
-def test_a_refused_pod_that_is_edited_gets_another_look(bench):
-    """A newer revision of a refused request is granted."""
-    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
-
-    said = messages(bench.request(asked("p1", claim(profile="2g.10gb"), revision=2)))
-
-    assert [m.booking.devices[0].profile for m in said] == ["2g.10gb"]
-
-
 def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
     """Its node may show it as well for a while: it would be granted, and given back, as fast as the bus carries it."""
     grant = bench.granted("p1")
@@ -227,32 +210,6 @@ def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
 
     assert messages(said) == []
     assert messages(decided) == [msg.Released(request=P1, cause="slice lost: its GPU was lost")]
-
-
-def test_a_grant_that_lost_its_race_is_decided_anew_on_fresh_facts(bench):
-    """Refused: wait until the winner's entry is read, then place the pod beside it."""
-    (write,) = bench.request(asked("p1", claim(profile="3g.20gb")))
-    other = msg.Booking(
-        allocation=AllocationId("p9_r9_1"),
-        request=RequestId("p9"),
-        request_revision=1,
-        source=FOLDER,
-        owner="p9",
-        namespace="default",
-        name="p9",
-        node=NODE,
-        devices=(msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="3g.20gb", start=4, size=4),),
-    )
-
-    assert bench.handle(WriteRefused(write.operation, 5000)) == []
-    bench.sequence = iter([5000, *range(5001, 6000)])
-    said = messages(
-        bench.observe(
-            subjects.ledger(NODE, other.allocation), msg.Grant(revision=1, incarnation=INCARNATION, booking=other)
-        )
-    )
-
-    assert [(m.booking.request, m.booking.devices[0].start) for m in said] == [("p1", 0)]
 
 
 def test_a_grant_still_queued_is_decided_anew_when_someone_else_books_the_node(bench):
@@ -324,20 +281,6 @@ def test_the_same_word_twice_changes_nothing(bench):
 
     assert bench.request(asked("p1")) == []
     assert bench.ready(grant) == []
-
-
-def test_a_forgotten_request_leaves_nothing_behind(bench):
-    """After the closing words the core knows neither request nor place."""
-    grant = bench.bound("p1")
-    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
-    bench.land_all(bench.gone(grant))
-    bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
-
-    ctx = bench.allocator.ctx
-    assert ctx.cluster.booked() == {}
-    assert P1 not in ctx.backoff.of_request
-    assert P1 not in ctx.queue
-    assert ctx.undecided == {}
 
 
 def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):

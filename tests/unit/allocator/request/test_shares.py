@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim, gpu_report, ready_of, snapshot, working_allocator
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
@@ -129,15 +129,3 @@ def test_a_home_on_an_instance_takes_its_part_of_the_clients_an_mps_server_serve
     sms = {profile.name: profile.multiprocessors for profile in gpu.profiles}
     assert all(count <= max(1, 7 * sms[profile] // max(sms.values())) for (profile, _), count in tenants.items())
     assert isinstance(bench.land_all(bench.request(asked("p8", share(memory_mib=1024))))[0].message, msg.Pending)
-
-
-def test_a_share_that_is_ready_again_after_its_daemon_died_keeps_its_place():
-    """The binding carries the warning and nothing else of it changes."""
-    bench = sharing(gpu_report("node-a", 0, mig=False))
-    grant = bench.bound("p1", share())
-    word = msgspec.structs.replace(ready_of(grant), warnings=("its MPS daemon died and was started again",))
-
-    (bound,) = bench.land_all(bench.observe(subjects.slice_(NODE, grant.booking.allocation), word))
-
-    assert (bound.message.allocation, bound.message.revision) == (grant.booking.allocation, 2)
-    assert bound.message.warnings == word.warnings

@@ -200,20 +200,6 @@ def test_an_edit_does_not_make_a_request_young_again():
     assert list(promises(pass_time(bench, 1))) == ["big"]
 
 
-def test_members_of_a_group_are_not_promised_places_one_by_one():
-    """A job needs all its places at once: one that is kept for a part of it would be kept for nothing."""
-    bench = yard()
-    bench.bound("p1", HALF)
-    message = asked("job-0", WHOLE)
-    of_group = msg.AllocationRequested(
-        **{name: getattr(message, name) for name in ("revision", "source", "namespace", "name", "origin", "owner")},
-        claims=message.claims,
-        group=msg.PodGroup(name="job", size=2),
-    )
-    bench.land_all(bench.request(of_group))
-    assert promises(pass_time(bench, 10 * AFTER_S)) == {}
-
-
 def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
     """New slices never land where an operator wants nothing new."""
     bench = yard(gpus=2)

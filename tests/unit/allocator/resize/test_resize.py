@@ -104,19 +104,6 @@ def test_every_device_of_the_container_gets_the_same_and_no_other_container_does
     ]
 
 
-def test_a_revoke_meanwhile_keeps_all_that_may_be_used_until_it_is_gone(bench):
-    """The pod ends while its share is being made smaller: its place would count less than its processes use."""
-    bench.bound("p1", mps(30000))
-    grant = adjusted(bench, memory_mib=10000)
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    (revoke,) = everything(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert isinstance(revoke.message, msg.Revoke)
-    assert (revoke.message.revision, revoke.message.booking.devices) == (3, grant.counts)
-    said(bench, grant)  # a late word of the change
-    assert free_mib(bench) == GPU_MIB - 30000
-    assert bench.allocator.ctx.cluster.booking(grant.booking.allocation) is not None
-
-
 @pytest.mark.parametrize("shrinking", [False, True], ids=["small by now", "an older agent"])
 def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shrinking):
     """A neighbour has the rest by then: booked as before it would be booked twice, and no share could be changed."""

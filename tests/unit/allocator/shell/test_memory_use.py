@@ -92,18 +92,6 @@ def test_a_gpu_costs_less_than_two_kibibytes():
     assert min(added) / (100 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
 
 
-def test_tables_of_equal_gpus_are_one_object(empty):
-    """They are most of what a GPU reports."""
-    add(empty, "node-a")
-    add(empty, "node-b")
-    inventories = empty.allocator.ctx.facts.inventories
-    gpus = [gpu for inventory in inventories.values() for gpu in inventory.snapshot.gpus]
-
-    assert len({id(gpu.profiles) for gpu in gpus}) == 1
-    assert all(gpu.profiles == REPORTS[0].profiles for gpu in gpus)
-    assert all(not gpu.creatable for gpu in gpus)
-
-
 def test_of_a_new_snapshot_only_what_changed_is_new(bench):
     """A slice more or less is in the ledger; foreign instances and health are kept, and change."""
     node = NodeName("node-a")
