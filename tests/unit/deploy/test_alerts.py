@@ -183,6 +183,5 @@ def test_names_follow_the_rules_of_prometheus():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    """Its reader builds on it."""
     assert (ROOT / "docs/metrics.md").read_text(encoding="utf-8") == page(), "run `make docs`"
     assert (ROOT / "docs/alerts.md").read_text(encoding="utf-8") == alerts_page(), "run `make docs`"

@@ -35,7 +35,6 @@ def test_a_part_is_of_what_it_is_known_of():
 
 
 def test_a_mistake_in_a_query_is_found():
-    """The test above could never fail."""
     for wrong in (
         "max(sluice_no_such_thing)",
         'max(sluice_gpus{node="x"})',
@@ -49,7 +48,6 @@ def test_a_mistake_in_a_query_is_found():
 
 
 def test_pictures_lie_beside_one_another():
-    """Of two that overlap one is not seen."""
     seen = set()
     for panel in PANELS:
         at = panel["gridPos"]

@@ -80,7 +80,6 @@ def test_the_host_is_open_to_the_agent_alone_and_no_further_than_needed(rendered
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_who_calls_the_api_server_has_a_token(rendered: Rendering, overlay):
-    """A token that is not there cannot be stolen."""
     objects = rendered(overlay, COMPONENTS)
     with_token = {
         owner["metadata"]["name"] for owner, spec in pod_specs(objects) if spec["automountServiceAccountToken"]

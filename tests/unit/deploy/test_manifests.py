@@ -279,7 +279,6 @@ def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
 
 
 def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):
-    """A policy about another name guards nothing."""
     objects = rendered("single")
     assert named(objects, "CSIDriver", names.CSI_DRIVER)["spec"]["podInfoOnMount"] is True
     crd = named(objects, "CustomResourceDefinition", names.CRD_GPUS)["spec"]

@@ -46,7 +46,6 @@ def test_a_restart_pulls_every_node_and_publishes_only_changes():
 
 
 def test_a_restart_does_not_leave_a_dead_node_looking_alive():
-    """A node that died meanwhile is marked stale."""
     bench = restarted(news(), known())
     assert bench.caught_up() == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []

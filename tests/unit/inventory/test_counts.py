@@ -70,7 +70,6 @@ def test_shares_of_one_instance_take_its_slices_once():
 
 
 def test_a_share_whose_instance_is_lost_is_told():
-    """Ready in the journal, and missing on the device."""
     (slot,) = use(shared(booked("a", ("3g.20gb", 4, 4)))).slots
     assert (slot.state, slot.uuid) == (SlotState.BROKEN, "")
 
@@ -84,7 +83,6 @@ def test_an_empty_a100_offers_19():
 
 
 def test_a_gpu_given_whole_offers_nothing():
-    """7g.40gb: all eight memory slices are in use."""
     found = use(booked("a", ("7g.40gb", 0, 8)), instances=(instance("7g.40gb", 0, 8, "a"),), creatable={})
     assert found.creatable_total == 0
     assert found.allocated_fraction == 1.0
@@ -118,7 +116,6 @@ def test_a_slice_booked_behind_one_that_is_leaving_counts_once():
 
 
 def test_a_ready_slice_without_its_instance_is_shown_as_broken():
-    """Ready in the journal, and missing on the device."""
     assert use(booked("a", ("2g.10gb", 4, 2))).slots[0].state is SlotState.BROKEN
 
 

@@ -143,7 +143,6 @@ async def test_all_at_once_is_refused_in_words_where_it_is_too_much(bench: Bench
 
 @CALLS
 async def test_a_page_that_cannot_be_is_refused_with_what_would_be_right(bench: Bench, asked: Asked):
-    """A page is never silently the whole, or nothing."""
     pulled(bench, "a")
     async with asking(bench) as client:
         for wrong, told in (

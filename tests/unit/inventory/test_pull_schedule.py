@@ -95,7 +95,6 @@ def test_an_answer_of_the_agent_before_is_not_taken_for_the_new_ones(bench):
 
 
 def test_an_announcement_of_another_node_than_its_subjects_is_ignored(bench):
-    """A node can announce only itself."""
     assert bench.observe(subjects.node(NODE), news(node=NodeName("gpu-2"))) == []
     assert bench.core.names() == []
 

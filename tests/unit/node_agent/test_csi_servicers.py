@@ -145,7 +145,6 @@ def test_who_sees_only_his_own_container_is_no_witness(proc):
 
 
 async def test_a_driver_that_cannot_see_pods_does_not_start(tmp_path, proc):
-    """It would say of every pod that it is gone."""
     (proc.root / "self" / "ns").mkdir(parents=True)
     (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
     (tmp_path / "kubelet").mkdir()

@@ -96,7 +96,6 @@ def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
 
 
 def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
-    """A wrong grant is refused in words."""
     node.live()
     wrong = [(0, "9g.90gb", 0, 1), (2, "1g.5gb", 0, 1), (0, None, 0, 8)]
     for number, device in enumerate(wrong):
@@ -328,7 +327,6 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
 
 
 def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
-    """A newer order is an order."""
     node.live()
     _fault(node, ci_fails=1)
     booking = node.booking("a1", *TWO)

@@ -82,7 +82,6 @@ def test_what_is_offered_is_what_nobody_has(node):
 
 
 def test_a_place_without_an_instance_is_refused_and_nothing_is_made(node):
-    """Sluice would cut up a GPU that is not its own."""
     _, word = granted(node, "a1", (0, "1g.5gb", 3, 1))
     assert isinstance(word, SliceFailed)
     assert word.error == "NotFound"
@@ -204,7 +203,6 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
 
 
 def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
-    """Shares would need a GPU that Sluice cuts up."""
     one, two = node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2")
     for booking in (one, two):
         node.order(node.grant(booking))

@@ -80,7 +80,6 @@ def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(n
 
 
 def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives_up(node):
-    """A kubelet that gives up shows no reason at all."""
     call = node.prepare("u9")
     node.tick(node.config.prepare_within_s - 1)
     assert node.answers == {}
@@ -92,7 +91,6 @@ def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives
 
 
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
-    """The reason is in the pod's events."""
     node.refused += [do.CreateGpuInstance]
     node.order(node.grant(_booking(node)))
     call = node.prepare("u1")
@@ -120,7 +118,6 @@ def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
 
 
 def test_a_call_that_waits_is_refused_when_its_slice_is_revoked(node):
-    """It would wait for the whole time otherwise."""
     node.refused += [do.CreateGpuInstance]
     booking = _booking(node)
     node.order(node.grant(booking))
@@ -147,7 +144,6 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_named(node):
 
 
 def test_more_calls_than_the_limit_are_refused(make_node):
-    """Every queue has a limit."""
     node = make_node(calls_max=1)
     node.live()
     node.prepare("u1")
@@ -386,7 +382,6 @@ def test_a_claim_of_several_pods_is_kept_until_no_process_of_any_is_left(node, a
 
 
 def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
-    """Nothing says which pods have it."""
     booking = _booking(node, at=WHOLE, shared=True)
     _ready(node, booking)
     with node.hardware.changing() as hardware:
@@ -398,7 +393,6 @@ def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
 
 
 def test_a_journal_of_an_older_version_is_read(node):
-    """An upgrade must not look like a lost journal."""
     booking = node.booking("a1", INSTANCE)
     _ready(node, booking)
     record = next(each for each in node.journal.records() if isinstance(each, SliceRecord))
@@ -409,7 +403,6 @@ def test_a_journal_of_an_older_version_is_read(node):
 
 
 def test_a_node_says_whether_its_kubelet_hands_over(node):
-    """The allocator places claims only where it does."""
     assert not node.agent.snapshot().kubelet_hands_over
     node.handle(HandOverChanged(able=True))
     node.work()

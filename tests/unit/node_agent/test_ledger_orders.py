@@ -211,7 +211,6 @@ def test_a_grant_waits_for_what_it_comes_after(node):
 
 
 def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(make_node):
-    """Neither bus nor journal grows with history."""
     node = make_node(tombstone_ttl_s=100.0)
     _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))

@@ -195,7 +195,6 @@ def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
 
 
 def test_columns_stay_below_each_other():
-    """A table that is cut or shifted is misread."""
     assert aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
     assert aligned([]) == []
 
@@ -230,7 +229,6 @@ def test_an_agent_that_cannot_be_asked_is_not_said_to_be_away(data, monkeypatch,
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(data, capsys):
-    """A damaged journal must not hide the devices."""
     directory = paths.agent_directory(data, NODE)
     directory.mkdir(parents=True)
     (directory / "journal").write_text("00000000 {}\n")
@@ -259,14 +257,12 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
 
 
 def test_a_fleet_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
-    """The path is in the sentence."""
     monkeypatch.setenv("SLUICE_NODE_AGENT_FLEET_FILE", str(data / "none.toml"))
     assert run_command(["check"]) == 1
     assert "none.toml cannot be read" in capsys.readouterr().out
 
 
 def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
-    """It was asked for by name."""
     monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
     assert run_command(["check"]) == 1
     assert "/nowhere/mps does not exist" in capsys.readouterr().out
@@ -274,7 +270,6 @@ def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys
 
 @pytest.mark.parametrize("command", [["check"], ["show"], ["release-quarantine", "a"]])
 def test_several_nodes_must_be_told_apart(data, command, capsys):
-    """To guess would show, or free, the wrong one."""
     (data.parent / "fleet.toml").write_text(FLEET + FLEET.replace("n1", "n2"))
     assert run_command(command) == 2
     said = capsys.readouterr()
@@ -285,13 +280,11 @@ def test_several_nodes_must_be_told_apart(data, command, capsys):
 
 
 def test_a_node_that_the_fleet_does_not_have_is_told(data, capsys):
-    """A typo in --node."""
     assert run_command(["check", "--node", "n3"]) == 2
     assert "has no node 'n3'" in capsys.readouterr().err
 
 
 def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys):
-    """On a machine of `sluice up` nothing else is set."""
     HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
     Journal(paths.agent_directory(data, NODE), NODE).close()
     for name in ("SLUICE_NODE_AGENT_FLEET_FILE", "SLUICE_DATA_DIR"):
@@ -301,7 +294,6 @@ def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys)
 
 
 def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
-    """The first thing that a new operator meets."""
     monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
     assert run_command(["show"]) == 2
     assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
@@ -309,7 +301,6 @@ def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", [["chek"], ["release-quarantine"], ["show", "--nod"]])
 def test_a_wrong_command_exits_with_2(command, capsys):
-    """Scripts tell a typo from a failure."""
     with pytest.raises(SystemExit) as ended:
         run_command(command)
     assert ended.value.code == 2
@@ -325,7 +316,6 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
 
 
 def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
-    """The file exists, and no process listens."""
     place = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(place))
@@ -334,7 +324,6 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
 
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
-    """A person must not wait for ever."""
     monkeypatch.setattr("sluice_node_agent.shell.commands.control_client.ANSWER_S", 0.2)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "s"))
@@ -375,11 +364,9 @@ def test_a_program_that_hangs_is_ended(monkeypatch):
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path):
-    """It vanished between the look and the run."""
     assert run_program((str(tmp_path / "none"),)).code is None
 
 
 def test_a_programs_words_are_taken_from_both_streams():
-    """Loader errors are on stderr."""
     ran = run_program(("/bin/sh", "-c", "echo one; echo two >&2; cat; exit 3"))
     assert (ran.code, sorted(ran.said.split())) == (3, ["one", "two"])

@@ -108,7 +108,6 @@ def test_profiles_of_an_old_driver_have_names(library, begin):
 
 
 def test_a_gpu_without_mig_has_one_place(library, begin):
-    """It could not be granted whole."""
     gpu = library.gpu(mig=None)
     gpus = begin()
     (report,) = gpus.read()
@@ -331,7 +330,6 @@ def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell
 
 @pytest.mark.parametrize("code", [TIMEOUT, LOST])
 def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, begin, code):
-    """What happens on it would be told twice."""
     gpu = library.gpu()
     gpus = begin()
     gpus.troubled(0)
@@ -674,7 +672,6 @@ def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_
 
 
 def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_reset(library, begin):
-    """Tenants would be sent to a broken GPU."""
     gpu, fine = library.gpu(), library.gpu()
     gpus = begin()
     library.events = [(gpu, 0x8, 119), (gpu, 0x8, 13), (fine, 0x8, 31), (fine, 0x2, 0)]
@@ -764,7 +761,6 @@ def test_a_failed_wait_has_every_gpu_read_and_does_not_spin(library, begin, monk
 
 
 def test_a_driver_without_events_is_waited_with(library, begin):
-    """The agent would not start, or ask without pause."""
     library.missing = {"nvmlEventSetCreate"}
     library.gpu()
     assert begin().troubled(0.01) == ()
@@ -787,7 +783,6 @@ def test_closing_ends_the_wait(library, begin):
     ("code", "words"), [(9, "not loaded"), (4, "as root"), (18, "different versions"), (999, "nvidia-smi")]
 )
 def test_a_driver_that_does_not_come_up_says_why(library, begin, code, words):
-    """A person at a new node would see a traceback."""
     library.down = code
     with pytest.raises(BackendError, match=words):
         begin()

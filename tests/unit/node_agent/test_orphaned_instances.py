@@ -327,7 +327,6 @@ def test_a_slice_is_gone_only_with_what_it_left_behind(node):
 
 
 def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
-    """What the ticket's pod uses is unknown."""
     node.live()
     node.order(node.grant(node.booking("a1", SMALL)))
     node.work()
@@ -399,7 +398,6 @@ def test_what_was_found_is_forgotten_when_it_is_not_there_any_more(node):
 
 
 def test_before_the_node_is_opened_nothing_is_cleared_away(node):
-    """Its orders were not read yet."""
     half_made(node)
     lose_both(node)
     node.own_done.clear()

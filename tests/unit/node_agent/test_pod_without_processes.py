@@ -70,7 +70,6 @@ def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_sa
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):
-    """Before the first slice is kept for it."""
     node = make_node()
     node.has_pods, node.unseen = True, "only its own"
     node.live()

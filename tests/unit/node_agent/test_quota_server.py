@@ -116,7 +116,6 @@ def _until(check):
 
 
 def test_a_process_gets_its_quota_and_tokens(server, connect, tmp_path):
-    """No fractional pod ever computes."""
     client = connect(_add(server, tmp_path / "a.sock"))
     assert client.hello() == (WELCOME, 100_000)
     token = client.token()
@@ -142,7 +141,6 @@ def test_a_long_path_is_no_problem(server, connect, tmp_path):
 
 
 def test_the_token_of_a_process_that_is_gone_goes_to_its_neighbour(server, connect, tmp_path):
-    """After a kill -9 everybody waits for ever."""
     first, second = (connect(_add(server, tmp_path / f"{name}.sock", name)) for name in "ab")
     first.hello(), second.hello()
     first.token()
@@ -152,7 +150,6 @@ def test_the_token_of_a_process_that_is_gone_goes_to_its_neighbour(server, conne
 
 
 def test_a_changed_size_is_told_to_those_who_are_connected(server, connect, tmp_path):
-    """`sluice adjust` is felt only after a restart."""
     client = connect(_add(server, tmp_path / "a.sock"))
     client.hello()
     server.change_tenant("a", request=0.5, limit=0.6, width_percent=50)
@@ -179,7 +176,6 @@ def test_a_process_of_another_user_or_another_pod_is_refused(server, connect, tm
     ids=["short", "long", "newer"],
 )
 def test_who_talks_nonsense_is_cut_off_alone(server, connect, tmp_path, said, answer):
-    """A broken client takes its neighbours with it."""
     bad, good = (connect(_add(server, tmp_path / f"{name}.sock", name)) for name in "ab")
     good.hello()
     bad.socket.send(said)
@@ -335,7 +331,6 @@ def test_after_its_end_a_server_says_so(tmp_path):
     [({"request": 1.5}, "request of tenant 'a' is 1.5"), ({"width_percent": 0}, "width_percent of tenant 'a' is 0")],
 )
 def test_sizes_that_make_no_sense_are_refused(server, tmp_path, size, why):
-    """A typo becomes a limit."""
     with pytest.raises(ValueError, match=why):
         _add(server, tmp_path / "a.sock", **size)
 

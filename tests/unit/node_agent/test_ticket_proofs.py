@@ -261,7 +261,6 @@ def test_a_ticket_of_what_is_not_there_any_more_is_removed(node, end):
 
 
 def test_of_two_tickets_that_name_one_instance_only_one_is_believed(node):
-    """Two pods would have one instance."""
     run(node, node.booking("a1", SMALL), node.booking("a2", OTHER, owner="pod-2"))
     mine, theirs = node.word("a1").ticket, node.word("a2").ticket
     lose_both(node)

@@ -37,7 +37,6 @@ def test_steps_of_two_slices_of_one_gpu_are_told_apart(node, steps):
 
 
 def test_a_daemon_is_a_step_of_the_share_that_it_is_started_for(node, steps):
-    """A trace shows what a waiting share waits for."""
     node.order(node.grant(node.share("a1", (0, "3g.20gb", 0, 4))))
     node.work()
     assert steps[do.StartMps] == ["req-a1"]

@@ -101,7 +101,6 @@ def test_what_nobody_can_tell_is_not_called_idle(node):
 
 @pytest.mark.parametrize("place", [ON_MIG, WHOLE])
 def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
-    """A tenant would be shown a neighbour's use."""
     live_with(node, node.share("a1", place, owner="pod-1"), node.share("a2", place, memory_mib=2000, owner="pod-2"))
     watched = Watched(node)
     snapshot = node.agent.snapshot()

@@ -99,7 +99,6 @@ def test_as_many_pods_are_looked_at_as_the_controller_would_make(kind, spec, nam
     ],
 )
 def test_what_makes_no_pod_is_skipped_with_a_line(kind, spec, why):
-    """A chart has services, and that is no mistake."""
     (found,) = read(kind, spec)
     assert (found.skipped, found.ask, found.refusal) == (why, None, None)
 
@@ -173,7 +172,6 @@ def test_a_kind_that_is_one_is_not_taken_for_a_slip(version, kind):
 
 
 def test_a_mistake_in_a_template_is_named_by_its_path_in_the_file():
-    """A Deployment has no `spec.containers[0]`."""
     spec = {"containers": [{"name": "A"}]}
     (found,) = read("Deployment", {"template": {"metadata": TEMPLATE["metadata"], "spec": spec}})
     assert found.refusal is not None
@@ -181,7 +179,6 @@ def test_a_mistake_in_a_template_is_named_by_its_path_in_the_file():
 
 
 def test_a_million_replicas_take_no_time():
-    """One number in a file must not stop its reader."""
     (found,) = read("Deployment", {"replicas": 10**6, "template": TEMPLATE})
     assert found.refusal is not None
     assert found.refusal.value == "1000000 pods"

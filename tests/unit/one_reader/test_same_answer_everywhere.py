@@ -288,5 +288,4 @@ def test_null_zero_and_empty_change_nothing(made, data):
 
 @given(pods())
 def test_json_and_yaml_are_read_alike(made):
-    """Both are what `kubectl` takes."""
     assert of_simulate(json.dumps(made)) == of_simulate(written(made))

@@ -74,7 +74,6 @@ def test_a_chart_is_read_as_the_pods_that_its_controllers_would_make(bench):
 
 
 def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
-    """The folder warns as a cluster does."""
     bench.files["a.yaml"] = manifest("a", containers=("one", "two"))
     bench.list()
     (warning,) = [line for line in bench.told if "applies to container" in line]
@@ -134,7 +133,6 @@ def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
 
 
 def test_an_alias_bomb_is_refused_in_no_time(bench):
-    """Ten lines must not take all memory."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     bench.files["bomb.yaml"] = "\n".join(lines)
@@ -144,7 +142,6 @@ def test_an_alias_bomb_is_refused_in_no_time(bench):
 
 
 def test_a_file_that_is_too_large_is_refused(bench):
-    """It is not read at all, and named."""
     bench.handle(FolderListed((ManifestFile("huge.yaml", too_large=True),)))
     refusal = rejected(bench)["huge.yaml"].refusal
     assert (refusal.reason, refusal.allowed) == (RefusalReason.TOO_LARGE, "at most 1048576 bytes")
@@ -198,7 +195,6 @@ def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refu
 
 
 def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, manifest):
-    """The counts would look like a mistake."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.refused("w1-1")
@@ -275,7 +271,6 @@ def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_clus
 
 
 def test_lists_merge_keys_and_aliases_work(bench):
-    """What kubectl takes is taken here."""
     bench.files["list.yaml"] = """\
 kind: List
 items:

@@ -93,7 +93,6 @@ def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
 
 
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
-    """The pod would be restarted without need."""
     again = new("w2")
     again.files = running.files
     over = msg.EvictionOver(request=OLD)

@@ -313,7 +313,6 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
 
 
 def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench, manifest):
-    """vim, among others, does it at every save."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.bound("w1-1")

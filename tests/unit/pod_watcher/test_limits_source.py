@@ -237,7 +237,6 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
 
 
 def test_what_a_person_said_of_others_is_left_alone():
-    """The file would take back what it never said."""
     bus = Bus()
     bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
     bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))
@@ -330,7 +329,6 @@ def test_an_edit_does_not_wait_for_ones_own_word_that_was_on_its_way():
 
 
 def test_an_edit_does_not_wait_for_a_rivals_pause():
-    """Who changes the file wants it now."""
     bus = Bus()
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")

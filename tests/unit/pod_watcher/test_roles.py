@@ -40,14 +40,12 @@ def loaded(**own: str) -> PodWatcherSettings:
     ],
 )
 def test_a_setting_that_cannot_work_is_one_sentence(own, sentence):
-    """Who starts the service knows what to mend."""
     with pytest.raises(SettingsError, match=sentence) as caught:
         loaded(**own)
     assert "\n" not in str(caught.value)
 
 
 def test_a_cluster_needs_no_setting_but_its_role():
-    """As the manifests start it."""
     config = loaded(ROLE="watch").cluster_config()
     assert (config.source, config.mirror_gpus, config.max_gpus_per_node) == ("cluster", True, 8)
     judged = loaded(ROLE="webhook").admission_config()

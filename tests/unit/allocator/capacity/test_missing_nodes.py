@@ -121,7 +121,6 @@ def test_no_machine_is_started_that_could_not_serve(bench: Bench, changes) -> No
 
 
 def test_no_machine_is_started_for_what_waits_for_its_quota(bench: Bench) -> None:
-    """A new node would not help it."""
     bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=0)))
     ask(bench, "b")
     pass_time(bench)
@@ -129,7 +128,6 @@ def test_no_machine_is_started_for_what_waits_for_its_quota(bench: Bench) -> Non
 
 
 def test_replicas_apart_from_each_other_are_a_node_each(bench: Bench) -> None:
-    """Two would fit on one by their GPUs."""
     apart = msg.PodTerm(topology_key="kubernetes.io/hostname", namespaces=("default",))
     ask(bench, "b", "c", "d", host=structs.replace(TOLERATES, apart=(apart,)))
     pass_time(bench)
@@ -185,7 +183,6 @@ def test_a_pool_keeps_the_most_room_and_the_labels_that_all_its_nodes_have(bench
 
 
 def test_a_described_pool_serves_before_it_ever_had_a_node() -> None:
-    """And what is described is not learned over."""
     seen = working()
     add(seen)
     pass_time(seen, 1)

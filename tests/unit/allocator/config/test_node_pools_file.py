@@ -58,7 +58,6 @@ def test_a_mistake_names_file_and_cure(tmp_path: Path, text: str, why: str) -> N
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """It was given, so it is meant."""
     with pytest.raises(SettingsError, match="cannot be read"):
         read_pools(tmp_path / "none.toml")
 

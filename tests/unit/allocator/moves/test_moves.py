@@ -242,7 +242,6 @@ def test_a_place_that_nobody_comes_for_is_given_up(bench):
 
 
 def test_a_pod_that_ends_by_itself_needs_no_place(bench):
-    """It has done its work: nothing is kept for it."""
     old, kept = being_moved(bench)
     landed = messages(end(bench, old, "containers ended"))
     assert [(each.booking.allocation, each.cause) for each in landed if isinstance(each, msg.Revoke)] == [

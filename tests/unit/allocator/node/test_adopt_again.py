@@ -56,7 +56,6 @@ def test_a_head_of_another_life_of_the_broker_is_replaced_at_once(empty):
 
 
 def test_whoever_learns_that_the_other_was_right_opens_at_once(empty):
-    """A pause is for those who know nothing new."""
     empty.add_node(SEEN)
     written_over(empty, head("another"))
 

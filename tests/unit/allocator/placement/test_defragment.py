@@ -48,7 +48,6 @@ class Room(Shop):
     ],
 )
 def test_nobody_is_moved_who_may_not_or_has_nowhere_to_go(there, elsewhere):
-    """A restart for nothing."""
     room = Room(node("node-a", 1), node("node-b", 1))
     for profile, movable in there:
         room.put("GPU-node-a-0", profile, movable=movable)
@@ -80,7 +79,6 @@ def test_nobody_is_moved_for_one_that_has_room():
 
 
 def test_the_fewest_are_moved():
-    """Where one restart does, two are one too many."""
     room = Room(node("node-a", 1), node("node-b", 1), node("node-c", 1))
     for _ in range(3):
         room.put("GPU-node-a-0", "1g.5gb", movable=True)

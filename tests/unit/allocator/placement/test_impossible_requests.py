@@ -148,7 +148,6 @@ def test_without_mig_an_instance_is_said_to_need_it():
 
 
 def test_a_mode_that_no_node_serves_is_named():
-    """A share would seem to wait for room."""
     shop = Shop(node("n", 1, modes=("exclusive",)))
     assert never(shop, claim(modes=("mps",), memory_mib=1)) == "no node here serves the mode that it asks for (mps)"
 
@@ -245,7 +244,6 @@ def test_what_no_node_offers_is_named_with_the_most_that_there_is(room, sentence
 
 
 def test_what_others_take_now_is_waited_for():
-    """Pods of others end, too."""
     shop = hosted(Shop(node("n", 1)), free=msg.HostRoom(cpu_milli=1000, memory_mib=GIB))
     assert why(answer(shop, host=needs(memory_mib=100 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
     assert why(answer(shop, host=needs(cpu_milli=32_000))) == [WaitReason.NODE_INSUFFICIENT_CPU]
@@ -253,7 +251,6 @@ def test_what_others_take_now_is_waited_for():
 
 
 def test_a_larger_node_that_joins_ends_it():
-    """It would be said for ever once it was said."""
     shop = hosted(Shop(node("n", 1)), free=LITTLE, offers=LITTLE)
     host = needs(memory_mib=20 * GIB)
     assert never(shop, host=host)

@@ -97,7 +97,6 @@ def test_what_no_gpu_could_ever_hold_is_told():
     "wrong", [{"modes": ("mps",), "gpus": 2, "memory_mib": 100}, {"modes": ("fractional",), "shares_percent": 150}]
 )
 def test_shares_over_several_gpus_that_must_be_on_one_are_refused(wrong):
-    """They would wait without end."""
     asking = PlaceRequest((Claim(container="a", **wrong), claim(container="b")), same_gpu=PAIR)
     refusal = refuse(PlacementConfig(), asking, max_gpus_per_node=16)
     assert refusal is not None

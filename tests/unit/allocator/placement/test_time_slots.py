@@ -87,7 +87,6 @@ def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_book
 
 
 def test_what_is_not_there_may_be_removed() -> None:
-    """A late release would take the allocator down."""
     lanes = _lanes((10, 500))
     lanes.remove(_key(7))
     assert lanes.width_percent == 10

@@ -79,7 +79,6 @@ def test_uncordon_takes_the_orders_back(pair):
 
 
 def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
-    """The order would stand for ever on the bus."""
     one = run(pair, asked("one", WHOLE))
     cordon(pair, drain=True)
     withdrawn = msg.RequestWithdrawn(revision=2, source=asked("one").source, cause="pod gone")
@@ -220,7 +219,6 @@ def test_no_other_way_leads_onto_a_cordoned_place(pair, changes, gpus):
 
 
 def test_a_pod_is_served_as_soon_as_the_cordon_is_taken_back(pair):
-    """It would wait until something else happens."""
     cordon(pair)
     pair.land_all(pair.request(asked("one", WHOLE)))
     assert any(isinstance(each, msg.Grant) for each in uncordon(pair))

@@ -186,7 +186,6 @@ def test_who_has_left_a_guaranteed_namespace_is_not_remembered(bench):
 
 
 def test_the_own_namespace_is_not_protected_from_itself(bench):
-    """A guarantee is against others."""
     guarantee(bench, "research", 1)
     victim = run(bench, low("one", WHOLE, namespace="research"))
     promise = promise_for(bench, high("service", WHOLE, namespace="research"))

@@ -42,7 +42,6 @@ def bench(empty: Bench) -> Bench:
 
 
 def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
-    """Not refused: it is policy, and may change."""
     limit(bench, memory_mib=25000)
     bound(bench, "p1", HALF)
     (write,) = all_of(bench, bench.request(asks("p2", HALF)))
@@ -115,7 +114,6 @@ def test_other_namespaces_are_not_held_up(bench, searches):
 
 
 def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
-    """Usage would begin at nothing with every restart."""
     first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
     entries = [(subjects.ledger(g.booking.node, g.booking.allocation), g) for g in (first, second)]
     restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.ctx.rules))
@@ -281,7 +279,6 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
 
 
 def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
-    """It would be told that it fits, and then wait."""
     pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
     limit(bench, gpus=0)
     found = simulate(bench.allocator.ctx, pod)

@@ -33,7 +33,6 @@ def given(writes) -> list[tuple[str, str, str | None]]:
 
 
 def test_who_waits_is_told_why_the_first_choice_could_not_be_had():
-    """And that the others cannot either."""
     bench = bench_of()
     bench.bound("all", claim(profile="7g.40gb"))
 
@@ -60,7 +59,6 @@ def test_something_freed_serves_an_alternative():
 
 
 def test_no_pod_is_evicted_for_an_alternative_and_none_while_an_alternative_is_free():
-    """An eviction costs a pod its work."""
     bench = bench_of()
     victim = msgspec.structs.replace(asked("victim", claim(profile="4g.20gb")), leeway=msg.Leeway(preemptible=True))
     (grant,) = [w.message for w in bench.land_all(bench.request(victim)) if isinstance(w.message, msg.Grant)]
@@ -115,7 +113,6 @@ def test_each_member_of_a_group_takes_its_own():
 
 
 def test_an_alternative_beyond_the_operators_settings_is_refused():
-    """What is wrong as written is refused at once."""
     bench = bench_of()
     many = (claim(container="gpu/all", profile=None, gpus=99),)
     (write,) = bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), alternatives=(many,))))

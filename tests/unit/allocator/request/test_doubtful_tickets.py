@@ -88,7 +88,6 @@ def test_nothing_is_lost_for_good_before_the_inventory_of_its_node_is_there_agai
 
 
 def test_what_its_inventory_does_not_show_either_is_lost(empty):
-    """Its pod would wait for ever."""
     opened(empty)
     head = empty.allocator.ctx.facts.heads[NODE]
     empty.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))

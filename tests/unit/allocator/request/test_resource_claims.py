@@ -70,7 +70,6 @@ def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_d
 
 
 def test_a_reservation_and_an_eviction_are_on_a_node_that_hands_over():
-    """What is made free for it must be of use to it."""
     bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True), promise_after_s=1.0)
     old = msgspec.structs.replace(asked("old", claim(profile="7g.40gb")), leeway=msg.Leeway(preemptible=True))
     for each in (old, msgspec.structs.replace(old, name="new", owner="new")):

@@ -210,7 +210,6 @@ def test_devices_of_ones_own_have_no_size_to_change(empty):
 
 
 def test_which_container_is_meant_must_be_clear(empty):
-    """The wrong container's share would be changed."""
     bench = with_gpus(empty, *(gpu_report("node-a", index, mig=False) for index in range(2)))
     bench.bound("p1", mps(container="a"), mps(container="b"), claim(container="c", profile=None))
     for container, reason, words in (

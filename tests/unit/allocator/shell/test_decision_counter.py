@@ -165,7 +165,6 @@ def test_what_another_life_of_the_bus_told_is_not_timed(said, measured, counts):
 
 
 def test_an_allocator_that_stands_by_counts_no_phase(measured, counts):
-    """Each phase would be counted once per allocator."""
     measured.handle(LeaseChanged(held=False))
     measured.observe(subjects.request(RequestId("r")), asked("r", claim(profile="1g.5gb")))
     measured.observe(subjects.binding(RequestId("r")), msg.Released(request=RequestId("r"), cause="x"))

@@ -59,14 +59,12 @@ def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_n
 
 
 def test_a_mistake_in_a_key_is_told_with_key_and_value(bench):
-    """The same parser as everywhere."""
     found = ask(bench, sm_percentage="101")
     assert isinstance(found, Refusal)
     assert (found.field, found.value) == ("sluice.dev/sm-percentage", "101")
 
 
 def test_a_pod_of_somebody_else_is_left_alone(bench):
-    """No key of ours."""
     assert isinstance(ask(bench), AsksNothing)
 
 
@@ -82,7 +80,6 @@ def share(bench: Bench, **annotations: str) -> WouldBind:
 
 
 def test_a_simulated_share_says_what_is_left_in_its_home(empty):
-    """40 % of a GPU without MIG, beside another 30 %."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=ALL_MODES))
     there = claim(profile=None, modes=("fractional",), sm_partition=30, memory_mib=10_000, uid=1000)
     empty.granted("p1", there)
@@ -157,12 +154,10 @@ def reason(word: WaitReason, count: int = 1, of: str = "nodes") -> ReasonCount:
 
 @pytest.mark.parametrize("word", list(WaitReason))
 def test_every_reason_belongs_to_a_filter(word):
-    """A reason without one could not be told."""
     assert [step.reasons for step in reasons_by_filter([reason(word)])] == [(reason(word),)]
 
 
 def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
-    """Nodes first, whatever is counted most."""
     words = (
         WaitReason.QUOTA_EXCEEDED,
         WaitReason.TOO_FEW_GPUS_ON_NODE,
@@ -209,6 +204,5 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
 
 
 def test_what_concerns_most_is_told_first():
-    """Within a filter, by count."""
     (step,) = reasons_by_filter([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
     assert [each.count for each in step.reasons] == [3, 2, 1]

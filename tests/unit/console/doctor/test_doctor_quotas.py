@@ -26,7 +26,6 @@ def test_a_quota_that_no_longer_counts_is_found_with_its_namespace():
 
 
 def test_of_several_quotas_the_smallest_counts():
-    """They hold together in Kubernetes too."""
     quotas = [quota("a", "b", **{"requests.nvidia.com/gpu": "8"}), quota("a", "c", **{"requests.nvidia.com/gpu": "3"})]
     _, proposals = check_quotas(quotas, [])
     assert proposals == [QuotaProposalDocument(namespace="a", quotas=("b", "c"), gpus=3)]
@@ -40,7 +39,6 @@ def test_what_has_no_equal_is_named(resource):
 
 
 def test_other_quotas_are_left_alone():
-    """CPU, pods and objects are counted as before."""
     found, proposals = check_quotas([quota("a", "q", pods="4", **{"requests.cpu": "8"})], [])
     assert worst(found) == "ok"
     assert proposals == []

@@ -10,7 +10,6 @@ from sluice_console.core.output.gpu_picture import picture, plain
 
 
 def test_a_booking_and_its_instance_are_one_not_two(make):
-    """The same place from two sides."""
     inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
     assert len(gpus_document(make.fleet_state(inventory=inventory, ledger=make.grant())).gpus[0].instances) == 1
 
@@ -42,7 +41,6 @@ def test_a_shared_instance_shows_everybody_in_it(make):
 
 
 def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
-    """As an instance that is only ordered."""
     fleet_state = make.fleet_state(
         inventory=make.inventory(make.gpu_report()), ledger=make.grant(make.shared("a_1", "train"))
     )
@@ -61,7 +59,6 @@ def test_a_daemon_without_tenants_is_not_hidden(make):
 
 
 def test_tenants_of_one_home_and_their_daemon_are_one_place(make):
-    """Shown twice, a home would look like two."""
     tenants = [make.slice(make.shared("a_1", "train")), make.slice(make.shared("b_1", "serve"))]
     gpu = make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),))
     (place,) = gpus_document(make.fleet_state(inventory=make.inventory(gpu, *tenants))).gpus[0].instances

@@ -116,7 +116,6 @@ def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, te
 
 
 def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
-    """Its numbers are old."""
     node = only(fleet_state(make.inventory(make.gpu_report(), stale=True)))
     assert node_cells(node) == (
         NODE, "stale: no answer", "1 x A100-SXM4-40GB", "100%, 1 empty", "0", "2026-01-02 03:04:05",
@@ -156,7 +155,6 @@ def closed(number: int) -> msg.Closed:
 
 
 def test_since_when_is_when_the_last_slice_was_given_back(make):
-    """Not when its agent was started again."""
     words = [said("1", make.opened()), said("2", closed(1)), said("3", closed(2)), said("4", make.opened())]
     assert last_given_back(words) == {NODE: "3"}
 
@@ -172,6 +170,5 @@ async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state
 
 
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
-    """An empty cell would look as if it were in use."""
     (node,) = nodes_document(fleet_state(), {}).nodes
     assert node_cells(node)[-1] == "longer than the history goes back"

@@ -25,7 +25,6 @@ def only(fleet_state, **options):
 
 
 def test_a_waiting_pod_carries_its_reasons(make):
-    """A person can always ask why."""
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
     pending = msg.Pending(request=make.request, request_revision=1, message="4 of 4 GPUs are full", reasons=reasons)
     pod = only(make.fleet_state(request=make.asked(), waiting=pending))
@@ -33,13 +32,11 @@ def test_a_waiting_pod_carries_its_reasons(make):
 
 
 def test_an_old_reason_does_not_speak_for_an_edited_request(make):
-    """The edit has another revision."""
     pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
     assert only(make.fleet_state(request=make.asked(revision=2), waiting=pending)).state == "requested"
 
 
 def test_a_failing_slice_says_why_while_it_is_made(make):
-    """The reason is the agent's."""
     failed = msg.SliceFailed(allocation=make.allocation, request=make.request, revision=1, error="x", message="no room")
     assert only(make.fleet_state(request=make.asked(), ledger=make.grant(), slice=failed)).message.endswith(
         "but: no room"
@@ -47,13 +44,11 @@ def test_a_failing_slice_says_why_while_it_is_made(make):
 
 
 def test_a_bound_pod_shows_the_devices_its_containers_get(make):
-    """A container's environment."""
     pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), binding=make.bound()))
     assert (pod.state, pod.node, pod.containers[0].visible_devices) == ("bound", make.node, "MIG-1")
 
 
 def test_a_refusal_of_the_allocator_and_one_of_the_source_look_alike(make):
-    """To a person both are: refused, and why."""
     refused = msg.Refused(request=make.request, request_revision=1, refusal=REFUSAL)
     rejected = msg.RequestRejected(revision=1, source=make.source, origin="a.yaml", refusal=REFUSAL)
     by_allocator = only(make.fleet_state(request=make.asked(), binding=refused))
@@ -64,7 +59,6 @@ def test_a_refusal_of_the_allocator_and_one_of_the_source_look_alike(make):
 
 
 def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
-    """Deleted, but the slice is still there."""
     withdrawn = msg.RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
     revoke = msg.Revoke(revision=2, incarnation=make.grant().incarnation, booking=make.booking(), cause="pod gone")
     pod = only(make.fleet_state(request=withdrawn, ledger=revoke, binding=make.bound()))

@@ -74,7 +74,6 @@ def test_those_that_have_idled_longest_come_first_and_no_others_come():
     ids=["busy", "half known", "not looked at yet", "memory that no driver tells", "an idle share"],
 )
 def test_what_is_not_known_is_a_question_mark_and_no_zero(facts, cells):
-    """A slice without an answer would look idle."""
     (each,) = usages_document(answer(used("p", **facts)), {}).slices
     assert usage_cells(each) == ("team-a/p", NODE, *cells)
 
@@ -125,5 +124,4 @@ def test_a_pod_in_the_list_of_pods_says_what_it_does():
     [(0.4, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 00 min"), (3.2e5, "3 d 16 h")],
 )
 def test_durations_are_as_long_as_they_are_told(duration_s, text):
-    """An hour would be a day."""
     assert duration_text(duration_s) == text

@@ -53,7 +53,6 @@ def test_every_message_type_has_a_sentence(type_):
 
 
 def test_events_speak_of_pods_by_name_once_it_is_known(make):
-    """Users do not know a pod by its uid."""
     names = RequestNames()
     assert names.of(make.request) == "request run1-1"
     names.learn(make.request, make.asked())
@@ -62,7 +61,6 @@ def test_events_speak_of_pods_by_name_once_it_is_known(make):
 
 
 def test_names_do_not_grow_for_ever(make):
-    """`sluice events -f` may run for weeks."""
     names = RequestNames(limit=2)
     for number in range(5):
         names.learn(f"r{number}", make.asked())
@@ -71,7 +69,6 @@ def test_names_do_not_grow_for_ever(make):
 
 
 def test_a_granted_share_is_told_with_its_home(make):
-    """How much of what, and where."""
     assert places_text(make.shared("a_1", "train")) == (
         "fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) in 3g.20gb at 4 of GPU-aaaaaaaa"
     )

@@ -37,7 +37,6 @@ def word(last, *gpus, why="", drain=False) -> msg.Cordoned:
 
 @pytest.mark.parametrize("wanted", ["0", GPU])
 def test_a_gpu_is_named_by_index_or_uuid(make, wanted):
-    """`nvidia-smi -L` shows both."""
     assert named_gpus(make.fleet_state(inventory=make.inventory(make.gpu_report())), NODE, (wanted, wanted)) == (GPU,)
 
 
@@ -72,7 +71,6 @@ def test_what_a_limits_file_says_of_a_node_is_changed_there():
 
 @pytest.mark.parametrize("last", [None, msg.Uncordoned(node=NODE), msg.QuotaUnset(namespace="x")])
 def test_the_first_word_is_what_was_typed(last):
-    """Nothing of an older cordon is left in it."""
     assert word(last, "G1", why="fans") == cordoned("G1")
     assert word(last, drain=True) == cordoned(why="", drain=True)
 
@@ -120,7 +118,6 @@ def test_a_drain_never_evicts_whom_nobody_named():
     ],
 )
 def test_what_is_uncordoned_is_used_and_the_rest_is_not(before, gpus, after):
-    """Putting one GPU back would put all back."""
     assert uncordon_word(NODE, before, gpus) == after
 
 
@@ -168,7 +165,6 @@ def test_who_is_being_made_or_unmade_is_in_the_way_too(make):
 
 
 def test_neighbours_are_not_in_the_way(make):
-    """Pods on other GPUs and nodes stay."""
     fleet_state = make.fleet_state(ledger=make.grant(msgspec.structs.replace(make.booking(), node="gpu-2")))
     assert pods_on(fleet_state, NODE, ()) == ()
     assert pods_on(make.fleet_state(ledger=make.grant()), NODE, ("GPU-other",)) == ()

@@ -14,7 +14,6 @@ def bars(text: str) -> list[str]:
 
 
 def test_a_bar_shows_who_has_which_slices_and_what_is_free(make):
-    """3g.20gb at 4 of 8."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), make.slice()))
     text = plain(picture(gpus_document(fleet_state), unicode=False))
     assert bars(text) == ["[.......|.......|.......|.......|A train 3g.20gb                ]"]
@@ -60,7 +59,6 @@ def test_every_bar_of_a_model_is_equally_wide_however_it_is_cut(slices):
 
 
 def test_an_empty_fleet_says_so():
-    """No inventory yet."""
     assert plain(picture(GpusDocument(gpus=()))) == "no GPU is known yet"
 
 

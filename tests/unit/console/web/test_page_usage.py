@@ -57,7 +57,6 @@ async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks():
 
 
 async def test_an_agent_that_does_not_answer_is_said_to():
-    """Its pods would look as if they did nothing."""
     agents = Agents()
     document = await Usages(agents.ask, lambda: agents.now).of(pod("one", "gone"), "host:1")
     assert (document.slices, document.silent) == ((), {"gone": "UNAVAILABLE: no server is there"})

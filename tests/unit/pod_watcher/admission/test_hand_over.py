@@ -132,7 +132,6 @@ def test_more_containers_than_a_claim_holds_are_refused_by_number():
 
 
 def test_what_the_first_review_wrote_is_read_by_the_second():
-    """The stored request is the same in both ways."""
     both = [taken(pod(container(resources=gpu(gpu="2"))), AdmissionConfig(hand_over=way)) for way in ("dra", "tickets")]
     asked = [json.loads(made["metadata"]["annotations"]["sluice.dev/request"]) for made in both]
     assert asked[0] == asked[1]

@@ -195,7 +195,6 @@ def test_a_pod_that_can_only_be_exclusive_gets_no_variables_of_shares():
 
 
 def test_the_runtime_class_is_set_where_the_pod_names_none():
-    """A pod that names its own keeps it."""
     config = AdmissionConfig(runtime_class="nvidia")
     asks = {"sluice.dev/memory": "4Gi"}
     assert taken(pod(annotations=asks), config)["spec"]["runtimeClassName"] == "nvidia"

@@ -71,7 +71,6 @@ def test_what_the_api_server_fills_in_is_still_ours():
 
 
 def test_what_another_webhook_spoils_is_denied():
-    """The last word before the pod is stored is ours."""
     made = taken(pod(container(resources=gpu(gpu="1"))))
     made["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"})
     assert message_of(made).startswith("spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this")

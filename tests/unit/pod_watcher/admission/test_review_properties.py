@@ -209,5 +209,4 @@ def test_no_answer_of_an_api_server_makes_a_review_raise(data):
 
 @given(json_values)
 def test_no_json_makes_a_review_raise(value):
-    """Anything may be sent to a port."""
     assert isinstance(review_pod(value, AdmissionConfig()), MalformedReview)

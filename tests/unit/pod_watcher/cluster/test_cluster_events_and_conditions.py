@@ -24,7 +24,6 @@ def pending(bench, uid, text):
 
 
 def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
-    """`kubectl describe pod` would show nothing."""
     bench.create("train", "u1")
     pending(bench, "u1", "3 A100 are full")
     assert bench.api.conditions == []
@@ -171,7 +170,6 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
 
 @pytest.mark.parametrize("owner", ["", "Job"])
 def test_a_lost_slice_says_what_to_do(new, owner):
-    """No controller recreates a bare pod."""
     bench = new(evict_lost=False)
     bench.start()
     bench.show(bench.api.store(new_pod("train", "u1", owner=owner)))
@@ -186,7 +184,6 @@ def test_a_lost_slice_says_what_to_do(new, owner):
 
 
 def test_a_line_is_served_in_its_order():
-    """The first pod would get its condition last."""
     line = FairLine(TokenBucket(1.0, 1.0))
     one, two, three = (RequestId(name) for name in ("one", "two", "three"))
     assert line.may_go(one, 0.0)

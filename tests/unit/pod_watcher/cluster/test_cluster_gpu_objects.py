@@ -136,7 +136,6 @@ def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
     ids=["whole", "share"],
 )
 def test_a_gpu_without_mig_shows_what_of_it_is_given(seen, share, used, place):
-    """A full GPU would look free."""
     device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile=None, start=0, size=1, share=share)
     say(seen, inventory(device, mig_enabled=False))
     seen.pass_time(2)
@@ -144,7 +143,6 @@ def test_a_gpu_without_mig_shows_what_of_it_is_given(seen, share, used, place):
 
 
 def test_trouble_is_shown(seen):
-    """A sick GPU would look well."""
     say(seen, inventory(healthy=False, health_message="Xid 79"))
     seen.pass_time(2)
     assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Unhealthy", "Xid 79")
@@ -154,7 +152,6 @@ def test_trouble_is_shown(seen):
 
 
 def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
-    """A start would flood the API server."""
     say(seen, inventory(gpus=40))
     seen.pass_time(5)
     assert len(seen.writes) <= 2 + 2 * 5
@@ -209,7 +206,6 @@ def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
 
 
 def test_what_is_gone_is_not_shown(seen):
-    """People would look for GPUs that do not exist."""
     seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
     say(seen, inventory(gpus=2))
     seen.pass_time(3)

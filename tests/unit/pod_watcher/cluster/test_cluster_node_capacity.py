@@ -69,7 +69,6 @@ def test_what_a_pod_requests_as_a_whole_is_taken(hosts):
 
 
 def test_what_is_over_moved_or_gone_takes_nothing(hosts):
-    """A node would look full for ever."""
     for number in range(4):
         hosts.handle(e.OtherPodSeen(other(f"p{number}")))
     hosts.handle(

@@ -43,7 +43,6 @@ def said(bench, name="n1"):
 
 
 def test_a_node_whose_object_stays_away_is_removed(cluster):
-    """What is booked there would be booked for ever."""
     cluster.handle(e.NodeGone(node(version=3)))
     cluster.pass_time(GRACE_S - 2)
     assert said(cluster) == news()
@@ -107,7 +106,6 @@ def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
 
 
 def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
-    """Two clusters would remove each other's nodes."""
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="another")
     bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
     bench.start()

@@ -198,7 +198,6 @@ def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra)
 
 
 def test_a_request_that_the_claim_does_not_have_is_refused(dra):
-    """The kubelet would give that container nothing."""
     put(dra, claim("mine"))
     made = pod()
     made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus", "request": "gpus"}]
@@ -278,7 +277,6 @@ def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
 
 
 def test_a_claim_with_requests_of_two_drivers_is_refused(dra):
-    """No one would allocate the other half."""
     dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
     put(dra, claim("mine", request("one"), request("two", GPU)))
     dra.show(dra.api.store(pod()))
@@ -301,7 +299,6 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
 
 
 def test_a_class_that_does_not_exist_is_told_too(dra):
-    """It may be ours once an administrator makes it."""
     put(dra, claim("mine", request(of="fast.example")))
     dra.show(dra.api.store(pod()))
     dra.pass_time(15)
@@ -312,7 +309,6 @@ def test_a_class_that_does_not_exist_is_told_too(dra):
 
 
 def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new):
-    """Pods of other drivers would never start."""
     unserved, blind = new(), new()
     unserved.start()
     unserved.handle(e.ClaimsServed(served=False))
@@ -387,7 +383,6 @@ def unreserve(bench, uid):
 
 
 def test_later_pods_start_on_the_node_of_the_claim_and_ask_for_nothing(shared):
-    """Two requests would be two slices for one claim."""
     assert shared.word("u1") is not None
     assert shared.word("u2") is None
     grant(shared, "u1", "gpus.gpu")
@@ -479,7 +474,6 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
 
 
 def test_a_pod_of_a_claim_that_does_not_start_is_evicted_without_the_others(shared):
-    """They compute: its trouble may be its image."""
     grant(shared, "u1", "gpus.gpu")
     shared.pass_time(2)
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}

@@ -60,7 +60,6 @@ def test_an_ask_that_cannot_be_understood_is_rejected_and_the_pod_told_why(bench
 
 
 def test_a_source_has_synced_only_after_pods_were_listed(new):
-    """Running pods would be taken for orphans."""
     bench = new()
     bench.read()
     bench.list_others()
@@ -164,7 +163,6 @@ def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
 
 
 def test_a_pod_made_anew_under_the_same_name_is_not_given_its_predecessors_slice(bench):
-    """Two pods would use one slice."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")
@@ -280,7 +278,6 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
 
 
 def test_a_request_ends_when_its_containers_have(bench):
-    """A slice would be kept by a job that is over."""
     bench.create("train", "u1")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)

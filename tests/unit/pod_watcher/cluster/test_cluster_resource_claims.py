@@ -99,7 +99,6 @@ def test_with_tickets_claims_are_watched_from_the_first_pod_that_has_one(new):
 
 
 def test_an_api_server_without_claims_is_told_with_what_helps(new):
-    """The pod would wait without a word."""
     bench = new()
     bench.start()
     bench.handle(e.ClaimsServed(served=False))
@@ -327,7 +326,6 @@ def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
 
 @pytest.mark.parametrize("driver", ["gpu.nvidia.com", "nic.example.com"])
 def test_a_claim_of_another_driver_is_never_touched(dra, driver):
-    """It is that driver's, or the scheduler's."""
     other = {
         "metadata": {"name": "theirs", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},
         "spec": {"devices": {}},

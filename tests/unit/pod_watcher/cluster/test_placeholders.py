@@ -131,7 +131,6 @@ def test_a_node_that_does_not_serve_what_waits_holds_up_no_other(cluster: Cluste
 
 
 def test_all_pools_together_have_a_bounded_number(cluster: Cluster) -> None:
-    """Each is a machine that costs money."""
     cluster.missing(4, "a")
     cluster.missing(4, "b")
     assert cluster.turn() == [*names(0, 1, 2, 3, pool="a"), *names(0, pool="b")]

@@ -80,7 +80,6 @@ def settled(operation: OperationId, address: Address, message: AnyMessage, *, la
 
 
 def test_nothing_is_booked_before_the_book_was_read_whole() -> None:
-    """W2: an empty memory looks like an empty ledger."""
     outbox = Outbox(RunId("run"), frozenset({"ledger"}))
     outbox.commit(A, word("grant"))
     assert outbox.drain() == []

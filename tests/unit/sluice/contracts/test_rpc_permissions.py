@@ -71,7 +71,6 @@ def test_a_refusal_says_who_may_and_who_asked():
 
 
 def test_no_node_has_the_name_of_a_service():
-    """Owners choose the names of nodes."""
     services = {dns_name(caller) for caller in Caller}
     for node in ("inventory", "inventory.node", "node", "a.inventory"):
         assert node_dns_name(NodeName(node)) not in services

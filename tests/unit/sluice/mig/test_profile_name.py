@@ -22,7 +22,6 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
     ],
 )
 def test_every_form_that_drivers_print_is_understood(text: str, name: ProfileName) -> None:
-    """An unknown form could not be requested."""
     assert ProfileName.parse(text) == name
     assert str(name) == text
 

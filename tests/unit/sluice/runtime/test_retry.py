@@ -23,7 +23,6 @@ async def test_a_call_that_fails_for_a_moment_succeeds():
 
 
 async def test_a_call_that_goes_on_failing_ends_with_its_own_error():
-    """Retries end, and the reason is not lost."""
     calls = []
 
     @bounded(OSError, attempts=3, wait_initial_s=0.001)
@@ -37,7 +36,6 @@ async def test_a_call_that_goes_on_failing_ends_with_its_own_error():
 
 
 async def test_an_error_that_was_not_named_is_not_retried():
-    """A bug shows at once, not five attempts later."""
     calls = []
 
     async def call() -> None:

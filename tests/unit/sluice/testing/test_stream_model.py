@@ -114,7 +114,6 @@ def test_what_is_written_for_good_outlives_the_time_of_what_had_its_sequence_bef
 
 
 def test_a_cursor_skips_what_was_overwritten_and_misses_nothing_else() -> None:
-    """Snapshot and tail are one thing."""
     values = StreamModel()
     cursor = values.cursor(Stream.STATE, ("sluice.node.>",))
     last = 0
@@ -130,7 +129,6 @@ def test_a_cursor_skips_what_was_overwritten_and_misses_nothing_else() -> None:
 
 
 def test_a_cursor_of_a_wiped_stream_reads_nothing_of_the_next_one() -> None:
-    """Its reader restarts, in another incarnation."""
     values = StreamModel()
     cursor = values.cursor(Stream.BOOK)
     values.wipe()
@@ -141,7 +139,6 @@ def test_a_cursor_of_a_wiped_stream_reads_nothing_of_the_next_one() -> None:
 
 
 def test_history_keeps_what_was_overwritten_but_no_leases() -> None:
-    """And no refused message."""
     values = StreamModel()
     first = landed(put(values, "sluice.node.n1", "sluice.node.n1", 0))
     put(values, "sluice.node.n1", "sluice.node.n1", 0)
@@ -154,7 +151,6 @@ def test_history_keeps_what_was_overwritten_but_no_leases() -> None:
 
 
 def test_a_wipe_takes_the_agents_durables_with_it() -> None:
-    """They must be created again."""
     values = StreamModel()
     values.ensure_agent(NodeName("n1"))
     assert values.has_agent(NodeName("n1"))

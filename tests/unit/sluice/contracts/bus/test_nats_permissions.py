@@ -43,7 +43,6 @@ def test_no_user_may_do_everything_or_delete_anything() -> None:
 
 
 def test_only_the_allocator_may_write_what_was_decided() -> None:
-    """BOOK has one writer."""
     for rights in EVERYBODY:
         writes = [right for right in rights.publish if right.startswith(("sluice.ledger.", "sluice.binding."))]
         assert bool(writes) is (rights.user == Role.ALLOCATOR)

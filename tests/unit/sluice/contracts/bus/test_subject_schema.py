@@ -23,7 +23,6 @@ def test_every_recorded_message_belongs_to_its_subject():
 
 
 def test_no_message_belongs_to_another_kind():
-    """An answer in place of an order is invalid."""
     for _, message in WORDS:
         for noun in SUBJECT_KINDS:
             if type(message) not in noun.messages:

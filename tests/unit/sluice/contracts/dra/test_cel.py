@@ -77,7 +77,6 @@ def test_a_selector_is_evaluated_as_kubernetes_would(text):
     ],
 )
 def test_what_cannot_be_evaluated_says_why(text, why, missing):
-    """In words for the claim's owner, without codes."""
     with pytest.raises(CelError) as found:
         holds(text, DEVICE)
 

@@ -126,14 +126,12 @@ def test_devices_of_one_parent_are_on_one_gpu():
 
 
 def test_devices_of_one_request_may_be_on_one_numa_node():
-    """NVIDIA's constraint is our numa-bind."""
     constraint = {"requests": ["r"], "matchAttribute": "resource.kubernetes.io/numaNode"}
 
     assert only(claim(request("r", count=2), constraints=[constraint])).numa_bind
 
 
 def test_a_constraint_on_one_device_says_nothing():
-    """A single device is always on one GPU."""
     spec = claim(
         request("r", MIG, "A.profile == '1g.5gb'"), constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}]
     )
@@ -142,7 +140,6 @@ def test_a_constraint_on_one_device_says_nothing():
 
 
 def test_a_class_of_the_clusters_own_that_selects_nvidias_devices_is_served():
-    """Admins make a class for each profile."""
     classes = {
         "small": {
             "selectors": [
@@ -155,7 +152,6 @@ def test_a_class_of_the_clusters_own_that_selects_nvidias_devices_is_served():
 
 
 def test_a_configuration_of_the_claim_comes_before_that_of_its_class():
-    """An admin's default is a default."""
     classes = {GPU: {"config": [mps(defaultActiveThreadPercentage=10, defaultPinnedDeviceMemoryLimit="1Gi")]}}
 
     assert only(claim(request("r")), classes).sm_partition == 10
@@ -669,5 +665,4 @@ def test_an_expression_that_would_grow_without_end_is_refused_at_once(depth):
 
 
 def test_more_devices_than_a_node_may_have_are_refused_by_the_configured_limit():
-    """The fleet's own number counts."""
     assert only(claim(request("r", count=9)), limits=RequestLimits(max_gpus_per_node=16)).gpus == 9

@@ -49,7 +49,6 @@ def pods_of(name: str) -> list[PodManifest]:
     ],
 )
 def test_a_demo_gets_the_devices_that_its_comment_promises(name, claims):
-    """Unmodified manifests run."""
     pods = pods_of(name)
 
     assert [pod.refusal for pod in pods] == [None] * len(pods)
@@ -57,7 +56,6 @@ def test_a_demo_gets_the_devices_that_its_comment_promises(name, claims):
 
 
 def test_a_demo_that_selects_by_model_gets_that_model():
-    """Four pods, each on an A100."""
     pods = pods_of("gpu-test6-without-index")
 
     assert len(pods) == 4
@@ -76,7 +74,6 @@ def test_a_demo_that_selects_by_model_gets_that_model():
     ],
 )
 def test_a_demo_that_cannot_run_says_why(name, field, why):
-    """And where in which object."""
     for pod in pods_of(name):
         assert pod.refusal.field.startswith("ResourceClaimTemplate ")
         assert pod.refusal.field.endswith(f": spec.spec.devices.requests[0].exactly.{field}")
@@ -138,7 +135,6 @@ def test_the_users_of_a_claim_are_those_of_its_containers():
 
 
 def test_options_of_a_claim_are_those_of_its_pod():
-    """Priority and policies reach the allocator."""
     ours = TEMPLATE.replace("gpu.nvidia.com", "sluice.dev").replace(
         "}}]}}}",
         "}}], config: [{opaque: {driver: gpu.sluice.dev, parameters: {apiVersion: sluice.dev/v1, kind: SliceRequest, "
@@ -153,7 +149,6 @@ def test_options_of_a_claim_are_those_of_its_pod():
 
 
 def test_a_claim_of_a_deployment_is_asked_for_once():
-    """Its pods share the devices."""
     many = """
 apiVersion: apps/v1
 kind: Deployment
@@ -235,7 +230,6 @@ def many_of(template: str, more: str) -> str:
     ],
 )
 def test_a_pod_with_a_wrong_claim_is_refused(text, field, why):
-    """With the place in its object."""
     (found,) = read(text)
 
     assert found.refusal.field == field

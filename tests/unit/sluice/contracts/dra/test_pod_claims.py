@@ -23,7 +23,6 @@ def read(name: str, spec) -> ClaimRequests:
 
 
 def test_the_ways_of_all_claims_are_combined_in_their_order():
-    """The first claim's wishes count most."""
     found = combined([read("p", claim(EITHER)), read("q", claim(EITHER)), read("s", PAIR)])
 
     assert [[each.container for each in way][:2] for way in (found.claims, *found.alternatives)] == [
@@ -36,7 +35,6 @@ def test_the_ways_of_all_claims_are_combined_in_their_order():
 
 
 def test_options_of_one_claim_are_those_of_the_pod():
-    """What the others leave out does not count."""
     said = claim(request("r", OURS), config=[ours(priority=3)])
     other = claim(request("r", OURS), config=[ours(gpu_policy="spread")])
 
@@ -57,7 +55,6 @@ def test_options_of_one_claim_are_those_of_the_pod():
     ],
 )
 def test_claims_that_do_not_go_together_are_refused(specs, why):
-    """Each alone is right."""
     found = combined([read(f"p{at}", spec) for at, spec in enumerate(specs)])
 
     assert isinstance(found, Refusal)

@@ -55,7 +55,6 @@ OPTIONS_READ = [
 
 @pytest.mark.parametrize(("keys", "fields"), KEYS_READ)
 def test_a_key_means_what_it_means_in_an_annotation(keys, fields):
-    """One vocabulary, in two places."""
     found = read_claim(claim(request("r", OURS), config=[ours("r", **keys)]), {}, prefix="p.", uid=7)
 
     assert isinstance(found, ClaimRequests), found
@@ -65,7 +64,6 @@ def test_a_key_means_what_it_means_in_an_annotation(keys, fields):
 
 @pytest.mark.parametrize(("keys", "options"), OPTIONS_READ)
 def test_a_key_of_the_pod_holds_for_the_whole_claim(keys, options):
-    """In a configuration for all requests."""
     found = read_claim(claim(request("r", OURS), config=[ours(**keys)]), {})
 
     assert isinstance(found, ClaimRequests), found
@@ -80,7 +78,6 @@ def test_every_key_of_the_annotations_is_tried_here():
 
 
 def test_what_is_said_for_one_request_comes_before_what_is_said_for_all_and_by_the_class():
-    """The nearest word counts, key by key."""
     classes = {
         OURS: {"selectors": [{"cel": {"expression": "false"}}], "config": [ours(memory="1Gi", gpu_model="h100")]}
     }
@@ -99,7 +96,6 @@ def test_what_is_said_for_one_request_comes_before_what_is_said_for_all_and_by_t
 
 
 def test_a_memory_that_is_probably_a_mistake_is_said():
-    """As for an annotation."""
     (warning,) = read_claim(claim(request("r", OURS), config=[ours(memory=10)]), {}).warnings
 
     assert warning.startswith("spec.devices.config[0].opaque.parameters.memory: 10 without a unit is 10 MiB")

@@ -191,7 +191,6 @@ def test_a_node_that_is_named_twice_must_be_one_node():
 
 
 def test_a_container_runs_as_its_own_user_or_as_the_pods():
-    """The user is half of the trust domain of a share."""
     spec = {
         "securityContext": {"runAsUser": Unquoted("1000")},
         "containers": [{"name": "a"}, {"name": "b", "securityContext": {"runAsUser": 0}}],
@@ -242,6 +241,5 @@ trees = st.recursive(
 
 @given(st.dictionaries(keys, trees, max_size=6))
 def test_no_spec_whatever_raises_an_error(spec):
-    """One invalid pod must not stop other pods."""
     assert isinstance(read_host_needs(spec), HostNeeds | Refusal)
     assert isinstance(read_containers(spec), tuple | Refusal)

@@ -38,7 +38,6 @@ def test_capabilities_stand_beside_every_vocabulary(annotations, container, key)
 
 
 def test_every_word_that_the_runtime_knows_can_be_said():
-    """`compat32` and `ngx` are in charts, too."""
     said = {"sluice.dev/gpus": "1"}
     assert read(said | {KEY: ",".join(CAPABILITIES)}) == {"main": ",".join(CAPABILITIES)}
     assert read(said | {KEY: "all"}) == read(said | {KEY: "compute,all"}) == {"main": "all"}

@@ -118,7 +118,6 @@ def test_no_gpu_is_asked_for_with_zero_of_them_or_with_a_priority_alone():
 
 
 def test_limits_are_read_before_requests_key_by_key():
-    """The order that HAMi reads in."""
     container = ContainerRequest(
         "main", limits={"nvidia.com/gpu": 1}, requests={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}
     )

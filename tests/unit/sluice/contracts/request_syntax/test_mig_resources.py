@@ -30,7 +30,6 @@ def ask(limits, annotations=None):
     ],
 )
 def test_the_resource_names_the_profile(resource, profile):
-    """NVIDIA's names give exactly these profiles."""
     answer = ask({resource: "2"}, {"nvidia.com/use-gputype": "A100"})
     assert isinstance(answer, PodRequest)
     only = DeviceFilter(models=("A100",))

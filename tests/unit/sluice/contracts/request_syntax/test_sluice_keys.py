@@ -78,7 +78,6 @@ def main(**values) -> tuple[Claim, ...]:
     ],
 )
 def test_what_is_written_right_is_taken_as_it_is(annotations, claims):
-    """A pod gets what it asks for."""
     assert parse_claims(annotations, MAIN) == claims
 
 
@@ -179,7 +178,6 @@ def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotatio
     ],
 )
 def test_a_misspelt_key_names_the_nearest_one(field, words):
-    """An unknown key must not be dropped silently."""
     refusal = parse_claims({field: "1"}, MAIN)
     assert isinstance(refusal, Refusal)
     assert words in refusal.message
@@ -232,7 +230,6 @@ def test_a_pod_that_asks_for_more_devices_than_a_node_may_give_is_refused():
     ],
 )
 def test_auto_takes_an_instance_or_the_share_that_has_as_much(said, claim):
-    """With `auto` a pod never gets less than it named."""
     assert parse_claims({"sluice.dev/mode": "auto"} | said, MAIN) == main(snug=True, uid=7, **claim)
 
 

@@ -79,7 +79,6 @@ async def test_a_call_without_a_deadline_gets_one(echo):
 
 
 async def test_a_callers_own_deadline_holds(echo):
-    """The default is a default."""
     async with transport.serve(echo.register) as address, transport.channel(address, deadline_s=0.05) as channel:
         asyncio.get_running_loop().call_later(0.3, echo.release.set)
         assert await channel.unary_unary("/Echo/Wait")(b"late", timeout=5.0) == b"late"

@@ -25,7 +25,6 @@ def test_a_chosen_port_is_not_given_to_a_program_that_asks_for_any(systems: Path
 
 
 def test_nothing_is_chosen_of_what_somebody_listens_on(systems: Path, monkeypatch: pytest.MonkeyPatch):
-    """A broker that cannot listen ends at once."""
     systems.write_text("1\t1\n")
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))

@@ -60,7 +60,6 @@ def read(sequence=1):
 
 
 def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book, spans):
-    """A Grant leads to the message that caused it."""
     turns = CoreSpans(book)
     book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")}, time.time_ns() - 1000)
     doing = write(GRANT)
@@ -123,7 +122,6 @@ def test_a_source_begins_both_traces(book, spans):
 
 
 def test_a_listing_of_a_whole_cluster_does_not_make_a_span_for_each_pod(book, spans, exporter):
-    """A turn that concerns all pods stays short."""
     doing = [(write(WaitOver(request=f"r{number}"), f"r{number}"), f"r{number}") for number in range(500)]
     CoreSpans(book).turn(Ticked(), "", doing, 0.001)
     spans()
