@@ -41,7 +41,6 @@ SETTINGS: dict[str, type[CommonSettings]] = {
 def program(name: str) -> ModuleType:
     """A program of deploy/docker, which is in no package."""
     spec = importlib.util.spec_from_file_location(f"deploy_docker_{name}", DEPLOY / "docker" / f"{name}.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

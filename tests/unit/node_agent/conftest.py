@@ -85,7 +85,6 @@ class Daemons:
             case do.StartMps():
                 return self._start(order, daemon)
             case do.SetMpsLimits():
-                assert daemon is not None
                 daemon.limits = order.limits
                 return ev.MpsLimitsSet(order.token)
             case do.WatchMps():
@@ -382,7 +381,6 @@ class Node:
                 return ev.DeviceRefused(instruction.token, error.kind, str(error))
         match instruction:
             case do.SaveJournal(token=token, record=record):
-                assert self.journal is not None
                 self.journal.append([record])
                 return ev.JournalSaved(token)
             case do.MakeTicket(token=token):

@@ -175,7 +175,6 @@ def test_real_open_files_are_found_and_our_own_left_out():
     )
     try:
         with Path("/dev/full").open("rb"):
-            assert child.stdout is not None
             assert child.stdout.readline() == "open\n"
             found = Processes().with_open({"/dev/full"})
         assert child.pid in found
@@ -252,7 +251,6 @@ def test_a_real_process_whose_first_thread_has_ended_is_found():
     )
     child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
         until = time.monotonic() + 20
         while Processes().started_at(child.pid) and time.monotonic() < until:

@@ -339,7 +339,6 @@ async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(journal, 
     (tmp_path / "t").write_text("")
     async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t" / "n1"), marks, threads) as step_executors:
         refused = await _do(step_executors, make_ticket("t1"))
-    assert isinstance(refused, ev.TicketRefused)
     assert "Not a directory" in refused.message
 
 

@@ -13,7 +13,6 @@ from sluice_node_agent.core.journal_records import (
     DeviceRecord,
     NodeRecord,
     SliceRecord,
-    TicketRecord,
     UnclaimedInstance,
 )
 from sluice_node_agent.shell.tickets import tickets as document
@@ -285,6 +284,5 @@ GOLDEN = (
 def test_what_a_ticket_says_is_read_by_the_next_version():
     """An upgrade during an outage would turn every running pod's instance into a foreign one."""
     read = unpack(GOLDEN)
-    assert isinstance(read, TicketRecord)
     assert (read.booking.allocation, read.revision, read.boot_id) == ("a1", 1, "boot-1")
     assert read.devices == (DeviceRecord(step="made", gi_id=9, uuid="MIG-1"),)

@@ -51,7 +51,6 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     ask(bench, member("a", WHOLE))
     bench.request(member("b", WHOLE))
     trial = bench.allocator.ctx.gangs.trial
-    assert trial is not None
     (found,) = trial.found.values()
     other = grant_of("x", found.node, asked("x", WHOLE))
     said = everything(bench, bench.observe(subjects.ledger(other.booking.node, other.booking.allocation), other))
@@ -113,7 +112,6 @@ def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatc
     bench.now += 1.0
     bench.handle(Ticked())
     trial = bench.allocator.ctx.gangs.trial
-    assert trial is not None
     assert list(trial.left) == list("cdef")
     assert not grants(withdraw(bench, leaves))
     assert bench.allocator.ctx.cluster.booked() == {}
@@ -147,7 +145,6 @@ def test_everybody_of_a_waiting_group_can_be_asked_why():
     assert told.state is RequestState.QUEUED
     assert told.message.startswith("waits: 0 of 2 pods of group train have a place; the 1st (a): ")
     assert [step.filter for step in told.steps][-1] == "turn"
-    assert told.turn is not None
     assert told.turn.waiting == 2
     assert blocker
 

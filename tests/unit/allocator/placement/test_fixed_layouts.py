@@ -37,7 +37,6 @@ def seen(shop, snapshot_):
 
 def why(shop, *claims, **rest):
     found = shop.ask(*claims, **rest)
-    assert isinstance(found, NoPlace)
     return [(each.reason, each.count) for each in found.reasons]
 
 
@@ -190,7 +189,6 @@ def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
     for _ in range(2):
         assert shop.take(claim(profile="3g.20gb")) is not None
     found = shop.ask(claim(profile="3g.20gb"))
-    assert isinstance(found, NoPlace)
     assert {(each.reason, each.count) for each in found.reasons} == {
         (WaitReason.GPU_INSTANCES_TAKEN, 2),
         (WaitReason.GPU_NOT_IN_LAYOUT, 1),

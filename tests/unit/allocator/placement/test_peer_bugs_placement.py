@@ -6,7 +6,6 @@ from factories.scheduling.placement import Shop, claim, given, node, share
 
 from sluice.contracts.messages import InstanceReport
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice_allocator.core.placement import Place
 
 GPU = "GPU-node-a-0"
 
@@ -38,7 +37,6 @@ def test_what_others_left_on_a_gpu_is_never_overlapped():
 def test_a_full_gpu_by_hamis_keys_is_the_largest_profile(resources):
     """HAMi 2.10: no memory means 100 percent of the board, more than any profile has, so nothing fits."""
     place = Shop(node("node-a", 1)).ask(*asked(**resources))
-    assert isinstance(place, Place)
     assert given(place.devices) == [("7g.40gb", 0, 8)]
 
 

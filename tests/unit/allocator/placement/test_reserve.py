@@ -57,7 +57,6 @@ class Yard:
 
     def take(self, name: str, *claims: msg.Claim, room: msg.HostRoom = msg.HostRoom()) -> Place:  # noqa: B008
         place = find_place(self.cluster, PlaceRequest(claims, host=msg.HostNeeds(room=room)))
-        assert isinstance(place, Place)
         self.book(name, place.node, *place.devices, room=room)
         return place
 
@@ -174,7 +173,6 @@ def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
         yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
     yard.book("alone", "node-a", at("GPU-node-a-3", "7g.40gb", 0))
     promise = yard.promise(exactly("7g.40gb", gpus=3))
-    assert promise is not None
     assert promise.after == (AllocationId("alone"),)
     assert {device.gpu for device in promise.place.devices} == {f"GPU-node-a-{index}" for index in (1, 2, 3)}
 
@@ -186,7 +184,6 @@ def test_a_share_waits_for_a_tenant_of_its_home():
     for number in range(4):
         yard.take(f"half-{number}", half)
     promise = yard.promise(half)
-    assert promise is not None
     assert len(promise.after) == 1
 
 
@@ -208,7 +205,6 @@ def test_a_named_node_and_a_named_gpu_are_kept_to():
     yard.book("large", "node-b", at("GPU-node-b-0", "7g.40gb", 0))
     there = yard.promise(exactly("7g.40gb"), host=msg.HostNeeds(node_name="node-b"))
     named = msg.Claim(container="main", profile="7g.40gb", only=msg.DeviceFilter(uuids=(GpuUuid("GPU-node-b-0"),)))
-    assert there is not None
     assert there.after == (AllocationId("large"),)
     assert yard.promise(named) == there
     assert yard.promise(exactly("7g.40gb"), host=msg.HostNeeds(node_name="node-c")) is None

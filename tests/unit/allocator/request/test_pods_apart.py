@@ -12,7 +12,7 @@ from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
-from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, simulate
+from sluice_allocator.core.explain.status import PodAsked, WouldBind, simulate
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import SearchContext
 
@@ -239,7 +239,6 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
     assert isinstance(simulate(bench.allocator.ctx, question), WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
     waits = simulate(bench.allocator.ctx, question)
-    assert isinstance(waits, WouldWait)
     assert waits.steps[0].reasons[0].reason is WaitReason.NODE_POD_ANTI_AFFINITY
 
 

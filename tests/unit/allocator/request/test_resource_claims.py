@@ -61,7 +61,6 @@ def test_it_waits_for_a_node_that_hands_over_with_a_reason_and_starts_once_one_d
     assert isinstance(pending, msg.Pending)
     assert pending.message == "1 node: their kubelet does not hand over devices by ResourceClaim"
     assert [(each.reason, each.count) for each in pending.reasons] == [(WaitReason.NODE_WITHOUT_HAND_OVER, 1)]
-    assert standing is not None
     assert standing.steps[0].filter == "nodes"
 
     shown = msg.NodeInventory(snapshot=node(OLD, hands_over=True, generation=2), stale=False)

@@ -298,7 +298,6 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
     """`sluice explain` names the place, whom it waits for, and that something else may come first."""
     pass_time(full, AFTER_S)
     stands = how_it_stands(full.allocator.ctx, RequestId("big"))
-    assert stands is not None
     assert stands.message == (
         "its place on node-a is reserved and waits for default/p1, default/p2 to end; "
         "it takes any other place that is free earlier"

@@ -97,7 +97,6 @@ def test_an_event_names_the_pod_and_says_what_happened(make):
 
 def test_bytes_that_cannot_be_read_are_a_line_too():
     event = event_document("hist.sluice.node.a", Undecodable("not JSON"), RequestNames())
-    assert event is not None
     assert (event.word, event.unreadable) == ("", "not JSON")
     assert event_line(event).endswith("hist.sluice.node.a: cannot be read: not JSON\n")
     assert event_document("hist.others.node.a", Undecodable("not JSON"), RequestNames()) is None

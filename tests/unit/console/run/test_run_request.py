@@ -111,7 +111,6 @@ def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
     environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
     text = manifest_of(RunRequest(), namespace="default", name="n", uid=0, node="", environ=environ)
     (found,) = read_manifests("f", text, limits=ManifestLimits(), asks=RequestLimits())
-    assert found.ask is not None
     assert [claim.driver_capabilities for claim in found.ask.claims] == ["compute,graphics"]
     assert "/h" not in text
     wrong = manifest_of(

@@ -262,7 +262,6 @@ class Bench:
 
     def annotations(self, uid: str) -> dict[str, str]:
         pod = self.api.find(uid)
-        assert pod is not None
         return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}
 
 

@@ -47,7 +47,6 @@ def test_another_driver_is_another_model() -> None:
     assert first.key.startswith("a100-40gb-")
     assert table_of(first) is table_of(again)
     profile = first.profile("1g.5gb")
-    assert profile is not None
     assert profile.memory_mib == 4800
     assert table_of(first).creatable_total(table_of(first).empty) == 19
 

@@ -54,7 +54,6 @@ def test_one_wrong_document_refuses_only_itself():
 )
 def test_a_text_that_cannot_be_read_is_refused_whole(text, limits, reason):
     found = read(text, **limits)
-    assert isinstance(found, Refusal)
     assert found.reason is reason
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import Claim, DeviceFilter
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
 from sluice.mig.catalog import mig_models
 from sluice.mig.model import INSTANCES_MAX
@@ -55,20 +55,17 @@ def test_the_resource_names_the_profile(resource, profile):
 def test_what_cannot_be_one_profile_is_refused(limits, annotations, reason):
     """No count is cut, and of two profiles none is dropped."""
     refusal = ask(limits, annotations)
-    assert isinstance(refusal, Refusal)
     assert refusal.reason is reason
 
 
 def test_a_compute_instance_is_refused_with_the_instance_around_it():
     """`nvidia-smi mig -lcip` lists such names, which elsewhere look like typos."""
     resource = ask({"nvidia.com/mig-1c.3g.20gb": 1})
-    assert isinstance(resource, Refusal)
     assert resource.sentence() == (
         "nvidia.com/mig-1c.3g.20gb = '1': compute-instance profiles are not supported; 3g.20gb is the GPU instance "
         "around it (allowed: nvidia.com/mig-3g.20gb, or a fractional share (sluice.dev/sm-partition))"
     )
     annotation = ask({}, {"sluice.dev/profile": "2c.3g.20gb"})
-    assert isinstance(annotation, Refusal)
     assert (annotation.reason, annotation.value) == (R.UNKNOWN_PROFILE, "2c.3g.20gb")
     assert "compute-instance profiles are not supported; 3g.20gb" in annotation.message
 
@@ -94,7 +91,6 @@ def test_none_of_a_profile_is_nothing(nothing):
 def test_a_container_may_have_more_instances_than_its_node_has_gpus(limits, count):
     """A pod of nine small instances would be refused on nodes that hold 56."""
     answer = ask(limits)
-    assert isinstance(answer, PodRequest)
     assert [claim.gpus for claim in answer.claims] == [count]
 
 
@@ -114,7 +110,6 @@ def test_a_container_may_have_more_instances_than_its_node_has_gpus(limits, coun
 def test_more_devices_than_any_node_holds_are_refused_with_what_it_holds(limits, annotations, allowed):
     """Whole GPUs, and shares of one container, need one GPU each; a pod would wait without end."""
     refusal = ask(limits, annotations)
-    assert isinstance(refusal, Refusal)
     assert refusal.reason is R.OUT_OF_RANGE
     assert refusal.allowed.endswith(allowed)
 
@@ -129,7 +124,6 @@ def test_devices_of_all_containers_together_fit_on_a_node():
     assert isinstance(pod(five, five), PodRequest)
     assert isinstance(pod(many, {"nvidia.com/mig-2g.10gb": 20}), PodRequest)
     refusal = pod(many, many)
-    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.message) == (
         R.TOO_LARGE,
         "with this container the pod asks for 60 devices on one node",

@@ -23,7 +23,6 @@ threading.Event().wait()
 @pytest.fixture
 def busy():
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, process_group=0) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process
         process.kill()
