@@ -13,6 +13,8 @@ from sluice.mig.model import GpuModel
 from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, Weights
 from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model
 
+NOTHING = (0, 0)
+
 
 def model(name: str) -> GpuModel:
     found = find_model(name)
@@ -152,3 +154,11 @@ def test_a_model_that_no_table_knows_offers_its_plain_profiles() -> None:
     strange = replace(gpu, profiles=(replace(gpu.profiles[0], name="drachenfels"),))
     assert PlacementConfig().geometry_of(strange) == ()
     assert PlacementConfig().allows(strange, "drachenfels")
+
+
+def test_what_a_node_does_not_have_does_not_make_it_look_empty() -> None:
+    """A node without the user's own resource, or without known CPU, is compared by the rest."""
+    weights = Weights(resources={"example.com/nic": 100})
+    usage = weights.node_usage(gpu_memory=(1, 2), gpu_sms=(1, 2), cpu=NOTHING, memory=NOTHING, resources={})
+    assert usage == 500
+    assert Weights().node_usage(gpu_memory=NOTHING, gpu_sms=NOTHING, cpu=NOTHING, memory=NOTHING, resources={}) == 0

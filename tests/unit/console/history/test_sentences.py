@@ -5,7 +5,7 @@ import typing
 import msgspec
 import pytest
 
-from sluice.contracts.messages import AnyMessage, Envelope, Message
+from sluice.contracts.messages import AnyMessage, Envelope, LeaseHeld, Message
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames, places_text, sentence, whom
 
 _EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
@@ -97,3 +97,10 @@ def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, word
     """A grant that is not carried out yet would read like one that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=after)
     assert sentence(grant) == f"is granted: 3g.20gb at 4 of GPU-aaaaaaaa on {make.node}{words}"
+
+
+def test_a_lease_tells_where_its_holder_answers(make):
+    """And a released lease."""
+    held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
+    assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
+    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"

@@ -227,3 +227,15 @@ def test_a_missing_resource_is_not_hammered(seen):
     seen.takes = True
     seen.pass_time(60)
     assert len(seen.gpus) == 20
+
+
+def test_writes_are_few(seen):
+    """Every pull of every node would be a write to etcd."""
+    for second in range(10, 60):
+        say(seen, inventory(observed=f"2026-11-21T10:00:{second}Z"))
+        seen.pass_time(1)
+    assert len(seen.writes) == 2
+    say(seen, inventory(observed="2026-11-21T10:02:00Z"))
+    seen.pass_time(20)
+    assert len(seen.writes) == 4
+    assert seen.gpus["node-a-0"]["observedAt"] == "2026-11-21T10:02:00Z"
