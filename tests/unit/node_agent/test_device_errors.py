@@ -401,26 +401,6 @@ def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_
     assert isinstance(node.word("a1"), SliceReady)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
-def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(node, shared):
-    """Its owner has made the instance and not used it yet; it would be used by a pod, and destroyed with it."""
-    gpu = node.gpus[0]
-    node.live()
-    profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
-    gi_id = node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
-    _fault(node, gpu_lost=0)
-    node.tick(60.0)
-    place = (0, "3g.20gb", 4, 4)
-    node.order(node.grant(node.share("a1", place) if shared else node.booking("a1", place)))
-    node.work()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    _fault(node, gpu_lost=-1)
-    node.tick(60.0)
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert [(i.gi_id, i.uuid) for i in node.backend.read_gpu(gpu).instances] == [(gi_id, "")]
-
-
 def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_have_it_at_once(node):
     """Its place would be revoked under its pod, for a device that refuses once."""
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))

@@ -188,20 +188,6 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
     assert word.ticket != ticket
 
 
-def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
-    """Sluice would cut up the GPU by itself after each reboot, or forget whose the places are."""
-    granted(node)
-    node.hardware.reboot()
-    node.live()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert "its administrator has to make one" in node.word("a1").message
-    assert changes(node) == []
-    admin_makes(node, "1g.5gb", 6, 1)
-    reread(node)
-    node.tick(node.config.remake_retry_s)
-    assert isinstance(node.word("a1"), SliceReady)
-
-
 def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
     one, two = node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2")
     for booking in (one, two):
@@ -228,15 +214,3 @@ def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
     node.work()
     assert isinstance(node.word("a2"), SliceFailed)
     assert "is a1's still" in node.word("a2").message
-
-
-def test_a_home_whose_instance_is_taken_away_degrades_its_tenants(node):
-    """Tenants of a share would be told that all is well."""
-    node.order(node.grant(node.share("a1", SMALL)))
-    node.work()
-    admin_removes(node, 6)
-    reread(node)
-    for _ in range(4):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert changes(node) == []

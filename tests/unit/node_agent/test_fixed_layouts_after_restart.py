@@ -165,23 +165,6 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
     assert isinstance(node.word("a1"), SliceReady if whole else SliceFailed)
 
 
-def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
-    """The administrator's instances would be destroyed with the pods that run on them."""
-    booking, _ = granted(node)
-    share = node.share("a2", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(share))
-    node.work()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].fixed = False
-    node.live()
-    node.own_done.clear()
-    assert isinstance(revoked(node, booking), SliceGone)
-    assert isinstance(revoked(node, share), SliceGone)
-    assert changes(node) == []
-    assert node.instances() == LAYOUT
-    assert [each.allocation for each in report(node).instances] == [None, None, None]
-
-
 def test_a_look_that_fails_is_not_repeated_without_end(node):
     """An agent that may not list processes would ask without a pause."""
     node.backend.processes = _refuse

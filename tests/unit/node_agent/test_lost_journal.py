@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import OwnershipMark
-from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal
+from sluice_node_agent.core.instructions import SaveJournal
 from sluice_node_agent.core.journal_records import NodeRecord
 from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
@@ -151,38 +151,3 @@ def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_
     if not isinstance(node.word("a1"), SliceReady):
         assert isinstance(node.word("a1"), SliceFailed)
         assert _devices(node) == ([], (), [])
-
-
-@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
-def test_what_somebody_has_made_at_a_place_that_was_about_to_be_used_is_given_to_no_pod(node, shared):
-    """An agent killed before it created its own would adopt a foreign one, and destroy it when the pod ends."""
-    node.live()
-    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
-    while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
-        node.work(own_max=1)
-    node.stop()
-    _by_hand(node, SMALL, uuid="")
-    node.live()
-    for _ in range(3):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert [(each.gi_id, each.uuid) for each in node.hardware.read().gpus[0].instances] == [(9, "")]
-
-
-@pytest.mark.parametrize("phase", ["planned", "making"])
-def test_a_slice_that_was_closed_already_is_not_handed_out_again(node, phase):
-    """Its Revoke was replaced unread: the place is another pod's by now, and the slice would never be destroyed."""
-    node.live()
-    booking = node.booking("a1", SMALL)
-    order = node.grant(booking, after=("a0",) if phase == "planned" else ())
-    if phase == "planned":
-        node.order(node.grant(node.booking("a0", SMALL)))
-        node.work()
-    node.order(order)
-    assert not node.work(own_max=4 if phase == "making" else 0) or phase == "planned"
-    node.order(node.closed(booking))
-    node.work()
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert "a1" not in {report.booking.allocation for report in node.agent.snapshot().slices}
-    assert not [step for step in node.own_done if isinstance(step, MakeTicket) and step.allocation == "a1"]

@@ -255,40 +255,6 @@ def test_a_gpu_that_was_only_slow_to_answer_keeps_its_xid(library, begin, asked,
     assert "Xid 119" in again.health_message
 
 
-@pytest.mark.parametrize("asked", ["all", "one"])
-def test_a_gpu_that_was_slow_and_then_lost_is_well_after_its_reset(library, begin, asked):
-    """It would be out of the fleet until its agent is restarted, and not be reported lost."""
-    gpu = library.gpu()
-    gpus = begin()
-    library.events = [(gpu, 0x8, 119)]
-    gpus.troubled(0.01)
-
-    def read():
-        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
-
-    gpu.errors["name"] = TIMEOUT
-    assert "did not answer in time" in read().health_message
-    gpu.errors, gpu.error = {}, LOST
-    assert "the GPU does not answer" in read().health_message
-    gpu.errors, gpu.error = {"name": TIMEOUT}, 0
-    assert "the GPU does not answer" in read().health_message  # as it was first said
-    gpu.errors = {}
-    assert read().healthy
-
-
-@pytest.mark.parametrize("code", [TIMEOUT, LOST])
-def test_a_gpu_that_could_not_tell_its_uuid_keeps_its_xid_unless_it_was_lost(library, begin, code):
-    """The driver was slow at the first question: the GPU would come back as if it had been reset."""
-    gpu = library.gpu()
-    gpus = begin()
-    library.events = [(gpu, 0x8, 119)]
-    gpus.troubled(0.01)
-    gpu.errors["handle"] = code
-    assert gpus.read()[0].lost
-    gpu.errors = {}
-    assert gpus.read()[0].healthy is (code == LOST)
-
-
 def test_a_gpu_that_could_not_tell_its_uuid_is_named_where_its_reset_is_advised(library, begin):
     """By its place in the driver's list another GPU could be reset, under its tenants; without any, all are."""
     gpu, other = library.gpu(), library.gpu()
@@ -310,22 +276,6 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, h
     gpu.error, gpu.errors = (LOST, {}) if how == "all" else (0, {"name": LOST})
     lost = gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
     assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
-
-
-def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
-    """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
-    gone, slow = library.gpu(), library.gpu()
-    gpus = begin()
-    library.events = [(slow, 0x8, 119)]
-    gpus.troubled(0.01)
-    library.gpus.remove(gone)
-    gone.gone()
-    slow.errors["handle"] = TIMEOUT
-    assert [report.lost for report in gpus.read()] == [True, True]
-    slow.errors = {}
-    reports = {report.uuid: report for report in gpus.read()}
-    assert reports[gone.uuid].lost
-    assert "Xid 119" in reports[slow.uuid].health_message
 
 
 @pytest.mark.parametrize("code", [TIMEOUT, LOST])

@@ -1,15 +1,11 @@
 """Journal and ledger lost while slices are made or unmade: what is left behind goes, and nothing of anybody's does."""
 
-import itertools
-
 import pytest
 from factories.gpus.shared_devices import compute_modes
-from msgspec.structs import replace
 
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import instructions as do
-from sluice_node_agent.core.recovery.discovered import Discovered
 
 SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
@@ -203,25 +199,6 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
         assert not node.hardware.read().gpus[2].exclusive_process, f"after {steps} steps"
 
 
-def test_orders_that_come_meanwhile_do_not_hand_out_a_gpu_that_is_being_set_back(node):
-    """Each order has all that waits looked at again: a pod would get a GPU that takes no process but a daemon's."""
-    a_daemon_serves_nobody_yet(node)
-    lose_both(node)
-    node.order(node.grant(node.booking("a2", WHOLE)))
-    node.start()
-    node.work()
-    node.open()
-    for number in itertools.count():
-        if not node.hardware.read().gpus[2].exclusive_process:
-            break
-        said = node.order(node.grant(node.share(f"b{number}", WHOLE), after=("a2",)))
-        assert [each.record.booking.allocation for each in said if isinstance(each, do.SaveJournal)] == [f"b{number}"]
-        assert not node.work(own_max=1)
-    assert number > 3
-    calm(node)
-    assert isinstance(node.word("a2"), SliceReady)
-
-
 def test_warm_instances_go_when_nobody_knows_them_any_more(make_node):
     """They have no tenant: after a lost journal they were foreign for ever, with no ledger lost at all."""
     node = make_node(keep_warm_s=600.0)
@@ -383,20 +360,6 @@ def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for
     assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
 
 
-def test_what_was_found_is_forgotten_when_it_is_not_there_any_more(node):
-    """The driver gives ids again: a home that was being made was taken down for what had its id before (seed 1732)."""
-    node.start()
-    gpu, other = node.gpus[:2]
-    report = node.backend.read_gpu(gpu)
-    found = Discovered(unclaimed={(gpu, 3): "", (gpu, 4): "", (other, 3): ""})
-    found.made((gpu, 3))
-    assert found.unclaimed == {(gpu, 4): "", (other, 3): ""}
-    found.was_read(replace(report, lost=True))
-    assert found.unclaimed == {(gpu, 4): "", (other, 3): ""}
-    found.was_read(report)
-    assert found.unclaimed == {(other, 3): ""}
-
-
 def test_before_the_node_is_opened_nothing_is_cleared_away(node):
     half_made(node)
     lose_both(node)
@@ -407,15 +370,6 @@ def test_before_the_node_is_opened_nothing_is_cleared_away(node):
         node.tick(60.0)
     assert not [each for each in node.own_done if isinstance(each, (do.ListHolders, do.DestroyComputeInstance))]
     assert node.instances() == [("2g.10gb", 4, 2)]
-
-
-def a_daemon_serves_nobody_yet(node):
-    """A share of a whole GPU is being made: its home is there, and nothing else."""
-    node.live()
-    node.order(node.grant(node.share("a1", WHOLE)))
-    while not any(isinstance(each, do.SetComputeMode) for each in node.own_done):
-        node.work(own_max=1)
-    assert node.hardware.read().gpus[2].exclusive_process
 
 
 def half_made(node, gpu=0, allocation="a1"):

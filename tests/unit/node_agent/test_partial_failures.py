@@ -149,22 +149,6 @@ def test_a_daemon_whose_device_vanished_is_stopped_although_its_home_is_given_ba
     assert node.mps.homes == {}
 
 
-def test_a_useless_home_that_could_not_be_cleared_away_is_tried_again(node):
-    """A reboot and a lost journal: one refusal, and the directory of its home stays until the next life."""
-    booking = node.share("a1", ON_MIG)
-    live_with(node, booking)
-    node.lose_journal()
-    node.hardware.reboot()
-    node.mps.reboot()
-    node.mps.refusals = [do.StopMps]
-    node.live()
-    node.order(node.revoke(booking))
-    for _ in range(30):
-        node.tick(10.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.homes == {}
-
-
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
 def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
     """Its user would lose it. One that looks like ours cannot be told apart, and is unused."""

@@ -194,36 +194,6 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
     assert (daemon.clients, node.mps.homes, node.instances(0)) == ({}, {}, [])
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
-@pytest.mark.parametrize("revoked", [False, True], ids=["granted", "revoked"])
-@pytest.mark.parametrize("made", ["half", "whole"])
-def test_what_was_made_of_a_promise_when_the_journal_was_lost_is_in_nobodys_way(node, shared, revoked, made):
-    """Its instance would be orphaned, and block the very slice that it was created for."""
-    node.live()
-    first = node.booking("a1", (0, "3g.20gb", 4, 4))
-    at = (0, "2g.10gb", 4, 2)
-    second = node.share("a2", at, owner="pod-2") if shared else node.booking("a2", at, owner="pod-2")
-    node.order(node.grant(first))
-    node.work()
-    node.order(node.revoke(first))
-    node.order(node.grant(second, after=("a1",)))
-    while not any(isinstance(each, do.CreateComputeInstance) for each in node.waiting):
-        assert not node.work(own_max=1)
-    if made == "whole":
-        assert not node.work(own_max=1)
-    (before,) = node.hardware.read().gpus[0].instances
-    assert bool(before.uuid) == (made == "whole")
-    assert isinstance(node.word("a1"), SliceGone)
-    node.lose_journal()
-    if revoked:
-        node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
-    node.live()
-    assert isinstance(node.word("a2"), SliceGone if revoked else SliceReady), node.word("a2")
-    there = [(instance.start, instance.uuid) for instance in node.hardware.read().gpus[0].instances]
-    assert [start for start, _ in there] == ([] if revoked else [4])
-    assert revoked or made == "half" or there == [(4, before.uuid)]
-
-
 def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_its_daemon(node):
     """A second daemon would be started beside it for the same tenants, and refuse them all."""
     node.live()

@@ -261,17 +261,3 @@ def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     word = node.word("a1")
     assert isinstance(word, SliceDegraded)
     assert (word.revision, word.shrinking) == (2, not ended)
-
-
-def test_what_is_wrong_before_a_new_size_holds_says_nothing_of_it(node):
-    """The old size is used until then: counted as ordered, a neighbour would be let into it."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    node.mps.refusals = [SetMpsLimits] * 50
-    node.order(_adjusted(node, booking, memory_mib=500))
-    node.work()
-    node.mps.living()[0].fault = "a client's memory access was illegal"
-    node.tick(6.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
-    assert (word.revision, word.shrinking) == (2, True)

@@ -5,7 +5,7 @@ from factories.crashes import killed_twice
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
 from msgspec.structs import replace
 
-from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import events as ev
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
@@ -420,30 +420,6 @@ def test_a_lost_journal_disturbs_no_home(node, place, damage):
         node.order(node.revoke(booking))
     node.work()
     is_clean(node)
-
-
-def test_a_pod_that_lost_one_of_its_shares_keeps_the_other(node):
-    """The daemon of the share that is there would be stopped under the pod's running process."""
-    two = (node.share("a1", ON_MIG), node.share("a1", WHOLE))
-    booking = replace(two[0], devices=(*two[0].devices, *two[1].devices))
-    live_with(node, booking)
-    on_mig, whole = sorted(node.mps.living(), key=lambda daemon: daemon.order.device, reverse=True)
-    whole.clients[501] = "pod-1"
-    node.mps.enter(501, whole.order.device, "pod-1")
-    node.mps.die(on_mig)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.mps.refusals = [do.StartMps] * 3
-    for _ in range(6):
-        node.tick(6.0)
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert whole in node.mps.living()
-    node.mps.refusals = []
-    for _ in range(12):
-        node.tick(10.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert whole in node.mps.living()
-    assert node.word("a1").containers[0].visible_devices.endswith(whole.order.device)
 
 
 def test_a_revoke_right_after_the_journal_was_lost_waits_for_the_tenants_processes(node):

@@ -144,20 +144,6 @@ def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_
     assert (word[0], word[1].held) == ("old-1", held)
 
 
-def test_a_late_ask_of_a_life_that_nobody_remembers_takes_no_pods_place(new, manifest):
-    """A pod that has its slice under another id meanwhile must not be given a second one, or lose the first."""
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start()
-    bench.bound("w2-1")
-    entry = Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), asked("w1-1"))
-    instructions = bench.step(Observed(Stream.STATE, entry))
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
-    assert bench.requests().get("w1-1") == RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    assert isinstance(bench.requests()["w2-1"], AllocationRequested)
-    assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
-
-
 @pytest.mark.parametrize(("uid", "loses_book"), [("w1-1", True), ("w2-9", True), ("w1-1", False)])
 def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new, manifest, uid, loses_book):
     """What this process closed itself, and STATE forgot, is over: a pod that waits would lose its turn to it."""
@@ -173,22 +159,6 @@ def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new
     living = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
     assert living == [uid if runs else waits]
     assert isinstance(bench.requests()[waits if runs else uid], RequestWithdrawn)
-
-
-def test_who_was_closed_since_the_book_was_lost_takes_no_pods_place(new, manifest):
-    """STATE forgets its latest words, and shows an ask again whose slice has gone: a pod that waits keeps its turn."""
-    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
-    word = msgspec.structs.replace(asked("w1-1"), held=held)
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start((subjects.request(RequestId("w1-1")), word))
-    bench.released("w1-1")
-    bench.list(after_s=5)
-    bench.handle(Ticked())
-    assert [each.uid for each in bench.disk] == ["w2-1"]
-    instructions = bench.step(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word)))
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
-    assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
 
 
 @pytest.mark.parametrize(

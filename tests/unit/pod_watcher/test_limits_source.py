@@ -316,38 +316,12 @@ def test_a_rivals_word_is_let_be_and_then_replaced():
     assert watcher.step(Ticked()) == [write("w", 2, LAB, lab(4), expected=1002)]
 
 
-def test_an_edit_does_not_wait_for_ones_own_word_that_was_on_its_way():
-    """It would take itself for a rival, and let its older word be."""
-    bus = Bus()
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    (first,) = watcher.reading()
-    assert isinstance(first, Write)
-    assert watcher.step(LimitsRead(FIVE)) == [WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes")]
-    bus.take(first)
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 2, LAB, lab(5), expected=1001)]
-
-
 def test_an_edit_does_not_wait_for_a_rivals_pause():
     bus = Bus()
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     watcher.hear(LAB)
     assert watcher.step(LimitsRead(FIVE))[1:] == [write("w", 2, LAB, lab(5), expected=1002)]
-
-
-def test_of_two_sources_that_name_the_same_the_first_keeps_it():
-    """Two clusters on one bus would flap; and neither takes back what is the other's."""
-    bus = Bus()
-    bus.put(LAB, lab(3, "west"), "other-1")
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    assert watcher.reading() == [
-        WriteLogLine("warning", "namespace lab keeps what the limits file of 'west' set first"),
-        said_in(bus),
-    ]
-    bus.put(LAB, QuotaUnset(namespace="lab", source=SourceName("west")), "other-2")
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 1, LAB, lab(4), expected=1002)]
 
 
 def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():

@@ -134,18 +134,6 @@ def test_a_class_that_is_nowhere_is_warned_of_once(bench):
     assert urgency(bench) == (1000, False)
 
 
-def test_a_file_that_is_being_written_takes_nobody_his_class(bench):
-    """Each time an editor saves the file of the classes, all pods of other files would be unimportant for a moment."""
-    bench.files |= {"a.yaml": in_class(), "classes.yaml": CLASS.format(value=1000)}
-    bench.list()
-    bench.files["classes.yaml"] = CLASS.format(value=1000)[:60] + "{"
-    bench.list()
-    assert urgency(bench) == (1000, False)
-    del bench.files["classes.yaml"]
-    bench.list()
-    assert urgency(bench) == (0, True)
-
-
 EXPORTED = """\
 apiVersion: v1
 kind: Pod

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import INCARNATION, Bench, asked, claim
+from factories.scheduling.allocator import Bench, asked, claim
 from factories.scheduling.gangs import (
     WHOLE,
     ask,
@@ -190,40 +190,6 @@ def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable
     assert sorted(bound(ready(bench, again))) == ["a", "b", "c"]
 
 
-def test_a_job_goes_on_giving_back_when_one_of_its_places_is_lost_meanwhile():
-    """The word about that one place comes after the order, and must not take it back for those who have not read it."""
-    bench = fleet(3)
-    a, b = member("a", WHOLE), member("b", WHOLE)
-    mine, others = grant_of("a", "node-0", a), grant_of("b", "node-1", b)
-    for each in (mine, others):
-        everything(bench, bench.observe(subjects.ledger(each.booking.node, each.booking.allocation), each))
-    word = msg.Waived(request="b", request_revision=1, allocations=(others.booking.allocation,), cause="given back")
-    bench.observe(subjects.binding(RequestId("b")), word)
-    again = msgspec.structs.replace(others.booking, allocation="b_elsewhere_2", node="node-2")
-    again = msgspec.structs.replace(others, booking=msgspec.structs.replace(again, devices=()))
-    everything(bench, bench.observe(subjects.ledger("node-2", "b_elsewhere_2"), again))
-    ask(bench, b)
-    (waived,) = (each for each in breaks(bench, again) if isinstance(each, msg.Waived))
-    assert (sorted(waived.allocations), waived.alone) == (["b_elsewhere_1", "b_elsewhere_2"], False)
-
-
-def test_a_job_that_cannot_be_completed_gives_back_what_it_has():
-    """tensor-fusion §1.7: without a timeout half a job waited for ever. Here it gives back, and waits as a whole."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    ready(bench, granted["a"])
-    failed(bench, granted["b"])
-    assert not any(isinstance(each, msg.Waived) for each in tick(bench, 59.0))
-
-    said = tick(bench, 2.0)
-    (waived,) = (each for each in said if isinstance(each, msg.Waived))
-    assert (waived.request, waived.allocations) == ("a", (granted["a"].booking.allocation,))
-    (revoke,) = (each for each in said if isinstance(each, msg.Revoke))
-    assert revoke.cause == waived.cause
-    gone(bench, granted["a"])
-    assert grants(ask(bench, asked("x", WHOLE)))
-
-
 def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
     """A controller makes it again within seconds; if none does, the others' places are not kept for ever."""
     bench = fleet(3)
@@ -274,21 +240,6 @@ def test_a_place_that_was_waived_is_never_bound():
     everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
     said = ask(bench, b) + ready(bench, mine)
     assert not bound(said)
-
-
-@pytest.mark.parametrize(("life", "stands"), [("of another life", True), (INCARNATION, False), ("", False)])
-def test_what_was_waived_in_another_life_of_the_bus_is_not_taken_from_a_pod_that_runs(life, stands):
-    """It was sent over an empty subject and landed after a wipe; meanwhile the pod was bound. Older ones name none."""
-    bench = fleet(2)
-    a = member("a", WHOLE)
-    mine = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
-    held = msgspec.structs.replace(a, held=msg.Held(node=mine.booking.node, allocation=mine.booking.allocation))
-    place = (mine.booking.allocation,)
-    late = msg.Waived(request="a", request_revision=1, allocations=place, cause="given back", incarnation=life)
-    everything(bench, bench.observe(subjects.binding(RequestId("a")), late))
-    said = everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
-    said += ask(bench, held) + ready(bench, mine)
-    assert (bound(said) == ["a"], any(isinstance(each, msg.Revoke) for each in said)) == (stands, not stands)
 
 
 def test_pods_of_a_running_job_are_bound_again_after_a_wipe():

@@ -279,35 +279,6 @@ def restarted(bench: Bench, run: str = "r2", **rules) -> Bench:
     return other
 
 
-@pytest.mark.parametrize("step", ["booked", "evicted", "ended", "handed over"])
-def test_a_restart_at_every_step_ends_the_same(bench, step):
-    """The allocator dies after any word of a move: the successor still has the place, and nothing is left over."""
-    old, kept = being_moved(bench)
-    if step == "booked":
-        bench = restarted(bench)
-    says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    if step == "evicted":
-        bench = restarted(bench)
-    end(bench, old, "containers ended")
-    if step == "ended":
-        bench = restarted(bench)
-    first = bench.request(asks("web-2"))
-    if step == "handed over":
-        (grant,) = [each for each in first if isinstance(each, Write)]
-        bench.land(grant)
-        bench = restarted(bench)
-        granted = grant.message
-    else:
-        granted = next(each for each in messages(all_of(bench, first)) if isinstance(each, msg.Grant))
-    assert granted.after == (kept.booking.allocation,)
-    assert isinstance(bench.allocator.ctx.facts.ledger[kept.booking.allocation], msg.Revoke)
-    all_of(bench, bench.gone(kept))
-    all_of(bench, bench.ready(granted))
-    ledger = bench.allocator.ctx.facts.ledger
-    assert [each for each, entry in ledger.items() if not isinstance(entry, msg.Closed)] == [granted.booking.allocation]
-    assert isinstance(bench.allocator.ctx.facts.bindings[RequestId("web-2")], msg.Bound)
-
-
 def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     """Two places for one pod would be wasted capacity: the first that was written is kept."""
     old, kept = being_moved(bench)
@@ -432,19 +403,6 @@ def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
     said = messages(passes(bench, 3 * COOLDOWN_S))
     assert next(each for each in said if isinstance(each, msg.Grant)).booking.name == "large"
     assert [each for each in said if isinstance(each, msg.EvictionOrdered)] == []
-
-
-def test_each_request_pays_once_however_often_it_is_looked_at():
-    """A pod that waits for its group is in no queue: each word about it would pay for another restart of somebody."""
-    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
-    all_of(bench, bench.request(asked("large", WHOLE)))
-    member = msgspec.structs.replace(asked("member"), group=msg.PodGroup(name="train", size=2))
-    (told,) = all_of(bench, bench.request(member))
-    for _ in range(12):
-        all_of(bench, bench.observe(subjects.waiting(RequestId("member")), told.message))
-    assert not any(isinstance(each, msg.EvictionOrdered) for each in messages(passes(bench, COOLDOWN_S + 600)))
-    all_of(bench, bench.request(asked("more", WHOLE)))
-    assert any(isinstance(each, msg.EvictionOrdered) for each in messages(passes(bench, 120)))
 
 
 def test_nobody_is_moved_any_more_when_the_large_one_is_gone(tidy):

@@ -10,7 +10,6 @@ from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId
-from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 
 NODE = NodeName("node-a")
@@ -268,21 +267,6 @@ def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_me
     assert [each for each in messages(bench.tick()) if isinstance(each, msg.Revoke)] == []
 
 
-def test_what_a_source_told_in_another_life_of_the_bus_ends_nothing_when_it_lands_late(bench):
-    """Its first word got no answer, and lands after a wipe: pods would lose their slices before it has listed them."""
-    new = Incarnation("900000")
-    bench.read_all(incarnation=new)
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-    bench.observe(subjects.source(FOLDER), synced(0, INCARNATION))
-    for bench.now in (100.0, 10_000.0):
-        assert messages(bench.tick()) == []
-
-    bench.observe(subjects.source(FOLDER), synced(0, new))
-    bench.tick()
-    bench.now = 10_031.0
-    assert [type(each) for each in messages(bench.tick())] == [msg.Revoke]
-
-
 def test_what_was_asked_in_another_life_of_the_bus_is_granted_nothing_and_keeps_what_is_there(bench):
     """It does not say what its pod has had since: a second slice would be given, or the first one ended."""
     new = Incarnation("900000")
@@ -299,45 +283,6 @@ def test_what_was_asked_in_another_life_of_the_bus_is_granted_nothing_and_keeps_
 
     granted = messages(bench.request(msgspec.structs.replace(asked("p2"), incarnation=new)))
     assert [(type(each), each.booking.request) for each in granted] == [(msg.Grant, "p2")]
-
-
-@pytest.mark.parametrize("wiped", ["both streams", "STATE alone"])
-def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken(bench, wiped):
-    """Its source did not understand it first, then somebody mended it: the pod that runs would lose its slice."""
-    new = Incarnation("900000")
-    if wiped == "both streams":
-        bench.read_all(incarnation=new)
-        bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-    else:
-        bench.bound("p1")
-        bench.handle(ReadingStarted(Stream.STATE, new))
-        bench.handle(ReadingCaughtUp(Stream.STATE))
-        _read_book_again(bench)
-    bench.said.clear()
-    refusal = Refusal(reason=RefusalReason.UNKNOWN_KEY, message="no such annotation")
-    late = msg.RequestRejected(revision=1, source=FOLDER, origin="p1.yaml", refusal=refusal)
-    bench.observe(subjects.request(P1), late)
-    for bench.now in (100.0, 10_000.0):
-        bench.tick()
-    assert not [each for each in messages(bench.said) if isinstance(each, msg.Revoke)]
-
-    bench.observe(subjects.source(FOLDER), synced(0, new))
-    for bench.now in (10_001.0, 10_032.0):
-        bench.tick()
-    assert [type(each) for each in messages(bench.said) if isinstance(each, msg.Revoke)] == [msg.Revoke], (
-        "it holds after all"
-    )
-
-
-def _read_book_again(bench) -> None:
-    world = bench.allocator.ctx.facts
-    entries = [(subjects.binding(each), message) for each, message in world.bindings.items()]
-    entries += [(subjects.ledger(NODE, each), entry) for each, entry in world.ledger.items()]
-    entries.append((subjects.head(NODE), world.heads[NODE]))
-    bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
-    for address, message in entries:
-        bench.observe(address, message)
-    bench.handle(ReadingCaughtUp(Stream.BOOK))
 
 
 def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):
@@ -392,23 +337,6 @@ def test_an_agent_is_not_left_saying_gone_for_ever(bench):
         revision=2, allocation=gone.allocation, request=RequestId("p8"), node=NODE, cause="pod gone"
     )
     assert write.ttl_s == 3600
-
-
-def test_what_a_head_says_was_adopted_is_waited_for(empty):
-    """A reader that sees the head before the entry that it is about would call a living slice released."""
-    held = msg.Held(node=NODE, allocation=living().booking.allocation)
-    head = msg.NodeOpened(
-        node=NODE, incarnation=INCARNATION, boot_id="b", agent_run=RunId("r"), adopted=(held.allocation,)
-    )
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=held)
-    empty.observe(subjects.head(NODE), head)
-
-    said = messages(empty.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert not any(isinstance(message, msg.Released) for message in said)
-
-    closed = msg.Closed(revision=3, allocation=held.allocation, request=RequestId("p1"), node=NODE, cause="pod gone")
-    said = messages(empty.observe(subjects.ledger(NODE, held.allocation), closed))
-    assert any(isinstance(message, msg.Released) for message in said)
 
 
 def test_what_a_head_says_was_adopted_is_waited_for_whatever_a_server_that_lags_shows(empty):

@@ -101,21 +101,6 @@ def test_the_lower_of_kubernetes_limit_and_the_operators_holds_and_is_named(free
     assert [reason.reason for reason in found.reasons] == [why]
 
 
-def test_what_is_said_of_a_node_later_neither_loses_a_pod_nor_counts_one_twice():
-    """A node's facts come and go with its pod-watcher; the count would drift with each."""
-    shop = Shop(node("gpu-1", 2), rules=PlacementConfig(pods_per_node_max=2))
-    first = shop.take(SMALL)
-    shop.host("gpu-1", pods_free=110)
-    shop.take(SMALL, room=msg.HostRoom(cpu_milli=100))
-    assert isinstance(shop.ask(SMALL), NoPlace)
-    shop.cluster.set_host(NodeName("gpu-1"), None)
-    assert isinstance(shop.ask(SMALL), NoPlace)
-    shop.give_back(first)
-    assert shop.take(SMALL) is not None
-    assert isinstance(shop.ask(SMALL), NoPlace)
-    assert shop.cluster.nodes[NodeName("gpu-1")].pods == 0
-
-
 @pytest.mark.parametrize("told", [True, False], ids=["of nodes that are described", "of nodes without facts"])
 def test_full_nodes_do_not_make_decisions_slower(monkeypatch, told):
     """On a large fleet whose nodes are at their limit each decision would look at every node."""

@@ -1,12 +1,11 @@
 """A node that is removed: what is closed, when, and what comes first when its agent is there again (PROTOCOL §6)."""
 
 import msgspec
-import pytest
 from factories.scheduling.allocator import INCARNATION, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice_allocator.core.events import EnsureAgent
 
@@ -123,19 +122,6 @@ def test_a_head_that_another_closed_is_opened_only_on_what_was_read_since(bench)
     )
 
 
-def test_what_was_entered_again_meanwhile_is_not_closed(bench):
-    """Another allocator has opened the node: the guard refuses what this one had decided before."""
-    grant = bench.bound("p1")
-    remove(bench)
-    bench.now += GRACE_S + 1
-    (closing,) = [w for w in bench.handle(Ticked()) if isinstance(w, Write)]
-    head = msg.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-2"))
-    bench.observe(subjects.head(NODE), head)
-    refused = bench.handle(WriteRefused(closing.operation, 1_000_000))
-    assert [w for w in refused if isinstance(w, Write) and isinstance(w.message, msg.Closed)] == []
-    assert closing.message.allocation == grant.booking.allocation
-
-
 def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     """Nothing but its source knows where it was. It is pinned there, and a slice elsewhere would serve no pod."""
     grant = bench.bound("p1")
@@ -150,45 +136,6 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     assert isinstance(waived.message, msg.Waived), "over nothing the last word could land in another life of the bus"
     assert isinstance(released.message, msg.Released)
     assert released.expected > 0
-
-
-@pytest.mark.parametrize("withdrawn", [False, True])
-def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back(bench, withdrawn):
-    """The broker was wiped, so nothing on the bus but the node's ledger shows it: the pod would be ended."""
-    grant = bench.bound("p1")
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    held = msg.Held(node=NODE, allocation=grant.booking.allocation)
-    word = msgspec.structs.replace(asked("p1"), held=held)
-    if withdrawn:
-        word = msg.RequestWithdrawn(revision=1, source=word.source, cause="pod gone", held=held)
-    bench.land_all(bench.observe(subjects.request(RequestId("p1")), word))
-    remove(bench)
-    bench.now += GRACE_S + 1
-    written = [w for w in bench.handle(Ticked()) if isinstance(w, Write) and not isinstance(w.message, msg.Pending)]
-    (closing,) = written
-    assert closing.message.allocation == held.allocation
-    after = bench.handle(WriteRefused(closing.operation, 1_000_000))  # another allocator has entered it there
-    assert [w for w in after if isinstance(w, Write) and not isinstance(w.message, msg.Pending)] == []
-
-
-def test_what_went_with_its_node_in_another_life_of_the_bus_is_there_when_its_agent_says_so(bench):
-    """The message lands late, when no allocator knows that the node is gone: a pod that runs there would be ended."""
-    grant = bench.bound("p1")
-    allocation = grant.booking.allocation
-    late = msg.Closed(
-        revision=1, allocation=allocation, request="p1", node=NODE, cause="", removed=True, incarnation="old"
-    )
-    held = msg.Held(node=NODE, allocation=allocation)
-    written = bench.read_all(
-        (subjects.ledger(NODE, allocation), late),
-        (subjects.request(RequestId("p1")), msgspec.structs.replace(asked("p1"), held=held)),
-        incarnation=Incarnation("900000"),
-    )
-    assert kinds(w for w in written if isinstance(w, Write)) == [msg.Pending]
-    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
-    written = bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
-    assert [kind for kind in kinds(written) if kind is not msg.Pending] == [msg.Grant, msg.NodeOpened]
 
 
 def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):

@@ -127,19 +127,6 @@ def test_what_is_there_is_used_before_anything_is_cut_up(first):
     assert shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu == "GPU-m-0"
 
 
-def test_several_devices_of_one_pod_come_from_both_kinds_of_gpus():
-    """A pod would wait although its node has what it asks for."""
-    both = snapshot(
-        "n",
-        (gpu_report("n", 0, instances=instances(LAYOUT[2]), fixed_layout=True), gpu_report("n", 1)),
-        modes=ALL_MODES,
-    )
-    shop = Shop(both)
-    devices = shop.devices(shop.take(claim(profile="1g.5gb", gpus=8)))
-    assert [sum(each.gpu == f"GPU-n-{index}" for each in devices) for index in (0, 1)] == [1, 7]
-    assert len({(each.gpu, each.start) for each in devices}) == 8
-
-
 def test_a_part_of_a_gpu_needs_an_instance_that_is_all_of_it():
     """Who asks for half a GPU would be given half of a seventh, or stop the allocator."""
     shop = Shop(fixed("n", LAYOUT))

@@ -143,20 +143,6 @@ def test_a_cordoned_gpu_is_not_promised():
     assert yard.waits_for(exactly("7g.40gb")) == ("second",)
 
 
-def test_a_model_of_which_enough_is_promised_is_left_out():
-    """The limit of promises is per model, so one model's queue cannot drain another's GPUs."""
-    a100, a30 = gpu_report("node-a", 0), gpu_report("node-b", 0, model="a30-24gb")
-    yard = Yard(snapshot("node-a", (a100,)), snapshot("node-b", (a30,)))
-    yard.book("one", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
-    grant = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-node-b-0"), profile="4g.24gb", start=0, size=4)
-    yard.book("two", "node-b", grant)
-    whole = msg.Claim(container="main")
-    yard.closed = {a100.model}
-    assert yard.waits_for(whole) == ("two",)
-    yard.closed = {a100.model, a30.model}
-    assert yard.promise(whole) is None
-
-
 def test_a_whole_gpu_without_mig_waits_for_its_tenant():
     """Full GPUs without MIG are on no shelf; they are promised all the same."""
     yard = two_gpus(mig=False)

@@ -10,13 +10,12 @@ from factories.scheduling.allocator import (
     gpu_report,
     order,
     snapshot,
-    working_allocator,
 )
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked
+from sluice.contracts.ids import NodeName, OperationId, RequestId
 
 WHOLE = claim(profile="7g.40gb")
 SMALL = claim(profile="1g.5gb")
@@ -95,55 +94,6 @@ def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
     assert cordon(pair, drain=True) == []
     said = [each.message for each in pair.land_all(pair.ready(grant))]
     assert [type(each) for each in said] == [msg.Bound, msg.EvictionOrdered]
-
-
-def test_a_grant_that_waits_for_its_turn_follows_no_cordon(empty):
-    """Its place was found before the word was read: the pod would come to a node that is just being emptied."""
-    for name in ("node-a", "node-b"):
-        empty.add_node(snapshot(name, (gpu_report(name, 0),)))
-    (first,) = empty.request(asked("one", SMALL))
-    assert first.message.booking.node == NODE
-    assert empty.request(asked("two", SMALL)) == []  # on the same node, when the first grant is answered
-    (second,) = empty.observe(subjects.cordon(NODE), msg.Cordoned(node=NODE, why="new fans"))
-    assert isinstance(second.message, msg.Grant)
-    assert (second.message.booking.request, second.message.booking.node) == ("two", "node-b")
-    assert empty.land(first) == []
-
-
-def test_a_surplus_slice_on_the_drained_node_costs_nobody_its_pod(empty):
-    """Two allocators granted twice: the one that is bound is elsewhere, and goes on."""
-    for name in ("node-a", "node-b"):
-        empty.add_node(snapshot(name, (gpu_report(name, 0),)))
-    grant = run(empty, asked("one", WHOLE))
-    other = NodeName("node-b" if grant.booking.node == "node-a" else "node-a")
-    booking = msgspec.structs.replace(grant.booking, allocation=AllocationId("one_r9_1"), node=other, devices=())
-    word = msg.Cordoned(node=other, drain=True)
-    empty.land_all(empty.observe(subjects.cordon(other), word))
-    surplus = msgspec.structs.replace(grant, booking=booking)
-    said = empty.land_all(empty.observe(subjects.ledger(other, booking.allocation), surplus))
-    assert [type(each.message) for each in said] == [msg.Revoke]
-
-
-def test_whoever_works_next_orders_the_same_and_not_again(pair):
-    """The order follows from the facts: a second allocator would evict no other pod, and writes nothing twice."""
-    grant = run(pair, asked("one", WHOLE))
-    cordon(pair, drain=True)
-    facts = [
-        (subjects.request(RequestId("one")), asked("one", WHOLE)),
-        (subjects.ledger(NODE, grant.booking.allocation), grant),
-        *((subjects.parse(write.subject), write.message) for write in pair.said if _is_kept(write)),
-        (subjects.cordon(NODE), msg.Cordoned(node=NODE, why="new fans", drain=True)),
-    ]
-    next_one = working_allocator()
-    for address, message in facts:
-        next_one.land_all(next_one.observe(address, message))
-    next_one.said.clear()
-    assert [each for each in tick(next_one, 5) if isinstance(each, msg.EvictionOrdered | msg.EvictionOver)] == []
-    assert next_one.allocator.ctx.facts.evictions == {RequestId("one"): order("one", "node-a is drained (new fans)")}
-
-
-def _is_kept(write) -> bool:
-    return isinstance(write, Write) and isinstance(write.message, msg.Bound | msg.EvictionOrdered)
 
 
 def read_book_again(bench: Bench, *, lags: bool) -> list:

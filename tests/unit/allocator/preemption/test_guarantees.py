@@ -3,12 +3,10 @@
 import msgspec
 import pytest
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
-from factories.scheduling.gangs import everything, grant_of
+from factories.scheduling.gangs import everything
 from factories.scheduling.preemption import (
     HALF,
     WHOLE,
-    ends,
-    evictions,
     high,
     low,
     promise_for,
@@ -23,7 +21,7 @@ from factories.scheduling.resize import said as answered
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write, WriteRefused
+from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -44,23 +42,6 @@ def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     promise_for(empty, high("service", WHOLE))
     (pending,) = said(empty.land_all(empty.request(high("second", WHOLE))))
     assert isinstance(pending, msg.Pending)
-
-
-def test_two_who_are_served_by_one_word_leave_another_namespace_what_it_is_guaranteed(empty):
-    """A raised limit serves both at once: the second must not count on the pod that goes for the first."""
-    start(empty, nodes=2)
-    guarantee(empty, "research", 1)
-    run(empty, low("one", WHOLE, namespace="research"))
-    run(empty, low("two", WHOLE, namespace="research"))
-    limit = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=0))
-    empty.land_all(empty.observe(subjects.quota("default"), limit))
-    empty.land_all(empty.request(high("service", WHOLE)))
-    empty.land_all(empty.request(high("other", claim(profile="4g.20gb"))))
-    raised = msgspec.structs.replace(limit, total=msg.Amounts(gpus=2))
-    written = said(empty.land_all(empty.observe(subjects.quota("default"), raised)))
-    written += said(tick(empty, 20))
-    assert [each.booking.name for each in written if isinstance(each, msg.Grant)] == ["service"]
-    assert list(evictions(empty)) in (["one"], ["two"])
 
 
 def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
@@ -120,24 +101,6 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
-
-
-def test_a_grant_that_was_refused_has_cost_nobody_a_guarantee(empty):
-    """Another allocator's word came first: what runs is all that the namespace has, and stays."""
-    start(empty, nodes=2)
-    guarantee(empty, "research", 1)
-    run(empty, low("one", WHOLE, namespace="research"))
-    (grant,) = empty.request(low("two", WHOLE, namespace="research"))
-    (pending,) = empty.request(high("service", WHOLE))
-    empty.land(pending)
-    other = grant_of("elsewhere", grant.message.booking.node, high("elsewhere"))
-    address = subjects.ledger(other.booking.node, other.booking.allocation)
-    assert said(empty.land_all(empty.observe(address, other))) == []
-    refused = WriteRefused(grant.operation, empty.allocator.ctx.facts.sequences[address.subject])
-    (waits,) = said(empty.land_all(empty.handle(refused)))
-    assert (type(waits), waits.request) == (msg.Pending, "two")
-    assert [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)] == []
-    assert list(empty.allocator.ctx.sparing.leaving_of) == []
 
 
 def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
@@ -207,23 +170,6 @@ def test_victims_of_its_own_give_a_namespace_quota(bench):
     written = said(bench.land_all(bench.request(high("service", whole))))
     promises = [each for each in written if isinstance(each, msg.Grant)]
     assert [promise.after for promise in promises] == [(victim.booking.allocation,)]
-
-
-def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
-    """Its victims may stay: the running pod would have gone, and the namespace have nothing."""
-    start(empty, nodes=2)
-    guarantee(empty, "research", 1)
-    theirs = run(empty, low("theirs", WHOLE))
-    first = run(empty, low("one", WHOLE, namespace="research", priority=1))
-    promised = promise_for(empty, high("two", WHOLE, namespace="research", priority=9))
-    assert promised.after == (theirs.booking.allocation,)
-    (pending,) = said(empty.land_all(empty.request(high("service", WHOLE, priority=5))))
-    assert isinstance(pending, msg.Pending)
-
-    ends(empty, theirs)
-    assert list(empty.allocator.ctx.sparing.leaving_of) == []
-    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
-    assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
 
 def sharing(bench: Bench, *, own: int) -> msg.Grant:

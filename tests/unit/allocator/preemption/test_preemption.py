@@ -5,14 +5,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 from factories.scheduling.allocator import (
-    INCARNATION,
     Bench,
-    asked,
     claim,
     gpu_report,
     order,
     snapshot,
-    working_allocator,
 )
 from factories.scheduling.preemption import (
     HALF,
@@ -33,7 +30,7 @@ from factories.scheduling.preemption import (
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked
-from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
+from sluice.contracts.ids import Incarnation, RequestId, RunId
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
@@ -176,26 +173,6 @@ def test_a_preemptor_that_is_withdrawn_takes_its_orders_back(bench):
     promise_for(bench, high("later", WHOLE))  # the victim may go for somebody else now
 
 
-def test_a_restart_orders_the_same_evictions(bench):
-    """They follow from the ledger, not from anybody's memory."""
-    run(bench, low("batch", WHOLE))
-    promise_for(bench, high("service", WHOLE))
-    world = bench.allocator.ctx.facts
-    again = working_allocator()
-    entries = [(subjects.request(RequestId(name)), request) for name, request in world.requests.items()]
-    entries += [(subjects.ledger("node-a", name), entry) for name, entry in world.ledger.items()]
-    entries += [(subjects.slice_("node-a", name), word) for name, word in world.slices.items()]
-    entries += [(subjects.binding(name), word) for name, word in world.bindings.items()]
-    entries += [(subjects.head("node-a"), world.heads["node-a"])]
-    entries += [(subjects.inventory("node-a"), world.inventories["node-a"])]
-    entries += [(subjects.node("node-a"), world.news["node-a"])]
-    written = said(again.land_all(again.read_all(*entries)))
-    assert [each for each in written if isinstance(each, msg.EvictionOrdered)] == [
-        order("batch", "its place is needed for default/service")
-    ]
-    assert not [each for each in written if isinstance(each, (msg.Grant, msg.Revoke))]
-
-
 def found_after_a_wipe(bench: Bench, *asks) -> None:
     """The broker is wiped; these are asked for in the new life, and the node has a promise and whom it waits for."""
     victim = run(bench, low("batch", WHOLE))
@@ -222,22 +199,6 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     bench.land_all(bench.handle(Ticked()))
     bench.land_all(bench.request(service))
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
-
-
-def test_nobody_is_evicted_for_a_grant_of_another_life(bench):
-    """It landed late, its agent has never heard of it, and it is revoked when its node is open."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    bench.said.clear()
-    known = [(subjects.request(RequestId(name)), word) for name, word in bench.allocator.ctx.facts.requests.items()]
-    late = subjects.ledger("node-a", promise.booking.allocation), promise
-    bench.land_all(bench.read_all(*known, late, incarnation=Incarnation("900000")))
-    there = (msg.SliceReport(booking=victim.booking, revision=1, state="ready", revoked=False),)
-
-    written = bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=there, generation=2))
-
-    assert not [each for each in said(written) if isinstance(each, msg.EvictionOrdered)]
-    assert [each.booking for each in said(written) if isinstance(each, msg.Revoke)] == [promise.booking]
 
 
 def test_a_blocked_eviction_is_given_up_and_others_go(empty):
@@ -294,28 +255,6 @@ def test_an_eviction_that_was_carried_out_is_waited_for(bench):
     assert [type(each) for each in said(tick(bench, 30)) if isinstance(each, msg.Revoke)] == [msg.Revoke]
 
 
-@pytest.mark.parametrize("evicted", [True, False])
-def test_a_slice_that_stays_when_its_pod_has_gone_is_not_waited_for_for_ever(empty, evicted: bool):
-    """A process hangs in the driver, say: the place cannot be freed, and others are free by now."""
-    start(empty, nodes=2)
-    other = run(empty, asked("other", WHOLE))
-    victim = run(empty, low("batch", WHOLE))
-    promise = promise_for(empty, high("service", WHOLE))
-    if evicted:
-        outcome(empty, "batch", msg.EvictionDone(request=RequestId("batch")))
-    withdraw(empty, "batch")
-    booking = victim.booking
-    stays = msg.SliceQuarantined(allocation=booking.allocation, request=booking.request, revision=2, message="in use")
-    empty.land_all(empty.observe(subjects.slice_(booking.node, booking.allocation), stays))
-    assert [each for each in said(ends(empty, other)) if isinstance(each, msg.Grant)] == []
-    assert said(tick(empty, 1190)) == []
-
-    waived, revoke, grant = [each for each in said(tick(empty, 30)) if not isinstance(each, msg.Pending | msg.WaitOver)]
-    assert waived.allocations == (promise.booking.allocation,)
-    assert revoke.cause == waived.cause == "its place on node-b could not be freed: default/batch"
-    assert (grant.booking.request, grant.booking.node, grant.after) == ("service", "node-a", ())
-
-
 def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
@@ -355,20 +294,6 @@ def test_a_simulated_preemption_is_the_real_one(empty):
 
 def victims_of(bench: Bench, promise: msg.Grant) -> list:
     return [bench.allocator.ctx.cluster.booking(each) for each in promise.after]
-
-
-@pytest.mark.parametrize("life", [INCARNATION, "of another life"])
-def test_a_pod_is_told_of_its_promise_where_another_place_was_waived(bench, life):
-    """Its first place was taken back: it would go on reading why that one was not to be had."""
-    run(bench, low("batch", WHOLE))
-    first = (AllocationId("service_r9_1"),)
-    word = msg.Waived(
-        request=RequestId("service"), request_revision=1, allocations=first, cause="old", incarnation=life
-    )
-    bench.observe(subjects.binding(RequestId("service")), word)
-    _, pending, _ = said(bench.land_all(bench.request(high("service", WHOLE))))
-    assert isinstance(pending, msg.Pending)
-    assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
 def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):

@@ -186,21 +186,3 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     bench.land_all(bench.handle(Ticked()))
 
     assert granted(bench) == ["p1"]
-
-
-def test_an_inventory_that_shows_nothing_new_wakes_nobody(bench, searches):
-    """Each slice that is made has its node pulled again; that is no reason to try every waiting request."""
-    first = bench.bound("p1", WHOLE)
-    bench.land_all(bench.request(asked("w", WHOLE)))
-    searches.of.clear()
-    made = msg.InstanceReport(gi_id=1, profile="7g.40gb", start=0, size=8, allocation=first.booking.allocation)
-    seen = snapshot("node-a", (gpu_report("node-a", 0, instances=(made,), creatable={"1g.5gb": 0}),), generation=2)
-    bench.land_all(bench.observe(subjects.inventory(NodeName("node-a")), msg.NodeInventory(snapshot=seen, stale=False)))
-    assert searches.of == []
-
-    healed = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)), generation=3)
-    bench.said.clear()
-    bench.land_all(
-        bench.observe(subjects.inventory(NodeName("node-a")), msg.NodeInventory(snapshot=healed, stale=False))
-    )
-    assert granted(bench) == ["w"]

@@ -25,12 +25,11 @@ from factories.scheduling.quotas import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
+from sluice_allocator.core.explain.status import RequestState, how_it_stands
 from sluice_allocator.core.quotas.quota import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
 from sluice_allocator.core.serve import offers
 
@@ -146,30 +145,6 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
     assert used(bench) == counts
 
 
-@pytest.mark.parametrize("shape", [HALF, claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)])
-def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(bench, shape):
-    """A node that drops out of the inventory would make room in the quota while its pods run on."""
-    grant = granted(bench, "p1", shape)
-    before = used(bench)
-    bench.observe(
-        subjects.inventory(NodeName("node-a")),
-        msgspec.structs.replace(
-            bench.allocator.ctx.facts.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
-        ),
-    )
-    assert used(bench) == before
-    bench.observe(
-        subjects.inventory(NodeName("node-a")),
-        msgspec.structs.replace(
-            bench.allocator.ctx.facts.inventories[NodeName("node-a")],
-            snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
-        ),
-    )
-    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
-    end(bench, grant)
-    assert used(bench) == Usage()
-
-
 def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
     """Priority first, then who asked first; nothing else has to happen."""
     limit(bench, gpus=0)
@@ -276,18 +251,6 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
     (grant,) = [write.message for write in writes if isinstance(write.message, msg.Grant)]
     assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
-
-
-def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
-    pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
-    limit(bench, gpus=0)
-    found = simulate(bench.allocator.ctx, pod)
-    assert isinstance(found, WouldWait)
-    real = why(all_of(bench, bench.request(asks("p1", HALF))))
-    assert found.message == real.message
-    assert [step.filter for step in found.steps] == ["turn"]
-    limit(bench, gpus=2)
-    assert isinstance(simulate(bench.allocator.ctx, pod), WouldBind)
 
 
 def test_explain_names_the_quota_in_a_step(bench):

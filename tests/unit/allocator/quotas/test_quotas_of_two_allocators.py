@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from factories.scheduling.allocator import FOLDER, Bench, claim, gpu_report, snapshot
-from factories.scheduling.quotas import SMALL, all_of, asks, bound, granted, limit, read_back, with_a_gpu_to_share
+from factories.scheduling.quotas import SMALL, all_of, asks, granted, limit, read_back, with_a_gpu_to_share
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
@@ -71,20 +71,6 @@ def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
     earlier = of_another(pair, "p2", "node-b", 5)
     writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
     assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [mine.booking]
-
-
-def test_nobody_is_bound_while_a_limit_that_came_before_its_grant_may_be_unread(bench):
-    """Another allocator that has read the limit takes the grant back, under a pod that runs by then."""
-    limited_at = next(bench.sequence)
-    mine = granted(bench, "p1", SMALL)
-    assert all_of(bench, bench.ready(mine)) == []
-    quota = QuotaSet(namespace="lab", total=Amounts(gpus=0))
-    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
-    assert all_of(bench, bench.handle(Observed(Stream.BOOK, entry))) == []
-    said = [write.message for write in all_of(bench, read_back(bench, mine)) if not isinstance(write.message, Pending)]
-    assert [type(each) for each in said] == [Waived, Revoke]
-    assert said[0].allocations == (mine.booking.allocation,)
-    assert said[1].booking == mine.booking
 
 
 def test_a_grant_that_lands_after_the_limit_of_one_pod_is_taken_back(bench):
@@ -167,15 +153,3 @@ def test_what_counts_as_bound_follows_each_word(bench):
     assert list(opened("lab")) == [allocation]
     all_of(bench, bench.gone(grant))
     assert list(opened("lab")) == []
-
-
-def test_a_bound_share_stays_bound_when_it_is_booked_with_another_size(bench):
-    """Else an adjustment that comes to nothing lets it stand behind grants it was before, and both are had."""
-    share = claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)
-    running, waiting = bound(bench, "p1", share), granted(bench, "p2", share)
-    fleet = bench.allocator.ctx.cluster
-    for grant in (running, waiting):
-        (device,) = grant.booking.devices
-        larger = msgspec.structs.replace(device, share=msgspec.structs.replace(device.share, memory_mib=2000))
-        assert fleet.book(msgspec.structs.replace(grant.booking, devices=(larger,)))
-    assert list(fleet.namespace_usage.opened("lab")) == [waiting.booking.allocation]

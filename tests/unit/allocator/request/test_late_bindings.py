@@ -164,23 +164,6 @@ def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(emp
     assert not [each for each in written if isinstance(each, (msg.Revoke, msg.Released))]
 
 
-@pytest.mark.parametrize("first", ["the slice is closed", "the word lands"])
-def test_a_late_word_of_a_closed_slice_ends_when_its_source_has_told_all(empty, first):
-    """Its pod is gone, too: the word would stand for ever."""
-    if first == "the slice is closed":
-        closed_and_late(empty)
-    else:
-        empty.read_all((subjects.binding(P1), bound(LATE, OTHER)), incarnation=LIFE)
-        opened(empty, OTHER)
-        assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [msg.Closed]
-    empty.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
-    empty.now += 1
-    assert words(empty.tick()) == []
-    empty.now += 31
-
-    assert words(empty.tick()) == [msg.Released(request=P1, cause="its request is gone")]
-
-
 @pytest.mark.parametrize("speaks", ["before its node is back", "after that"])
 def test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late(empty, speaks):
     """It was refused by who knew less than another allocator, or was configured otherwise, and never heard of it."""

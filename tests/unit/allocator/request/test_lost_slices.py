@@ -139,24 +139,6 @@ def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
     assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == [msg.Released(request=RequestId("p1"), cause=cause)]
 
 
-def test_a_binding_that_landed_after_a_wipe_is_released_only_after_its_slice(empty):
-    """A pod that is gone would be said to have nothing while its slice is there: its source never heard of that."""
-    opened(empty)
-    empty.observe(subjects.ledger(NODE, OLD), msg.Grant(revision=3, incarnation=INCARNATION, booking=booking()))
-    binding = (subjects.binding(RequestId("p1")), late_bound())
-    withdrawn = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    again = empty.read_all(binding, (subjects.request(RequestId("p1")), withdrawn), incarnation=Incarnation("900000"))
-    assert said(again) == [], "its node is not open yet"
-    report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
-    found = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2))
-    written = messages(found)
-    assert any(isinstance(each, msg.Revoke) for each in written)
-    assert not any(isinstance(each, msg.Released) for each in written)
-    gone = msg.SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="revoked")
-    last = messages(empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone)))
-    assert last[-1] == msg.Released(request=RequestId("p1"), cause="pod gone")
-
-
 def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
     """The whole book would be read whenever a slice ends as it is bound."""
     opened(empty)

@@ -101,27 +101,6 @@ def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
     assert tick(bench, 200.0) == []
 
 
-def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
-    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
-    quiet(bench)
-    released = msg.Released(request=GONE, cause="containers ended")
-    bench.observe(subjects.binding(GONE), released)
-    ended = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
-    assert bench.observe(subjects.request(GONE), ended) == []
-    synced(bench)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 129.0) == []
-    (write,) = tick(bench, 131.0)
-    assert write.message == released
-
-    bench.land(write)
-    bench.observe(subjects.request(GONE), msgspec.structs.replace(ended, closing=True))
-    synced(bench, epoch=2)
-    assert tick(bench, 200.0) == []
-    assert tick(bench, 300.0) == []
-
-
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
     """Its source repeats it, late: a pod with a refusal would read that it is over."""
     quiet(bench)

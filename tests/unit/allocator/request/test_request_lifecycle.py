@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused, WriteUnknown
+from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.reasons import ReasonCount, RefusalReason, WaitReason
 
@@ -178,20 +178,6 @@ def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
     assert again.booking.devices[0].gpu == booking.devices[0].gpu
 
 
-def test_a_slice_that_is_just_being_bound_is_not_revoked_because_its_gpu_fails(bench):
-    """The binding lands: a pod that runs would lose its slice for a GPU that comes back."""
-    grant = bench.granted("p1")
-    (bind,) = bench.ready(grant)
-    address = subjects.slice_(NODE, grant.booking.allocation)
-    lost = msg.SliceDegraded(allocation=grant.booking.allocation, request=P1, revision=1, message="off the bus")
-
-    assert isinstance(bind.message, msg.Bound)
-    assert bench.observe(address, lost) == []
-    (again,) = bench.handle(WriteUnknown(bind.operation))
-    assert (again.message, again.expected) == (bind.message, bind.expected)
-    assert bench.land(again) == []
-
-
 def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
     """Another allocator bound the pod, and its slice was lost: a place would be granted to a request that is over."""
     (write,) = bench.request(asked("p1"))
@@ -354,23 +340,3 @@ def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
     again = messages(bench.observe(subjects.binding(P1), late))
 
     assert again == [msg.Released(request=P1, cause="its request is gone")]
-
-
-def test_a_bound_of_an_earlier_life_whose_slice_is_gone_does_not_wait_for_its_entry(bench):
-    """Its entry went with the broker and never comes: the pod's binding would stand for ever."""
-    gone = msg.SliceGone(allocation=AllocationId("p1_r9_1"), request=P1, revision=2, cause="pod gone", closing=True)
-    bench.land_all(bench.observe(subjects.slice_(NODE, gone.allocation), gone))
-    late = msg.Bound(
-        request=P1,
-        request_revision=1,
-        allocation=gone.allocation,
-        node=NODE,
-        revision=1,
-        ticket="t",
-        containers=(),
-        slice_sequence=1,
-    )
-
-    assert messages(bench.observe(subjects.binding(P1), late)) == [
-        msg.Released(request=P1, cause="its request is gone")
-    ]

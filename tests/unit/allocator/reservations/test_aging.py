@@ -19,7 +19,6 @@ from sluice_allocator.core.reservations.aging import Aging
 
 WHOLE = claim(profile="7g.40gb")
 HALF = claim(profile="3g.20gb")
-SMALL = claim(profile="1g.5gb")
 AFTER_S = 300.0
 
 
@@ -89,28 +88,6 @@ def test_a_promise_that_was_carried_out_is_not_taken_back_for_a_last_word_that_i
     (bound,) = [write.message for write in full.land_all(full.ready(promised)) if isinstance(write.message, msg.Bound)]
     assert bound.allocation == promised.booking.allocation
 
-    cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
-    writes = full.land_all(full.observe(subjects.cordon(NodeName("node-a")), cordoned))
-
-    assert msg.Revoke not in kinds(writes)
-    assert entry(full, "big") == promised
-
-
-def test_a_promise_that_another_allocator_has_bound_is_not_taken_back_for_words_that_are_late(full: Bench):
-    """Its pod runs; this process has read the binding, and none of the agent's words that led to it."""
-    pass_time(full, AFTER_S)
-    promised = entry(full, "big")
-    bound = msg.Bound(
-        request=RequestId("big"),
-        request_revision=1,
-        allocation=promised.booking.allocation,
-        node=promised.booking.node,
-        revision=1,
-        ticket="ticket-1",
-        containers=(),
-        slice_sequence=1,
-    )
-    full.land_all(full.observe(subjects.binding(RequestId("big")), bound))
     cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
     writes = full.land_all(full.observe(subjects.cordon(NodeName("node-a")), cordoned))
 
@@ -269,31 +246,6 @@ def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
     assert revoked == ["big_r2_1"]
 
 
-def test_whoever_takes_over_knows_what_is_promised(full: Bench):
-    """Promises are in the ledger: a new allocator keeps place, turn and count, and promises nothing twice."""
-    pass_time(full, AFTER_S)
-    world = full.allocator.ctx.facts
-    values = [
-        (subjects.head(NodeName("node-a")), world.heads[NodeName("node-a")]),
-        (subjects.node(NodeName("node-a")), world.news[NodeName("node-a")]),
-        (subjects.inventory(NodeName("node-a")), world.inventories[NodeName("node-a")]),
-        *((subjects.request(each), fact) for each, fact in world.requests.items()),
-        *((subjects.binding(each), fact) for each, fact in world.bindings.items()),
-        *((subjects.ledger(e.booking.node, e.booking.allocation), e) for e in world.ledger.values()),
-        *((subjects.slice_(world.slice_nodes[a], a), fact) for a, fact in world.slices.items()),
-    ]
-    new = Bench(Allocator(RunId("r2"), SchedulerConfig(promise_after_s=AFTER_S)))
-    new.read_all(*values, incarnation=world.incarnation)
-    new.land_all(new.handle(LeaseChanged(held=True)))
-    ctx = new.allocator.ctx
-    assert RequestId("big") in ctx.queue
-    assert sum(ctx.promised.of_model.values()) == 1
-    new.land_all(new.request(asked("late", SMALL)))
-    assert RequestId("late") in ctx.queue
-
-    assert promises(pass_time(new, 2 * AFTER_S)) == {}
-
-
 def test_people_are_told_what_a_promise_waits_for(full: Bench):
     """`sluice explain` names the place, whom it waits for, and that something else may come first."""
     pass_time(full, AFTER_S)
@@ -303,20 +255,6 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
         "it takes any other place that is free earlier"
     )
     assert stands.turn == QueuePosition(priority=0, before=0, waiting=1, ahead=0)
-
-
-def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
-    """Half a GPU is free and no pod gets it: without a word people would take that for a fault."""
-    pass_time(full, AFTER_S)
-    full.land_all(full.gone(entry(full, "p1"), revision=1))
-    (write,) = full.land_all(full.request(asked("late", SMALL)))
-    pending = write.message
-    assert isinstance(pending, msg.Pending)
-    model = full.allocator.ctx.cluster.models()[0].product_names[0]
-    assert pending.message == (
-        f"1 x {model}: no free place of that size; 1 x {model}: reserved for pods ahead in the queue"
-    )
-    assert [each.reason for each in pending.reasons] == [WaitReason.GPU_LAYOUT_FULL, WaitReason.PLACE_PROMISED]
 
 
 def test_each_shape_is_looked_at_once_and_early_looks_win():

@@ -215,33 +215,6 @@ def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():
     assert grants(bench, "big") == [exchange]
 
 
-def test_a_promise_that_is_made_after_it_was_waived_does_not_end_what_it_was_exchanged_for(half_there: Bench):
-    """The pod would lose both: the one because no pod may be bound to it, the other because that one is ready."""
-    promise = grants(half_there, "big")[0]
-    tenant = grants(half_there, stays(half_there))[0]
-    goes = grants(half_there, third(half_there))[0]
-    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    half_there.land_all(half_there.observe(subjects.request(goes.booking.request), gone))
-    todo = [i for i in half_there.gone(goes) if isinstance(i, Write)]
-    held = []
-    while todo:
-        write = todo.pop(0)
-        if isinstance(write.message, msg.Revoke):
-            held.append(write)
-        else:
-            todo += [i for i in half_there.land(write) if isinstance(i, Write)]
-    assert [write.message.booking for write in held] == [promise.booking]
-    exchange = next(g for g in grants(half_there, "big") if g.after == (promise.booking.allocation,))
-    # meanwhile the tenant is gone, and the agent has made the promise
-    half_there.land_all(half_there.observe(subjects.request(tenant.booking.request), gone))
-    half_there.land_all(half_there.gone(tenant))
-    half_there.land_all(half_there.ready(promise))
-    half_there.land_all(held)
-    half_there.land_all(half_there.gone(promise))
-
-    assert exchange in grants(half_there, "big")
-
-
 def test_a_promise_of_another_allocator_that_is_given_up_costs_the_request_nothing_else():
     """It was promised one by each of two allocators, and one of them is exchanged: one of the three must stand."""
     bench = fleet(WHOLE, a=3, b=2)
@@ -268,25 +241,3 @@ def test_a_promise_of_another_allocator_that_is_given_up_costs_the_request_nothi
     writes = bench.land_all([e1, *said])
     revoked = {w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)}
     assert revoked == {p1.booking.allocation, p2.booking.allocation}
-
-
-def test_what_it_left_elsewhere_keeps_no_promise_from_being_exchanged():
-    """A slice that failed and cannot be given back may be there for ever, and is in no one's way on node-a."""
-    bench = fleet(WHOLE, a=3, b=2)
-    end(bench, "b1")
-    end(bench, "b2")
-    bench.land_all(bench.request(asked("big", TWO)))
-    (there,) = grants(bench, "big")
-    address = subjects.slice_(there.booking.node, there.booking.allocation)
-    stuck = msg.SliceQuarantined(
-        allocation=there.booking.allocation, request=there.booking.request, revision=2, message="out of luck"
-    )
-    bench.land_all(bench.observe(address, failed(there)))
-    bench.land_all(bench.observe(address, stuck))
-    p1 = promise(bench, TWO)
-    end(bench, waited_for(bench)[0])
-    writes = end(bench, third(bench))
-    for _ in range(60):
-        bench.now += 10
-        writes += bench.land_all(bench.handle(Ticked()))
-    assert [w.message.after for w in writes if isinstance(w.message, msg.Grant)] == [(p1.booking.allocation,)]

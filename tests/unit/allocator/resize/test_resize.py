@@ -5,15 +5,12 @@ from factories.scheduling.allocator import (
     FOLDER,
     INCARNATION,
     Bench,
-    all_said,
     asked,
     gpu_report,
-    snapshot,
     working_allocator,
 )
 from factories.scheduling.resize import (
     GPU_MIB,
-    MODES,
     NODE,
     adjusted,
     answer_of,
@@ -35,11 +32,9 @@ from msgspec.structs import replace
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
-from sluice.contracts.ids import AllocationId, RequestId, RunId
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.resize import max_sizes
-from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import ASKED_MAX, Adjusted, AdjustReason, FieldChange
@@ -118,69 +113,6 @@ def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shr
     withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     (revoke,) = everything(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
     assert shares_of(revoke.message) == [30000 if shrinking else 10000]
-
-
-def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_it_is_gone(bench):
-    """The bus forgets its request and its pod goes meanwhile: its processes may linger, and no one asks for it."""
-    bench.bound("p1", mps(30000))
-    grant = adjusted(bench, memory_mib=10000)
-    node, address = bench.allocator.ctx.facts.news[NODE], subjects.slice_(NODE, grant.booking.allocation)
-    inventory = bench.allocator.ctx.facts.inventories[NODE]
-    bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
-    bench.observe(subjects.node(NODE), node)
-    bench.observe(subjects.inventory(NODE), inventory)
-    bench.observe(address, answer_of(grant, shrinking=True))
-    everything(bench, bench.handle(ReadingCaughtUp(Stream.STATE)))
-    written = everything(bench, bench.observe(*all_said()))
-    for _ in range(2):
-        bench.now += 30.0
-        written += everything(bench, bench.tick())
-    (revoke,) = [write.message for write in written]
-    assert isinstance(revoke, msg.Revoke)
-    assert (revoke.revision, revoke.booking.devices) == (3, grant.counts)
-    assert free_mib(bench) == GPU_MIB - 30000
-
-
-def test_who_comes_second_to_the_ledger_decides_anew(bench):
-    """Two allocators change one share at once: the later order would be written on a size that is not true any more."""
-    first = bench.bound("p1", mps(10000))
-    bench.said.clear()
-    (write,) = bench.handle(AdjustAsked(1, change(memory_mib=20000)))
-    other = replace(
-        first,
-        revision=2,
-        booking=replace(
-            first.booking,
-            devices=tuple(replace(d, share=replace(d.share, memory_mib=35000)) for d in first.booking.devices),
-        ),
-    )
-    address = subjects.ledger(NODE, first.booking.allocation)
-    bench.observe(address, other)
-    bench.handle(WriteRefused(write.operation, bench.allocator.ctx.facts.sequences[address.subject]))
-    (later,) = [each for each in bench.said if isinstance(each, Write) and each.operation != write.operation]
-    assert isinstance(later.message, msg.Grant)
-    assert later.message.revision == 3
-    assert [device.share.memory_mib for device in later.message.counts] == [35000]
-    everything(bench, [later])
-    (answer,) = answers(bench)
-    assert isinstance(answer, Adjusted)
-    assert answer.revision == 3
-
-
-def test_what_another_allocator_has_made_larger_counts_before_the_own_change_is_answered(bench):
-    """Another share would meanwhile be booked beside its old size: both together are more than the device has."""
-    first = bench.bound("p1", mps(10000))
-    (write,) = bench.handle(AdjustAsked(1, change(memory_mib=5000)))
-    devices = tuple(replace(d, share=replace(d.share, memory_mib=35000)) for d in first.booking.devices)
-    other = replace(first, revision=2, booking=replace(first.booking, devices=devices))
-    address = subjects.ledger(NODE, first.booking.allocation)
-    bench.observe(address, other)
-    assert free_mib(bench) == GPU_MIB - 35000
-    waits = bench.request(asked("p2", mps(GPU_MIB - 10000)))
-    assert [type(each.message) for each in waits] == [msg.Pending]
-    refused_ = bench.handle(WriteRefused(write.operation, bench.allocator.ctx.facts.sequences[address.subject]))
-    assert names(refused_) == ["p1"]
-    assert free_mib(bench) == GPU_MIB - 35000
 
 
 def test_one_change_of_a_share_at_a_time(bench):
@@ -312,38 +244,6 @@ def test_so_many_at_once_and_no_more(empty):
         bench.handle(AdjustAsked(number, change(f"p{number}", memory_mib=200)))
     (last,) = answers(bench)
     assert last.reason is AdjustReason.NOT_NOW
-
-
-def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty):
-    """The pod asked for 30,000 and was made smaller: after the wipe it would have 30,000 again, or be put out."""
-    device = larger_device = None
-    bench = with_gpus(empty, gpu_report("node-a", 0, mig=False))
-    first = bench.bound("p1", mps(30000))
-    device = first.booking.devices[0]
-    smaller = replace(first.booking, devices=(replace(device, share=replace(device.share, memory_mib=10000)),))
-    larger_device = first.booking.devices
-    wiped = Bench(Allocator(RunId("r9"), SchedulerConfig()))
-    wiped.read_all()
-    wiped.handle(LeaseChanged(held=True))
-    request = replace(asked("p1", mps(30000)), held=msg.Held(node=NODE, allocation=smaller.allocation))
-    wiped.observe(subjects.request(RequestId("p1")), request)
-    report = msg.SliceReport(booking=smaller, revision=2, state="ready", revoked=False, counts=larger_device)
-    writes = wiped.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, slices=(report,)))
-    adopted = next(write.message for write in writes if isinstance(write.message, msg.Grant))
-    assert (adopted.revision, adopted.booking, adopted.counts, adopted.adopted) == (2, smaller, larger_device, True)
-    assert free_mib(wiped) == GPU_MIB - 30000
-    followed = said(wiped, adopted, shrinking=True) + said(wiped, adopted)
-    assert [type(write.message) for write in followed] == [msg.Bound]
-    assert free_mib(wiped) == GPU_MIB - 10000
-    assert wiped.allocator.ctx.facts.ledger[smaller.allocation] == adopted
-
-    revoked = replace(report, revoked=True)
-    other = Bench(Allocator(RunId("r10"), SchedulerConfig()))
-    other.read_all()
-    other.handle(LeaseChanged(held=True))
-    writes = other.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, slices=(revoked,)))
-    entry = next(write.message for write in writes if isinstance(write.message, msg.Revoke))
-    assert entry.booking.devices == larger_device
 
 
 def test_an_edit_of_the_pod_changes_no_share_that_it_has(bench):

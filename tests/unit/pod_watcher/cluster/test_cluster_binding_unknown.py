@@ -5,8 +5,7 @@ import pytest
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Held, Refused, Released, RequestWithdrawn
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.messages import AllocationRequested, Held, RequestWithdrawn
 from sluice_pod_watcher.core.cluster import events as e
 
 ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
@@ -86,50 +85,6 @@ def test_a_refusal_says_nothing_of_a_patch_before_that_had_no_answer(bench, refu
         bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
         bench.pass_time(2)
         assert (bench.bus, bench.calls) == ({}, [call])
-
-
-@pytest.mark.parametrize("answer", ["refused", "released"])
-def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(bench, answer):
-    """That answer would end only after its source is complete, and the source would never be complete."""
-    call = bound_without_success(bench)
-    bench.bus.clear()
-    bench.life = "2"
-    bench.read()
-    if answer == "refused":
-        refusal = Refusal(reason=RefusalReason.TOO_LARGE, message="no model has that")
-        late = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
-    else:
-        late = Released(request=RequestId("u1"), cause="slice lost: it is no longer in the ledger")
-    bench.observe(subjects.binding(RequestId("u1")), late)
-    bench.calls.clear()
-    bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
-    bench.pass_time(2)
-    assert call in bench.calls
-    bench.handle(*bench.carry_out(call))
-    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert "sluice.source.cluster" in bench.bus
-
-
-def test_a_read_that_began_before_a_patch_was_refused_settles_nothing(bench):
-    """Another pod-watcher has bound it: it would be given a second slice, for what it was before is what is read."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.handle(e.ListingStarted("pods"), e.ListingEnded("pods", bench.api.version))
-    (read,) = bench.calls
-    bench.calls.clear()
-    before = bench.carry_out(read)
-    bench.change("u1", meta={"labels": {**bench.api.find("u1")["metadata"]["labels"], "a": "b"}})
-    bench.bind("u1")
-    (call,) = bench.calls
-    bench.calls.clear()
-    bench.api.patch("train", call.patch)
-    bench.bus.clear()
-    bench.read()
-    bench.handle(e.PatchRefused(call.uid, "bind", 422, "rejected"))
-    bench.handle(*before)
-    assert (bench.bus, bench.calls) == ({}, [read])
-    bench.handle(*bench.carry_out(bench.calls.pop()))
-    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 
 
 def test_what_a_pod_had_is_not_unsaid_by_a_pod_watcher_that_never_saw_it_run(bench, new):

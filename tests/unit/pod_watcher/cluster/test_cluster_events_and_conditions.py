@@ -4,7 +4,6 @@ import re
 
 import pytest
 from api_model import new_pod
-from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -211,23 +210,3 @@ def test_a_slice_out_of_order_is_told_and_that_it_is_well_again(bench, sick_node
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="ready"))
     bench.pass_time(30)
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
-
-
-def test_a_slice_out_of_order_on_another_node_is_not_told_to_the_pod_and_ends_nobody(bench, sick_node):
-    """It is surplus, and being given back. The pod-watcher died when first the one, then the other was well again."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-
-    def seen(node: str, state: str) -> None:
-        word = sick_node(state=state)
-        word = replace(word, snapshot=replace(word.snapshot, node=NodeName(node)))
-        bench.observe(subjects.inventory(NodeName(node)), word)
-        bench.pass_time(30)
-
-    seen("node-b", "degraded")
-    assert bench.api.conditions == []
-    seen("node-a", "degraded")
-    for node in ("node-a", "node-b"):
-        seen(node, "ready")
-    assert [reason for _, _, reason in bench.api.conditions] == ["SliceDegraded", "SliceReady"]

@@ -169,19 +169,6 @@ def test_claims_of_templates_are_waited_for_and_granted_together(dra):
     assert dra.api.opened == ["u1"]
 
 
-def test_devices_of_one_gpu_are_asked_for_as_such(dra):
-    """`matchAttribute` on the parent's UUID: a manifest of NVIDIA's demos."""
-    profile = "device.attributes['gpu.nvidia.com'].profile == '{}'"
-    named = [
-        request(name, MIG, selectors=[{"cel": {"expression": profile.format(size)}}])
-        for name, size in (("small", "1g.5gb"), ("large", "3g.20gb"))
-    ]
-    together = {"requests": [], "matchAttribute": "gpu.nvidia.com/parentUUID"}
-    put(dra, claim("mine", *named, constraints=[together]))
-    dra.show(dra.api.store(pod()))
-    assert dra.word("u1").same_gpu == (("gpus.small", "gpus.large"),)
-
-
 def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra):
     """The scheduler would say nothing but that it cannot allocate all claims."""
     put(dra, claim("mine", configs=[config(profil="1g.5gb")]))

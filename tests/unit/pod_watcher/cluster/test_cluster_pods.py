@@ -214,26 +214,6 @@ def test_after_a_reboot_the_pod_is_told_its_new_devices_in_one_write(bench):
     assert bench.api.opened == ["u1"]
 
 
-def test_a_watcher_that_stood_still_does_not_tell_a_pod_what_is_over(bench):
-    """Its container would start with the size of before, while another watcher has long told it the one of now."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    pod = bench.api.find("u1")
-    pod["metadata"]["annotations"]["main.granted.sluice.dev/ticket"] = "t-3"
-    bench.api.store(pod)
-    bench.automatic = False
-
-    bench.bind("u1", revision=2, ticket="t-1", devices="MIG-2")  # read late: by now the pod has another ticket
-
-    (late,) = bench.calls
-    (refused,) = bench.carry_out(bench.calls.pop())
-    assert (type(late), refused.status) == (e.AnnotatePod, 422)
-    assert bench.annotations("u1")["main.granted.sluice.dev/visible-devices"] != "MIG-2"
-    bench.handle(refused)
-    assert [type(call) for call in bench.calls] == [e.ReadPod]
-
-
 def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
     """A container that restarts meanwhile would not start: its devices and its ticket are gone since the reboot."""
     bench.create("train", "u1")
@@ -375,20 +355,6 @@ def test_replayed_old_versions_change_nothing(bench):
     assert bench.words == words
 
 
-def test_a_pod_whose_last_word_was_lost_with_a_server_is_not_asked_for_again(bench, new):
-    """Capacity, and a word on the bus for ever: the allocator has said its last one, and says it once."""
-    bench.create("train", "u1")
-    (_, before), *_ = bench.api.history
-    bench.delete("u1")
-    bench.release("u1")
-    bench.pass_time(1)
-    assert bench.bus.pop("sluice.request.u1").closing
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
-    after.show(copy.deepcopy(before))
-    assert after.word("u1") is None
-
-
 @pytest.mark.parametrize("closed_by", ["another one", "this one"])
 def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
     """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""
@@ -426,24 +392,6 @@ def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(
     assert word.held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
     after.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
     assert after.annotations("u1")["main.granted.sluice.dev/ticket"] == "t-2"
-
-
-@pytest.mark.parametrize("runs", [True, False], ids=["runs", "gated"])
-def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(bench, new, runs):
-    """Only the others' listing shows it, cut down to its usage; its slice would become an orphan, and be revoked."""
-    bench.create("train", "u1")
-    if runs:
-        bench.bind("u1")
-        bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    pod = bench.api.find("u1")
-    pod["metadata"]["labels"] = {}
-    bench.api.store(pod)
-    after = new(bench.api, run="w2")
-    after.start()
-    after.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(pod))))
-    word = after.word("u1")
-    assert isinstance(word, msg.AllocationRequested)
-    assert word.held == (msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
 
 
 @pytest.mark.parametrize("how", ["ends", "goes"])
@@ -685,19 +633,6 @@ STRANGE = {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}
 """What an API server takes, and is not understood here."""
 
 
-def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing(bench, new):
-    """It would be told that it can never start, and lose the place that it was granted, because a process restarts."""
-    bench.create("train", "u1")
-    bench.change("u1", spec=STRANGE)
-    before = bench.word("u1")
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
-    assert after.word("u1") == before
-    after.bind("u1")
-    assert after.api.opened == ["u1"]
-    assert after.word("u1").claims == before.claims
-
-
 def test_a_pod_that_was_let_go_meanwhile_is_asked_for_by_who_had_refused_it(bench, new):
     """The patch of a predecessor lands after the bus was wiped: the pod would run on a slice without a request."""
     bench.create("train", "u1")
@@ -711,16 +646,3 @@ def test_a_pod_that_was_let_go_meanwhile_is_asked_for_by_who_had_refused_it(benc
     word = after.word("u1")
     assert isinstance(word, msg.AllocationRequested)
     assert word.held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-
-
-def test_a_pod_that_is_refused_is_not_let_go_with_a_slice_that_is_taken_back_for_that(bench, new):
-    """Only its request was lost with the server, and its spec has become strange: it would run on another's slice."""
-    bench.create("train", "u1")
-    bench.change("u1", spec=STRANGE)
-    bench.automatic = False
-    bench.bind("u1")
-    binding = subjects.binding(RequestId("u1")).subject
-    after = new(bench.api, {binding: bench.bus[binding]}, run="w2")
-    after.start()
-    assert isinstance(after.word("u1"), msg.RequestRejected)
-    assert after.api.opened == []

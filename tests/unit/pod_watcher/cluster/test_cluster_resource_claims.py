@@ -84,20 +84,6 @@ def test_nothing_is_made_before_claims_were_listed(new):
     assert bench.word("u1").resource_claims == (REF,)
 
 
-def test_with_tickets_claims_are_watched_from_the_first_pod_that_has_one(new):
-    """A namespace may choose otherwise than its installation; without such a pod nothing of claims is read."""
-    bench = new(hand_over="tickets")
-    bench.automatic = False
-    bench.start()
-    bench.create("other", "u9")
-    assert bench.calls == []
-    create(bench)
-    assert bench.calls == [e.WatchClaims()]
-    bench.automatic = True
-    bench.handle(*bench.carry_out(bench.calls.pop()))
-    assert bench.word("u1").resource_claims == (REF,)
-
-
 def test_an_api_server_without_claims_is_told_with_what_helps(new):
     bench = new()
     bench.start()
@@ -157,19 +143,6 @@ def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dr
     assert dra.api.opened == ["u1"]
     assert set(dra.annotations("u1")) == {"granted.sluice.dev/allocation", "granted.sluice.dev/trace-id"}
     assert dra.word("u1").held.node == "node-a"
-
-
-def test_an_allocation_that_is_there_already_is_adopted(dra, new):
-    """A watcher that ended after the write must not ask for another allocation, which is immutable."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.carry_out(dra.calls.pop())
-    second = new(api=dra.api, bus=dra.bus, run="w2")
-    second.handle(*second.claims_listing())
-    second.start()
-    assert second.api.claims.writes == ["create", "allocate"]
-    assert second.api.opened == ["u1"]
 
 
 def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
