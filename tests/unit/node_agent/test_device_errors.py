@@ -193,35 +193,6 @@ def test_another_instance_under_our_id_is_left_alone(node):
     assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
 
 
-@pytest.mark.parametrize("journal", ["kept", "lost"])
-def test_a_reboot_makes_every_standing_grant_again_under_a_new_ticket(node, journal):
-    """A pod that outlives a reboot gets a slice at its place again; its containers cannot start with the old UUID."""
-    node.live()
-    mig, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
-    node.order(node.grant(mig))
-    node.order(node.grant(whole))
-    node.work()
-    before = [node.word("a1"), node.word("a2")]
-    node.hardware.reboot()
-    if journal == "lost":
-        node.stop()
-        (node.tmp_path / "agent" / "journal").unlink()
-        for ticket in node.tickets.names():
-            node.tickets.remove(ticket)
-    node.start()
-    node.work()
-    assert node.instances() == []
-    node.open()
-    node.work()
-    after = [node.word("a1"), node.word("a2")]
-    assert all(isinstance(word, SliceReady) for word in after)
-    assert not {d.uuid for d in before[0].devices} & {d.uuid for d in after[0].devices}
-    tickets = {word.ticket for word in after}
-    assert not tickets & {word.ticket for word in before}
-    assert set(node.tickets.names()) == tickets
-    assert node.instances(0) == [("3g.20gb", 4, 4)]
-
-
 def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
     """A pod whose slice is lost gets the reason, and gets the slice back when that becomes possible."""
     node = make_node(remake_retry_s=5.0)

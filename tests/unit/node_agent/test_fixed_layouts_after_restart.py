@@ -114,24 +114,6 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
     assert node.instances(1) == []
 
 
-def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
-    """The next tenant would be put beside the last one, which only its process shows."""
-    booking, word = granted(node)
-    use(node, word.devices[0].uuid, owner="pod-1")
-    node.order(node.revoke(booking))
-    node.work(own_max=3)  # the ticket is gone
-    assert node.tickets.names() == ()
-    node.stop()
-    for file in (node.tmp_path / "agent").iterdir():
-        file.unlink()
-    node.live()
-    assert not isinstance(node.word("a1"), SliceGone)
-    node.mps.leave(4711)
-    node.tick(60)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == LAYOUT
-
-
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
     """A change of one setting would destroy slices, or leave slots that cannot be used."""
     booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))

@@ -245,24 +245,6 @@ def test_preparing_survives_a_crash_at_every_step(make_node):
     assert steps == 2
 
 
-def test_a_reboot_makes_instance_and_file_anew_in_the_call(node):
-    """No instance survives it, and a kubelet prepares again."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    (before,) = node.cdi["u1"]
-    node.hardware.reboot()
-    node.start()
-    call = node.prepare("u1")
-    node.work()
-    assert call not in node.answers, "the node is not open yet"
-    node.open()
-    node.work()
-    assert node.answers[call] == _answer(call, booking)
-    assert node.cdi["u1"][0].parts != before.parts
-
-
 def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
     """A container that starts again meanwhile would get another tenant's minor number."""
     booking = _booking(node)
@@ -360,25 +342,6 @@ def test_nothing_follows_a_slices_last_record(node):
     node.work()
     node.live()
     assert node.agent.snapshot().slices == ()
-
-
-@pytest.mark.parametrize("at", [INSTANCE, WHOLE], ids=["instance", "whole GPU"])
-def test_a_claim_of_several_pods_is_kept_until_no_process_of_any_is_left(node, at):
-    """One that was deleted by force opens its device later: the kubelet has unprepared the claim meanwhile."""
-    booking = _booking(node, at=at, shared=True)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.pods["u1"] = LEFT  # of another pod than the one that asked
-    node.unprepare("u1")
-    node.order(node.revoke(booking))
-    node.work()
-    node.tick()
-    assert not isinstance(node.word("a1"), SliceGone)
-    del node.pods["u1"]
-    for _ in range(3):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):

@@ -8,7 +8,6 @@ from sluice_node_agent.core.instructions import SaveJournal
 from sluice_node_agent.core.journal_records import NodeRecord
 from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
-from sluice_node_agent.simulated.hardware_file import Instance
 
 SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
@@ -93,25 +92,6 @@ read = SimulatedBackend.read
 def _barely_told(gpu):
     """A GPU as a real driver tells of it, if it never could be read by this process."""
     return never_read(gpu.uuid, gpu.index, gpu.health_message, fixed=False) if gpu.lost else gpu
-
-
-def _by_hand(node, at, uuid="MIG-by-hand"):
-    number, profile, start, size = at
-    with node.hardware.changing() as hardware:
-        there = Instance(gi_id=9, profile=profile, start=start, size=size, uuid=uuid)
-        hardware.gpus[number].instances.append(there)
-
-
-@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
-def test_what_somebody_has_made_at_a_granted_place_is_given_to_no_pod(node, shared):
-    """A pod would run on an administrator's instance, and lose it when that is destroyed."""
-    node.live()
-    node.lose_journal()
-    _by_hand(node, SMALL)
-    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
-    node.live()
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
 
 
 @pytest.mark.parametrize("what", ["no marks", "a doubt"])

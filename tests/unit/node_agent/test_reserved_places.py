@@ -209,26 +209,3 @@ def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_
     node.live()
     assert isinstance(node.word("a2"), SliceReady)
     assert node.mps.living() == daemons
-
-
-def test_a_promise_is_not_carried_out_for_what_its_pod_has_by_another_grant(node):
-    """A promise in another home would be carried out for a pod whose first grant is being made."""
-    lived_in, mine = (1, "3g.20gb", 4, 4), (0, "3g.20gb", 4, 4)
-    others = node.share("a1", lived_in, owner="pod-1", namespace="other")
-    here = node.share("a2", mine, owner="pod-2")
-    there = node.share("a3", lived_in, owner="pod-2")
-    promised = msgspec.structs.replace(there, devices=(*here.devices, *there.devices))
-    node.live()
-    node.order(node.grant(others))
-    node.order(node.grant(promised, after=("a1",)))
-    node.order(node.grant(here))
-    node.work()
-    node.lose_journal()
-    node.tickets.remove(node.word("a2").ticket)
-    node.live()
-    for _ in range(3):
-        node.tick(10.0)
-    assert isinstance(node.word("a2"), SliceReady)
-    assert node.word("a3") is None
-    ready = [each.booking.allocation for each in node.agent.snapshot().slices if each.state == "ready"]
-    assert ready == ["a1", "a2"]

@@ -3,14 +3,10 @@
 import pytest
 from factories.crashes import killed_twice
 from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
-from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core import events as ev
 from sluice_node_agent.core import instructions as do
-from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
-from sluice_node_agent.core.state.devices import never_read
-from sluice_node_agent.simulated.backend import SimulatedBackend
 
 
 def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
@@ -175,31 +171,6 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
     assert isinstance(node.word("a1"), SliceReady)
 
 
-def test_limits_stay_while_nobody_knows_how_large_the_gpu_is(node, monkeypatch):
-    """Its tenants would get the SMs of a whole GPU of no size, and others than they were granted."""
-    live_with(node, node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20))
-    (daemon,) = node.mps.living()
-    limits = daemon.limits
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    read = SimulatedBackend.read
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            SimulatedBackend,
-            "read",
-            lambda gpus: tuple(never_read(g.uuid, g.index, "slow", fixed=False) if g.lost else g for g in read(gpus)),
-        )
-        node.own_done.clear()
-        node.live()
-        node.tick(60.0)
-    assert not any(isinstance(step, (do.SetMpsLimits, do.StartMps)) for step in node.own_done)
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-    node.tick(60.0)
-    assert (daemon.limits, node.mps.living()) == (limits, [daemon])
-    assert isinstance(node.word("a1"), SliceReady)
-
-
 @PLACES
 def test_a_daemon_that_cannot_be_started_leaves_nothing_behind(node, place):
     """The instance would stay, in exclusive mode or without owner, and its request would wait for ever."""
@@ -243,64 +214,6 @@ def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_oth
     assert terminated == [(501,)]
     assert isinstance(node.word("a1"), SliceGone)
     assert list(daemon.clients) == [502]
-
-
-def test_two_shares_of_one_pod_on_a_whole_gpu_are_both_given_back(node):
-    """What was found of the second would count for the first, which is asked about again and again, for ever."""
-    booking = node.share("a1", WHOLE)
-    (main,) = booking.devices
-    booking = replace(booking, devices=(main, replace(main, container="sidecar")))
-    live_with(node, booking)
-    (daemon,) = node.mps.living()
-    gpu, ticket, token = daemon.order.gpu, node.word("a1").ticket, node.agent._in_flight._token
-    made = DeviceRecord(step="made", uuid=str(gpu))
-    left = SliceRecord(
-        booking=booking,
-        revision=2,
-        phase="unmaking",
-        devices=(made, made),
-        boot_id=node.backend.boot_id(),
-        ticket=ticket,
-        cause="pod gone",
-    )
-    node.own_done.clear()
-    node.order(node.revoke(booking))
-    assert node.work(own_max=50)
-    assert node.own_done[:7] == [
-        do.SaveJournal(token + 1, left),
-        do.RemoveTicket(token + 2, ticket),
-        do.SaveJournal(token + 3, left := replace(left, ticket="")),
-        do.ListHolders(token + 4, gpu, str(gpu)),
-        do.SaveJournal(token + 5, left := replace(left, devices=(made, DeviceRecord()))),
-        do.ListHolders(token + 6, gpu, str(gpu)),
-        do.SaveJournal(token + 7, left := replace(left, devices=(DeviceRecord(), DeviceRecord()))),
-    ]
-    assert isinstance(node.word("a1"), SliceGone)
-    is_clean(node)
-
-
-@PLACES
-@pytest.mark.parametrize("began", ["made", "left"])
-def test_a_share_does_not_wait_for_ever_for_a_home_that_cannot_be_taken_down(node, place, began):
-    """Its pod would wait for it, although there is room for it elsewhere."""
-    if began == "left":
-        live_with(node, node.share("a0", place, owner="pod-0"))
-        node.mps.refusals = [do.StopMps] * 50
-        node.order(node.revoke(node.share("a0", place, owner="pod-0")))
-        node.work()
-    else:
-        node.live()
-        node.mps.refusals = [do.StartMps, *[do.StopMps] * 50]
-    node.order(node.grant(node.share("a1", place)))
-    for _ in range(10):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), (SliceFailed, SliceQuarantined)), node.word("a1")
-    node.mps.refusals = []
-    node.order(node.revoke(node.share("a1", place)))
-    for _ in range(3):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    is_clean(node)
 
 
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
@@ -419,29 +332,6 @@ def test_a_lost_journal_disturbs_no_home(node, place, damage):
     for booking in (first, second):
         node.order(node.revoke(booking))
     node.work()
-    is_clean(node)
-
-
-def test_a_revoke_right_after_the_journal_was_lost_waits_for_the_tenants_processes(node):
-    """The daemon would be stopped under a process that still computes, and its place be called free."""
-    first = node.share("a1", ON_MIG, owner="pod-1")
-    live_with(node, first)
-    (daemon,) = node.mps.living()
-    daemon.clients[501] = "pod-1"
-    node.mps.enter(501, daemon.order.device, "pod-1")
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.start()
-    node.work()
-    node.open()
-    node.order(node.revoke(first))
-    while not node.work(own_max=1):
-        assert node.mps.homes or not daemon.clients
-        assert not (isinstance(node.word("a1"), SliceGone) and daemon.clients)
-    for _ in range(5):
-        node.tick(1.0)
-    assert any(isinstance(step, do.TerminateMpsClients) for step in node.own_done)
-    assert isinstance(node.word("a1"), SliceGone)
     is_clean(node)
 
 

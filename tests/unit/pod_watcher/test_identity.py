@@ -348,19 +348,6 @@ def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_ba
     assert bench.disk == ()
 
 
-@pytest.mark.parametrize("closing", [False, True])
-def test_an_old_pod_watcher_yields_to_what_a_new_one_withdrew(bench, manifest, closing):
-    """A paused process must not bring back what its successor ended."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    before = len(bench.writes)
-    theirs = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", closing=closing)
-    bench.observe(subjects.request(RequestId("w1-1")), theirs)
-    assert bench.writes[before:] == []
-    bench.list()
-    assert bench.requests() == {"w1-1": theirs, "w1-2": asked("w1-2")}
-
-
 def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(bench, manifest):
     """A mistake in the set-up must not become a storm of writes."""
     bench.files["a.yaml"] = manifest("a")

@@ -201,20 +201,6 @@ def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long()
     assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
 
 
-def test_one_more_pod_is_served_alone_while_as_many_as_the_size_run():
-    """A Deployment makes the new pod before an old one goes: its update would wait for ever at the first."""
-    bench = fleet(4)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    for grant in granted.values():
-        ready(bench, grant)
-    surge = grants(ask(bench, member("new-a", WHOLE)))
-    assert bound(ready(bench, surge["new-a"])) == ["new-a"]
-    withdraw(bench, "a")
-    gone(bench, granted["a"])
-    again = grants(ask(bench, member("new-b", WHOLE)))
-    assert bound(ready(bench, again["new-b"])) == ["new-b"]
-
-
 def test_an_allocator_that_finds_half_a_job_granted_completes_it():
     """A crash in the middle of sixteen grants: its successor goes on where it stopped, from the ledger alone."""
     bench = fleet(2)

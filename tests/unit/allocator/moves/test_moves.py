@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, order, snapshot
+from factories.scheduling.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, snapshot
 from factories.scheduling.resize import MODES, mps
 
 from sluice.contracts import messages as msg
@@ -102,25 +102,6 @@ def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
     assert first.booking.node == "node-a"
 
 
-def test_the_new_place_is_booked_before_the_pod_is_evicted(bench):
-    """mig-adapter §3.3: a pod that is evicted first may find that somebody else has the place by then."""
-    old = served_by_a_larger_one(bench)
-    bench.now += COOLDOWN_S
-    all_of(bench, bench.handle(Ticked()))
-    bench.now += 10
-
-    booked = [each for each in bench.handle(Ticked()) if isinstance(each, Write)]
-    assert [type(each.message) for each in booked] == [msg.Grant]
-    kept = booked[0].message
-    assert (kept.booking.node, kept.booking.request, kept.booking.instead_of) == ("node-a", "web-1", "")
-    assert (kept.after, kept.evict) == ((old.booking.allocation,), True)
-
-    followed = bench.land(booked[0])
-    assert [each.message for each in followed if isinstance(each, Write)] == [
-        order("web-1", "it is moved: a place on node-a is kept for its replacement (1g.5gb)")
-    ]
-
-
 def test_the_successor_has_the_kept_place_and_nobody_else(bench):
     """A pod that was evicted for a place and does not get it was restarted for nothing."""
     old, kept = being_moved(bench)
@@ -197,25 +178,6 @@ def test_a_pod_stays_for_the_cooldown_before_it_is_moved_again(bench):
     assert [type(each) for each in messages(passes(bench, 120))] == [msg.Grant, msg.EvictionOrdered]
 
 
-def test_so_many_a_minute_are_moved_and_no_more():
-    """mig-adapter 3: it knows no rate limit. A rack that comes back must not restart half the cluster in one second."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(closing_ttl_s=3600, moves_per_minute=2, moves_at_once=100)))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    for number in range(3):
-        bench.add_node(snapshot(f"node-b{number}", (gpu_report(f"node-b{number}", 0, model="a30-24gb"),)))
-    for number in range(12):
-        bound(bench, asks(f"web{number}"))
-    passes(bench, COOLDOWN_S)
-    for number in range(3):
-        bench.add_node(snapshot(f"node-a{number}", (gpu_report(f"node-a{number}", 0),)))
-    moved = [
-        sum(isinstance(each, msg.EvictionOrdered) for each in messages(passes(bench, 60, step=5))) for _ in range(4)
-    ]
-    assert moved[0] <= 4
-    assert moved[1:] == [2, 2, 2]
-
-
 def test_a_pod_that_may_not_be_evicted_is_left_alone(bench):
     """A disruption budget that forbids it is shown; the place is not held for ever, and the order is taken back."""
     _, kept = being_moved(bench)
@@ -227,18 +189,6 @@ def test_a_pod_that_may_not_be_evicted_is_left_alone(bench):
     assert over == msg.EvictionOver(request=RequestId("web-1"))
     all_of(bench, bench.gone(kept))
     assert [each for each in messages(passes(bench, COOLDOWN_S - 180)) if not isinstance(each, msg.Closed)] == []
-
-
-def test_a_place_that_nobody_comes_for_is_given_up(bench):
-    """A controller that was scaled down makes no successor: what is kept for one is others' again."""
-    old, kept = being_moved(bench)
-    says(bench, "web-1", msg.EvictionDone(request=RequestId("web-1")))
-    end(bench, old, "containers ended")
-    assert messages(passes(bench, KEPT_S - 30)) == []
-    (revoked,) = messages(passes(bench, 60))
-    assert isinstance(revoked, msg.Revoke)
-    assert revoked.cause == "no replacement of its pod came (after 60 s)"
-    assert revoked.booking == kept.booking
 
 
 def test_a_pod_that_ends_by_itself_needs_no_place(bench):

@@ -1,15 +1,13 @@
 """Nodes are used only after what their agents report is in the ledger; orphans go only when that is sure."""
 
-from itertools import count
-
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, snapshot, whole_gpu
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 
 NODE = NodeName("node-a")
@@ -68,20 +66,6 @@ def second_run() -> list:
     return [(subjects.node(NODE), news), (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))]
 
 
-def test_what_was_said_to_be_gone_is_closed_before_its_node_is_opened(empty):
-    """An agent that has lost its journal would destroy what somebody has made there since, by the old Revoke."""
-    booking = living().booking
-    revoke = msg.Revoke(revision=2, incarnation=INCARNATION, booking=booking, cause="pod gone")
-    gone = msg.SliceGone(allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone")
-    said = empty.read_all(
-        (subjects.ledger(NODE, booking.allocation), revoke),
-        (subjects.slice_(NODE, booking.allocation), gone),
-        *second_run(),
-    )
-    # Once for what it is, and once more because no agent has read it yet.
-    assert [type(message) for message in messages(empty.land_all(said))] == [msg.Closed, msg.Closed, msg.NodeOpened]
-
-
 @pytest.mark.parametrize(("closing", "said"), [(False, [msg.Closed, msg.NodeOpened]), (True, [msg.NodeOpened])])
 def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back(empty, closing, said):
     """A node is away for longer than closing words live, and its disk is wiped: `SliceGone` would stay for ever."""
@@ -102,28 +86,9 @@ def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_b
     assert all(write.message == closed and write.ttl_s == 3600 for write in writes[:-1])
 
 
-BEFORE = Incarnation("of another life")
-
-
 def opened(**changes) -> msg.NodeOpened:
     head = msg.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1"), adopted=())
     return msgspec.structs.replace(head, **changes)
-
-
-@pytest.mark.parametrize("adopted", [True, False])
-@pytest.mark.parametrize("when", ["before its node is opened", "after"])
-def test_an_order_of_before_a_wipe_is_taken_back_where_its_slice_is_not(empty, adopted, when):
-    """It would be waited for without end: its agent does not act on it, and says nothing."""
-    booking = living().booking
-    late = msg.Grant(revision=1, incarnation=BEFORE, booking=booking, adopted=adopted)
-    seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    there = (subjects.ledger(NODE, booking.allocation), late)
-    empty.read_all((subjects.request(booking.request), asked("p1", claim(profile="7g.40gb"))))
-    said = messages(empty.land_all(empty.observe(*there))) if when != "after" else []
-    said += messages(empty.add_node(seen))
-    said += messages(empty.land_all(empty.observe(*there))) if when == "after" else []
-    (revoke,) = (message for message in said if isinstance(message, msg.Revoke))
-    assert (revoke.revision, revoke.incarnation, revoke.booking) == (2, INCARNATION, booking)
 
 
 def test_a_wiped_broker_gives_no_living_slice_away(bench):
@@ -142,68 +107,6 @@ def test_a_wiped_broker_gives_no_living_slice_away(bench):
     assert [type(m) for m in said] == [msg.Grant, msg.NodeOpened, msg.Bound]
     assert said[0].adopted
     assert said[2].allocation == grant.booking.allocation
-
-
-def test_a_bus_made_anew_by_a_slow_clock_ends_no_living_training(bench):
-    """
-    Sequences begin at the time of making: where that clock is an hour behind, all that is repeated looks older than
-    what was known. The living slice, adopted by another allocator, was revoked as one of another life of the broker.
-    """
-    grant = bench.bound("p1", claim(profile="7g.40gb"))
-    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
-    life, here = Incarnation("1"), len(bench.said)
-    bench.sequence, bench.state_sequence = count(1), count(1)
-
-    bench.read_all(
-        (subjects.request(RequestId("p1")), asked("p1", claim(profile="7g.40gb"))),
-        (
-            subjects.node(NODE),
-            msg.NodeChanged(
-                node=NODE, endpoint="e", boot_id=seen.boot_id, agent_run=seen.agent_run, generation=2, gpus=()
-            ),
-        ),
-        (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False)),
-        (
-            subjects.ledger(NODE, grant.booking.allocation),
-            msgspec.structs.replace(grant, incarnation=life, adopted=True),
-        ),
-        (
-            subjects.head(NODE),
-            msg.NodeOpened(
-                node=NODE,
-                incarnation=life,
-                boot_id=seen.boot_id,
-                agent_run=seen.agent_run,
-                adopted=(grant.booking.allocation,),
-            ),
-        ),
-        (subjects.slice_(NODE, grant.booking.allocation), ready_of(grant)),
-        incarnation=life,
-    )
-
-    (bound,) = messages(bench.said[here:])
-    assert isinstance(bound, msg.Bound)
-    assert (bound.request, bound.allocation) == ("p1", grant.booking.allocation)
-
-
-def test_a_broker_that_is_wiped_again_before_the_first_time_is_read_gives_no_living_slice_away(bench):
-    """STATE of the second life showed an empty node, which was opened in the third: its slices were not adopted."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    news = msg.NodeChanged(
-        node=NODE, endpoint="e", boot_id=seen.boot_id, agent_run=seen.agent_run, generation=2, gpus=()
-    )
-    second, third = Incarnation("900000"), Incarnation("910000")
-    bench.handle(ReadingStarted(Stream.STATE, second))
-    bench.observe(subjects.node(NODE), news)
-    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
-    bench.handle(ReadingCaughtUp(Stream.STATE))
-
-    said = bench.handle(ReadingStarted(Stream.BOOK, third)) + bench.handle(ReadingCaughtUp(Stream.BOOK))
-    assert said == [ReadAgain(Stream.STATE)]
-
-    said = bench.handle(ReadingStarted(Stream.STATE, third)) + bench.handle(ReadingCaughtUp(Stream.STATE))
-    assert said == []
 
 
 def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life(bench):
@@ -369,29 +272,6 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
     assert waived.cause == revoke.cause == "its devices vanished before it was bound: gone"
 
 
-def test_a_pod_is_bound_again_where_it_runs_although_another_slice_is_ready_first(empty):
-    """Broker wiped, two slices of one request adopted: bound to the other, it would lose the one that it runs on."""
-    mine = living()
-    elsewhere = msgspec.structs.replace(
-        mine.booking,
-        allocation=AllocationId("p1_old_2"),
-        node=NodeName("node-b"),
-        devices=(msgspec.structs.replace(mine.booking.devices[0], gpu=GpuUuid("GPU-node-b-0")),),
-    )
-    other = msgspec.structs.replace(mine, booking=elsewhere)
-    empty.request(msgspec.structs.replace(asked("p1"), held=msg.Held(node=NODE, allocation=mine.booking.allocation)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), slices=(other,)))
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(mine,)))
-
-    def ready(booking):
-        grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=booking)
-        return empty.observe(subjects.slice_(booking.node, booking.allocation), ready_of(grant))
-
-    assert not [each for each in messages(ready(elsewhere)) if isinstance(each, msg.Bound)]
-    (bound,) = [each for each in messages(ready(mine.booking)) if isinstance(each, msg.Bound)]
-    assert bound.allocation == mine.booking.allocation
-
-
 def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
     """It would wait without a word: its source says that it has the slice, so it gets no other."""
     held = msg.Held(node=NODE, allocation=living().booking.allocation)
@@ -403,18 +283,3 @@ def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
 
     assert [message.message for message in said if isinstance(message, msg.Pending)] == ["its slice on node-a: gone"]
     assert not any(isinstance(message, msg.Revoke) for message in said)
-
-
-def test_what_an_open_node_turns_out_to_have_is_entered_when_that_lasts(bench):
-    """BOOK was lost while its agent was making it: its place would be granted for ever, and stay unused."""
-    other = bench.granted("p2", claim(profile="7g.40gb"))
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2)
-    assert bench.add_node(seen) == []
-    bench.now += 29
-    assert messages(bench.tick()) == []
-    bench.now += 2
-    (entered,) = bench.land_all(bench.tick())
-    assert entered.message == msg.Grant(revision=1, incarnation=INCARNATION, booking=living().booking, adopted=True)
-    bench.land_all(bench.gone(other))
-    bench.request(asked("p3"))
-    assert msg.Grant not in [type(message) for message in messages(bench.land_all(bench.tick()))]

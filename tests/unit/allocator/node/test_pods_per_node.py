@@ -84,23 +84,6 @@ def test_where_only_the_number_is_in_the_way_one_pod_is_evicted_for_a_more_impor
     assert [type(word) for word in said if isinstance(word, msg.EvictionOrdered)] == [msg.EvictionOrdered]
 
 
-@pytest.mark.parametrize(
-    ("free", "most", "why"),
-    [
-        (1, 3, WaitReason.NODE_INSUFFICIENT_PODS),
-        (3, 1, WaitReason.NODE_PODS_AT_LIMIT),
-        (1, None, WaitReason.NODE_INSUFFICIENT_PODS),
-    ],
-)
-def test_the_lower_of_kubernetes_limit_and_the_operators_holds_and_is_named(free, most, why):
-    """Somebody would raise the wrong one of the two limits."""
-    shop = Shop(node("gpu-1", 2), rules=PlacementConfig(pods_per_node_max=most))
-    shop.host("gpu-1", pods_free=free)
-    assert shop.take(SMALL) is not None
-    found = shop.ask(SMALL)
-    assert [reason.reason for reason in found.reasons] == [why]
-
-
 @pytest.mark.parametrize("told", [True, False], ids=["of nodes that are described", "of nodes without facts"])
 def test_full_nodes_do_not_make_decisions_slower(monkeypatch, told):
     """On a large fleet whose nodes are at their limit each decision would look at every node."""

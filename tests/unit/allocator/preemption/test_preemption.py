@@ -150,18 +150,6 @@ def test_the_cpu_of_the_victim_counts(bench):
     assert bench.allocator.ctx.cluster.nodes["node-a"].cpu_milli == -8000
 
 
-def test_two_preemptors_in_one_batch_of_events_take_two_victims(empty):
-    """The second decides before the first's grant has landed."""
-    start(empty, nodes=2)
-    run(empty, low("one", WHOLE))
-    run(empty, low("two", WHOLE))
-    first = empty.request(high("service", WHOLE))
-    second = empty.request(high("other", WHOLE))
-    written = said(empty.land_all([*first, *second]))
-    promises = [each for each in written if isinstance(each, msg.Grant)]
-    assert len({promise.after for promise in promises}) == 2
-
-
 def test_a_preemptor_that_is_withdrawn_takes_its_orders_back(bench):
     """Evictions that were not carried out are over: the victim keeps running."""
     run(bench, low("batch", WHOLE))

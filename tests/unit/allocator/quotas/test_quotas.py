@@ -25,12 +25,11 @@ from factories.scheduling.quotas import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
-from sluice_allocator.core.quotas.quota import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
+from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee, usage_of
 from sluice_allocator.core.serve import offers
 
 
@@ -112,21 +111,6 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     assert searches == []  # what was freed is offered to no pod that could not have it
 
 
-def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
-    first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
-    entries = [(subjects.ledger(g.booking.node, g.booking.allocation), g) for g in (first, second)]
-    restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.ctx.rules))
-    node = bench.allocator.ctx.facts
-    restarted.read_all(
-        *entries,
-        *[(subjects.inventory(name), said) for name, said in node.inventories.items()],
-        *[(subjects.node(name), said) for name, said in node.news.items()],
-        *[(subjects.head(name), said) for name, said in node.heads.items()],
-    )
-    restarted.handle(LeaseChanged(held=True))
-    assert used(restarted) == used(bench) == Usage(2, HALF_MIB + SMALL_MIB, 4000)
-
-
 @pytest.mark.parametrize(
     ("shape", "counts"),
     [
@@ -199,18 +183,6 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     searches.clear()
     assert grants(all_of(bench, said)) == ["w0"]
     assert len(searches) < bench.allocator.ctx.rules.new_tries
-
-
-def test_victims_of_another_namespace_make_no_room(bench):
-    """tensor-fusion B7: there they relax the preemptor's quota, which is then exceeded."""
-    ctx = bench.allocator.ctx
-    theirs, mine = bound(bench, "theirs", HALF, namespace="shop"), bound(bench, "mine", SMALL)
-    limit(bench, gpus=1)
-    wanted = theirs.booking.devices
-    assert forbids_place(ctx, None, "lab", wanted, after=(theirs.booking.allocation,)) == (
-        Exceeded("lab", "gpus", of_one=False, limit=1, used=1, asked=1, most=0),
-    )
-    assert forbids_place(ctx, None, "lab", wanted, after=(mine.booking.allocation,)) == ()
 
 
 def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, claim, gpu_report, snapshot
-from factories.scheduling.quotas import SMALL, all_of, asks, granted, limit, read_back, with_a_gpu_to_share
+from factories.scheduling.allocator import FOLDER, Bench, gpu_report, snapshot
+from factories.scheduling.quotas import SMALL, all_of, asks, granted, limit, with_a_gpu_to_share
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream, Write
+from sluice.contracts.bus.events import Entry, Observed, Stream
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
-from sluice.contracts.messages import Amounts, Bound, Grant, Pending, QuotaSet, RequestWithdrawn, Revoke, Waived
+from sluice.contracts.messages import Bound, Grant, RequestWithdrawn, Revoke
 from sluice_allocator.core.quotas.quota import forbids_place
 
 
@@ -71,49 +71,6 @@ def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
     earlier = of_another(pair, "p2", "node-b", 5)
     writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
     assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [mine.booking]
-
-
-def test_a_grant_that_lands_after_the_limit_of_one_pod_is_taken_back(bench):
-    """An operator limits what one pod may have; a grant whose write is repeated seconds later would be bound."""
-    limited_at = next(bench.sequence)
-    mine = granted(bench, "p1", SMALL)
-    assert all_of(bench, bench.ready(mine)) == []
-    quota = QuotaSet(namespace="lab", request=Amounts(memory_mib=4000))
-    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
-    bench.handle(Observed(Stream.BOOK, entry))
-    said = [write.message for write in all_of(bench, read_back(bench, mine)) if not isinstance(write.message, Pending)]
-    assert [type(each) for each in said] == [Waived, Revoke]
-    assert (said[1].booking, said[1].cause) == (
-        mine.booking,
-        "it has more MiB of memory than namespace lab allows one pod",
-    )
-
-
-def test_a_grant_that_is_too_much_for_one_pod_takes_nothing_from_a_later_one(bench):
-    """It goes, and would take its neighbour's grant along, which fits."""
-    limited_at = next(bench.sequence)
-    large = granted(bench, "p1", claim(profile="2g.10gb"))
-    small = granted(bench, "p2", SMALL)
-    quota = QuotaSet(namespace="lab", total=Amounts(memory_mib=12000), request=Amounts(memory_mib=8000))
-    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
-    writes = all_of(bench, [*bench.ready(large), *bench.ready(small), *bench.handle(Observed(Stream.BOOK, entry))])
-    writes += all_of(bench, [*read_back(bench, large), *read_back(bench, small)])
-    assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [large.booking]
-
-
-def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
-    """The word that it is waived is on its way; a Revoke that follows would end a pod that runs."""
-    next(pair.sequence)
-    mine = granted(pair, "p1", SMALL)
-    earlier = of_another(pair, "p2", "node-b", 5)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    said = [each for each in read_grant(pair, earlier, written_at(pair, mine) - 1) if isinstance(each, Write)]
-    assert [type(each.message) for each in said] == [Waived]  # and it has no answer
-    read_back(pair, mine)
-    gone = pair.gone(earlier)  # now there is room again
-    assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), Bound)] == []
-    landed = pair.land_all(said)
-    assert [type(write.message) for write in landed if isinstance(write.message, Bound)] == []
 
 
 def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):

@@ -9,11 +9,9 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     Entry,
     Observed,
-    ReadAgain,
     ReadingCaughtUp,
     ReadingStarted,
     Stream,
-    Ticked,
     Write,
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
@@ -81,50 +79,6 @@ def test_a_pod_keeps_the_slice_it_runs_on_and_the_other_one_is_taken_back(empty)
     again = [each for each in written if isinstance(each, msg.Bound)]
     assert [(each.allocation, each.revision) for each in again] == [(ITS, 2)]
     assert [each.booking.allocation for each in written if isinstance(each, msg.Revoke)] == [LATE]
-
-
-def test_a_pod_whose_own_slice_is_lost_gets_no_other_by_a_late_word(empty):
-    """It cannot leave its node: it would hold a slice that it can never use."""
-    empty.read_all((subjects.request(P1), WANTS), incarnation=LIFE)
-    opened(empty, OTHER, LATE)
-    assert late(empty) == []
-
-    written = opened(empty, ITS_NODE)
-
-    (revoke,) = [each for each in written if isinstance(each, msg.Revoke)]
-    assert revoke.booking.allocation == LATE
-    assert not [each for each in written if isinstance(each, (msg.Bound, msg.Released))]
-    closed = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
-    assert [type(each) for each in closed] == [msg.Closed, msg.Released]
-
-
-@pytest.mark.parametrize("says", ["source", "nothing"])
-def test_a_pod_of_a_silent_source_is_not_released_by_a_late_word(empty, says):
-    """Its source speaks after its restart, and would hear that its pod, which runs, has nothing."""
-    empty.read_all(incarnation=LIFE)
-    opened(empty, OTHER)
-    word = bound(LATE, OTHER)
-    if says == "nothing":  # an older allocator's: its source is unknown
-        word = msgspec.structs.replace(word, source="")
-    heard = words(empty.observe(subjects.binding(P1), word))
-    assert heard == []
-    empty.now += 31
-    asks = empty.handle(Ticked())
-    assert ReadAgain(Stream.BOOK) in asks
-
-    head = empty.allocator.ctx.facts.heads[OTHER]
-    empty.handle(ReadingStarted(Stream.BOOK, LIFE))
-    empty.observe(subjects.head(OTHER), head)
-    empty.observe(subjects.binding(P1), word)
-    read = words(empty.handle(ReadingCaughtUp(Stream.BOOK)))
-
-    if says == "nothing":
-        assert read == [msg.Released(request=P1, cause="its request is gone")]
-        return
-    assert read == []
-    opened(empty, ITS_NODE, ITS)
-    (again,) = [write.message for write in empty.land_all(empty.request(WANTS)) if isinstance(write.message, msg.Bound)]
-    assert (again.allocation, again.revision) == (ITS, 2)
 
 
 def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
@@ -210,32 +164,6 @@ def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
     written = empty.add_node(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=2))
 
     assert [write.message.booking.allocation for write in written if isinstance(write.message, msg.Revoke)] == [ITS]
-
-
-def test_a_binding_that_a_lagging_reading_does_not_show_is_looked_at_again(empty: Bench):
-    """Its pod would wait until something else has the book reread."""
-    empty.read_all((subjects.request(P1), asked("p1")), incarnation=LIFE)
-    opened(empty, OTHER)
-    head = empty.allocator.ctx.facts.heads[OTHER]
-    head_at = empty.allocator.ctx.facts.sequences[subjects.head(OTHER).subject]
-    words(empty.observe(subjects.binding(P1), bound(LATE, OTHER)))
-    entry = empty.allocator.ctx.outbox.current(subjects.binding(P1))
-    empty.now += 31
-    assert ReadAgain(Stream.BOOK) in empty.handle(Ticked())
-
-    # A server that lags serves the reading: it has the head, and not yet the binding, which follows.
-    empty.handle(ReadingStarted(Stream.BOOK, LIFE))
-    empty.handle(Observed(Stream.BOOK, Entry(subjects.head(OTHER).subject, head_at, OperationId("h-1"), head)))
-    said = words(empty.handle(ReadingCaughtUp(Stream.BOOK)))
-    said += words(empty.handle(Observed(Stream.BOOK, entry)))
-    again = False
-    for _ in range(600):
-        empty.now += 1
-        out = empty.handle(Ticked())
-        again = again or ReadAgain(Stream.BOOK) in out
-        said += words(out)
-
-    assert again, (said, empty.allocator.unbacked)
 
 
 def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):

@@ -44,26 +44,6 @@ def opened(empty, **changes) -> None:
     empty.said.clear()
 
 
-def test_a_word_of_a_slice_that_nobody_has_is_ended_and_its_request_released(empty):
-    """A pod that is gone would never be released, and its word stay for ever."""
-    opened(empty)
-    empty.observe(subjects.slice_(NODE, OLD), old_word())
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
-    assert messages(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == []
-    assert messages(tick(empty, 1.0)) == []
-    assert messages(tick(empty, 29.0)) == []
-    (write,) = [each for each in tick(empty, 2.0) if isinstance(each, Write)]
-    nothing = replace(booking(), request_revision=2, owner="p1", namespace="", name="", devices=())
-    assert write.message == msg.Revoke(revision=4, incarnation=INCARNATION, booking=nothing, cause=NOBODYS)
-    assert messages(empty.land(write)) == []
-    gone = msg.SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="never made")
-    landed = [each.message for each in empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone))]
-    assert landed == [
-        msg.Closed(revision=4, allocation=OLD, request=RequestId("p1"), node=NODE, cause=NOBODYS),
-        msg.Released(request=RequestId("p1"), cause="pod gone"),
-    ]
-
-
 def _reported(empty):
     report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
     seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)

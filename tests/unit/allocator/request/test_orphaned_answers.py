@@ -1,13 +1,12 @@
 """Bindings without a request end like grants: once their source has synced and a grace period has passed."""
 
 import msgspec
-import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.bus.events import Write
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured
 
@@ -26,19 +25,6 @@ WAIVED = msg.Waived(
     incarnation=INCARNATION,
     source=FOLDER,
 )
-LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
-LATE_BOUND = msg.Bound(
-    request=GONE,
-    request_revision=1,
-    allocation=AllocationId("gone_r9_1"),
-    node=NodeName("node-a"),
-    revision=1,
-    ticket="ticket-1",
-    containers=(),
-    source=FOLDER,
-    incarnation=Incarnation("of another life"),
-)
-ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE, "bound in another life": LATE_BOUND}
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
@@ -55,50 +41,6 @@ def quiet(bench) -> None:
     """Its agent's durable is asked for with the first tick of each life: not what is looked at here."""
     tick(bench, 1.0)
     bench.handle(AgentEnsured(NodeName("node-a")))
-
-
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
-    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
-    quiet(bench)
-    assert bench.observe(subjects.binding(GONE), answer) == []
-    synced(bench)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 129.0) == []
-    (write,) = tick(bench, 131.0)
-    address = subjects.binding(GONE)
-    assert write == Write(
-        operation=write.operation,
-        attempt=1,
-        stream=Stream.BOOK,
-        subject=address.subject,
-        message=msg.Released(request=GONE, cause="its request is gone"),
-        guard=address.guard,
-        expected=bench.allocator.ctx.facts.sequences[address.subject],
-        request=GONE,
-        ttl_s=3600,
-    )
-
-    bench.land(write)
-    synced(bench, epoch=2)
-    assert tick(bench, 200.0) == []
-    assert tick(bench, 300.0) == []
-
-
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
-    """Its request is closed and the last word of its pod is said: the answer would stay for ever."""
-    quiet(bench)
-    ended = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended", closing=True)
-    assert bench.observe(subjects.request(GONE), ended) == []
-
-    (write,) = bench.observe(subjects.binding(GONE), answer)
-    assert write.message == msg.Released(request=GONE, cause="its request is gone")
-    assert write.ttl_s == 3600
-
-    bench.land(write)
-    assert tick(bench, 200.0) == []
 
 
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):

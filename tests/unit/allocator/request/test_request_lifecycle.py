@@ -198,34 +198,6 @@ def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
     assert messages(decided) == [msg.Released(request=P1, cause="slice lost: its GPU was lost")]
 
 
-def test_a_grant_still_queued_is_decided_anew_when_someone_else_books_the_node(bench):
-    """Two grants of one node: the second waits for its turn; a foreign entry takes its place first."""
-    (first,) = bench.request(asked("p1"))
-    assert bench.request(asked("p2", claim(profile="3g.20gb"))) == []  # queued behind p1's write
-    foreign = msg.Booking(
-        allocation=AllocationId("p9_r9_1"),
-        request=RequestId("p9"),
-        request_revision=1,
-        source=FOLDER,
-        owner="p9",
-        namespace="default",
-        name="p9",
-        node=NODE,
-        devices=(msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="3g.20gb", start=0, size=4),),
-    )
-
-    bench.said.clear()
-    entry = msg.Grant(revision=1, incarnation=INCARNATION, booking=foreign)
-    bench.sequence = iter(range(5000, 6000))
-    bench.observe(subjects.ledger(NODE, foreign.allocation), entry)
-    bench.handle(WriteRefused(first.operation, 5000))
-    bench.land_all(list(bench.said))
-
-    granted = {m.booking.request: m.booking.devices[0].start for m in messages(bench.said) if isinstance(m, msg.Grant)}
-    assert granted == {"p1": 6}
-    assert "p2" in bench.allocator.ctx.queue  # 0 is taken and 4 overlaps p1: it waits
-
-
 def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
     """Another allocator bound the request on another node: ours is surplus."""
     grant = bench.granted("p1")

@@ -177,49 +177,6 @@ def test_an_edit_does_not_make_a_request_young_again():
     assert list(promises(pass_time(bench, 1))) == ["big"]
 
 
-def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
-    """New slices never land where an operator wants nothing new."""
-    bench = yard(gpus=2)
-    for number in range(3):
-        bench.bound(f"p{number}", HALF)
-    bench.land_all(bench.request(asked("big", WHOLE)))
-    pass_time(bench, AFTER_S)
-    first = entry(bench, "big").booking
-    cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(first.devices[0].gpu,), why="fan")
-    writes = bench.land_all(bench.observe(subjects.cordon(NodeName("node-a")), cordoned))
-
-    assert [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)] == [first.allocation]
-    bench.land_all(bench.gone(msg.Grant(revision=1, incarnation=bench.allocator.ctx.facts.incarnation, booking=first)))
-    again = pass_time(bench, 1000)
-    assert list(promises(again)) == ["big"]
-    assert entry(bench, "big").booking.devices[0].gpu != first.devices[0].gpu
-
-
-def test_a_slice_in_quarantine_is_waited_for_no_longer_and_another_place_is_promised():
-    """A process hangs in the driver: the place may never be free, and all others would be taken piece by piece."""
-    bench = yard(gpus=2)
-    for number in range(3):
-        bench.bound(f"p{number}", HALF)
-    bench.land_all(bench.request(asked("big", WHOLE)))
-    pass_time(bench, AFTER_S)
-    promise = entry(bench, "big")
-    (hangs,) = (entry(bench, f"p{number}") for number in range(3) if f"p{number}_" in promise.after[0])
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    bench.land_all(bench.observe(subjects.request(hangs.booking.request), withdrawn))
-    assert kinds(pass_time(bench, 1000)) == []
-    stays = msg.SliceQuarantined(
-        allocation=hangs.booking.allocation, request=hangs.booking.request, revision=2, message="in use"
-    )
-    address = subjects.slice_(hangs.booking.node, hangs.booking.allocation)
-    waived, revoke, *_ = (write.message for write in bench.land_all(bench.observe(address, stays)))
-    name = hangs.booking.name
-    assert waived.cause == revoke.cause == f"its place on node-a could not be freed: default/{name}"
-    bench.land_all(bench.gone(promise))
-    again = pass_time(bench, 1000)
-    assert list(promises(again)) == ["big"]
-    assert name not in promises(again)["big"]
-
-
 def test_an_edited_request_is_promised_anew(full: Bench):
     """What is kept for it is not what it asks for any more."""
     pass_time(full, AFTER_S)
@@ -227,23 +184,6 @@ def test_an_edited_request_is_promised_anew(full: Bench):
     edited = asked("big", claim(profile="4g.20gb"), revision=2)
     writes = full.land_all(full.request(edited))
     assert [w.message.booking for w in writes if isinstance(w.message, msg.Revoke)] == [promised]
-
-
-def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
-    """Two allocators promise at once: what both book is kept from everybody, so one goes, the same for every reader."""
-    pass_time(full, AFTER_S)
-    mine = entry(full, "big")
-    full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    world = full.allocator.ctx.facts
-    for allocation in [a for a in world.allocations_of[RequestId("big")] if a != mine.booking.allocation]:
-        full.land_all(full.gone(world.ledger[allocation], revision=1))
-    # one more, of another allocator, on the same GPU's halves after the first was written
-    booking = changed(mine.booking, allocation=AllocationId("big_r2_1"))
-    theirs = msg.Grant(revision=1, incarnation=world.incarnation, booking=booking, after=mine.after)
-    writes = full.land_all(full.observe(subjects.ledger(NodeName("node-a"), booking.allocation), theirs))
-
-    revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)]
-    assert revoked == ["big_r2_1"]
 
 
 def test_people_are_told_what_a_promise_waits_for(full: Bench):

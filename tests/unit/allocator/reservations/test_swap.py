@@ -6,7 +6,7 @@ from msgspec.structs import replace as changed
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write, WriteRefused
+from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -181,25 +181,6 @@ def test_an_exchange_whose_slice_fails_leaves_the_pod_its_turn(half_there: Bench
     writes = half_there.land_all(half_there.handle(Ticked()))
 
     assert [w.message.booking.name for w in writes if isinstance(w.message, msg.Grant)] == ["big"]
-
-
-def test_two_allocators_exchange_a_promise_once(half_there: Bench):
-    """What another one has booked for it is enough: with a second one beside it nothing would be left for anybody."""
-    promise = grants(half_there, "big")[0]
-    world = half_there.allocator.ctx.facts
-    name, taken = third(half_there), gpus_of(half_there, stays(half_there))
-    free = grants(half_there, name)[0].booking.devices[0]
-    devices = (free, *(device for device in promise.booking.devices if device.gpu not in taken))
-    booking = changed(promise.booking, allocation=AllocationId("big_r2_1"), devices=devices)
-    theirs = msg.Grant(revision=1, incarnation=world.incarnation, booking=booking, after=(promise.booking.allocation,))
-    (closed,) = [i for i in half_there.gone(grants(half_there, name)[0], revision=1) if isinstance(i, Write)]
-    mine = next(i for i in half_there.land(closed) if isinstance(i, Write) and isinstance(i.message, msg.Grant))
-    address = subjects.ledger(booking.node, booking.allocation)
-    writes = half_there.land_all(half_there.observe(address, theirs))
-    writes += half_there.land_all(half_there.handle(WriteRefused(mine.operation, world.sequences[address.subject])))
-
-    assert not [w for w in writes if isinstance(w.message, msg.Grant)]
-    assert [w.message.booking for w in writes if isinstance(w.message, msg.Revoke)] == [promise.booking]
 
 
 def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():

@@ -21,7 +21,6 @@ from factories.scheduling.resize import (
     free_mib,
     mps,
     names,
-    refused,
     said,
     shares_of,
     with_gpus,
@@ -172,27 +171,6 @@ def test_a_share_still_comes_after_who_had_its_place(bench):
     grant = adjusted(bench, memory_mib=9000)
 
     assert (grant.after, grant.evict) == (waits.after, True)
-
-
-def test_what_somebody_was_let_into_is_not_taken_back(bench):
-    """Two allocators: only the other one has heard that the share is smaller, and let somebody in beside it."""
-    bench.bound("p1", mps(30000))
-    smaller = adjusted(bench, memory_mib=5000)
-    device = replace(smaller.booking.devices[0], share=replace(smaller.booking.devices[0].share, memory_mib=35000))
-    other = replace(
-        smaller.booking, allocation=AllocationId("p2_other_1"), request=RequestId("p2"), name="p2", devices=(device,)
-    )
-    everything(
-        bench,
-        bench.observe(subjects.ledger(NODE, other.allocation), replace(smaller, booking=other, revision=1, counts=())),
-    )
-    assert free_mib(bench) == GPU_MIB - 30000 - 35000
-
-    again = refused(bench, memory_mib=30000)
-
-    assert again.reason is AdjustReason.CAPACITY_EXCEEDED
-    assert again.most == (("memory_mib", 5000),)
-    assert shares_of(adjusted(bench, memory_mib=4000)) == [4000]
 
 
 def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):

@@ -1,9 +1,7 @@
 """A pod whose slice is on a node that keeps pods out by now: it declines that slice, and waits for another one."""
 
 import pytest
-from conftest import bound
 
-from sluice.contracts.bus import subjects
 from sluice_pod_watcher.core.cluster import events as e
 
 
@@ -45,20 +43,6 @@ def test_a_pod_gives_back_a_slice_on_a_node_that_keeps_it_out_by_now(bench, spec
     bench.bind("u1", number=2)
     assert bench.api.opened == ["u1"]
     assert bench.word("u1").held.allocation == "u1_r_2"
-
-
-def test_what_was_declined_is_remembered_by_the_pod_and_the_bus(bench, new):
-    """The node takes pods again, and another pod-watcher works: it would let the pod go with what is taken back."""
-    bench.create("train", "u1")
-    cordoned(bench, unschedulable=True)
-    bench.bind("u1")
-    after = new(bench.api, {subjects.binding("u1").subject: bound("u1")}, run="w2")
-    after.start()
-    assert not bench.api.opened
-    assert after.word("u1").declined == "u1_r_1"
-    unseen = new(bench.api, dict(bench.bus), run="w3")
-    unseen.read()
-    assert unseen.word("u1").declined == "u1_r_1"
 
 
 def test_a_patch_that_had_no_answer_is_sent_again_whatever_its_node_says_by_now(bench):

@@ -1,7 +1,5 @@
 """What a pod of a cluster gets, keeps and gives back."""
 
-import copy
-
 import msgspec
 import pytest
 from api_model import new_pod
@@ -162,20 +160,6 @@ def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
     assert [each.reason for each in bench.api.events] == ["SliceNotUsable"]
 
 
-def test_a_pod_made_anew_under_the_same_name_is_not_given_its_predecessors_slice(bench):
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    bench.api.store(bench.api.find("u1"), "DELETED")
-    bench.api.store(new_pod("train", "u2"))
-    bench.automatic = True
-    bench.handle(*bench.carry_out(bench.calls.pop()))
-    assert bench.api.opened == []
-    assert bench.word("u1") == msg.RequestWithdrawn(revision=1, source="cluster", cause="pod gone")
-    bench.list()
-    assert isinstance(bench.word("u2"), msg.AllocationRequested)
-
-
 def test_a_refused_write_is_tried_again_after_the_pod_was_read_with_pauses(bench):
     """A short trouble of the API server would leave a pod gated for ever; a long one would be hammered."""
     bench.create("train", "u1")
@@ -319,22 +303,6 @@ def test_a_status_that_proves_nothing_ends_nothing(bench, status):
     assert isinstance(bench.word("u1"), msg.AllocationRequested)
 
 
-def test_a_pod_whose_label_was_removed_keeps_its_slice(bench):
-    """A DELETED event of a filtered watch would end living training."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    pod = bench.api.find("u1")
-    pod["metadata"]["labels"] = {}
-    bench.api.store(pod)
-    bench.handle(e.PodGone(copy.deepcopy(pod)))
-    bench.list()
-    assert isinstance(bench.word("u1"), msg.AllocationRequested)
-    bench.api.store(bench.api.find("u1"), "DELETED")
-    bench.list()
-    assert isinstance(bench.word("u1"), msg.RequestWithdrawn)
-
-
 def test_replayed_old_versions_change_nothing(bench):
     """A pod would be bound twice, or a dead one asked for again."""
     bench.create("train", "u1")
@@ -353,25 +321,6 @@ def test_replayed_old_versions_change_nothing(bench):
     for _, pod in list(bench.api.history):
         bench.show(pod)
     assert bench.words == words
-
-
-@pytest.mark.parametrize("closed_by", ["another one", "this one"])
-def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
-    """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    (_, before), *_ = bench.api.history
-    bench.delete("u1", **ENDED)
-    if closed_by == "another one":
-        bench.release("u1")
-        bench.pass_time(1)
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
-    if closed_by == "this one":
-        after.release("u1")
-        after.pass_time(1)
-    assert after.word("u1").closing
-    assert after.core.handle(e.PodSeen(copy.deepcopy(before)), after.now) == []
 
 
 @pytest.mark.parametrize("since", ["a lower limit", "a toleration of a newer kind"])
@@ -436,27 +385,6 @@ def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_as
     assert other.bus == {}
     other.delete("u1", **ENDED)
     assert [*other.bus] == ["sluice.source.cluster"]
-
-
-@pytest.mark.parametrize("found", [True, False], ids=["there", "gone"])
-def test_a_source_has_not_said_all_before_it_knows_of_pods_without_their_label(bench, new, found):
-    """The bus was wiped, and the API server is busy: a slice would be an orphan for so long, and be revoked."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    pod = bench.api.find("u1")
-    pod["metadata"]["labels"] = {}
-    bench.api.store(pod)
-    after = new(bench.api, run="w2")
-    after.automatic = False
-    after.read()
-    after.list()
-    assert after.bus == {}, "it may have pods that are not listed yet"
-    after.list_others(pod_usage_only(msgspec.json.encode(pod)))
-    (read,) = after.calls
-    assert (type(read), after.bus) == (e.ReadPod, {})
-    after.handle(e.PodRead(read.uid, pod if found else None))
-    assert [subject for subject, _ in after.words] == [*["sluice.request.u1"][:found], "sluice.source.cluster"]
 
 
 def test_nobody_reads_the_pods_of_others(bench):

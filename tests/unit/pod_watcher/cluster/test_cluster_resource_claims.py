@@ -165,18 +165,6 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     assert (dra.api.opened, dra.api.claims.writes) == (["u1"], ["create", "allocate"])
 
 
-def test_a_claim_without_its_finalizer_gets_it_before_it_is_allocated(dra):
-    """Without it the claim controller never deallocates: the claim would stay allocated forever."""
-    create(dra)
-    bare = copy.deepcopy(claim(dra))
-    bare["metadata"]["finalizers"] = []
-    dra.show_claim(dra.api.claims.store(bare))
-    dra.bind("u1")
-    assert dra.api.claims.writes == ["create", "protect", "allocate"]
-    assert claim(dra)["metadata"]["finalizers"] == [FINALIZER]
-    assert dra.api.opened == ["u1"]
-
-
 def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
     """A server refuses every patch of some claims: the pod must not wait for what never comes."""
     create(dra)
