@@ -3,14 +3,11 @@
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.events import OwnershipMark
 from sluice_node_agent.core.instructions import SaveJournal
 from sluice_node_agent.core.journal_records import NodeRecord
-from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
 
 SMALL = (0, "2g.10gb", 4, 2)
-WHOLE = (2, None, 0, 8)
 
 
 def _silent(node, gpu):
@@ -61,55 +58,7 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
     assert _devices(node) == ([], (), [])
 
 
-@pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
-def test_nothing_is_gone_on_a_gpu_that_cannot_be_read_when_the_journal_was_lost(node, monkeypatch, at):
-    """A driver that is asked for the first time tells no more of such a GPU than its UUID: no MIG, no profiles."""
-    node.live()
-    booking = node.booking("a1", at)
-    node.order(node.grant(booking))
-    node.work()
-    before, there = node.word("a1"), _devices(node)
-    node.lose_journal()
-    _silent(node, at[0])
-    with monkeypatch.context() as patched:
-        patched.setattr(SimulatedBackend, "read", lambda gpus: tuple(map(_barely_told, read(gpus))))
-        node.live()
-        assert node.tickets.names() == (before.ticket,)
-        node.order(node.revoke(booking))
-        node.work()
-    assert not isinstance(node.word("a1"), SliceGone)
-    assert _devices(node)[0] == there[0]
-    _silent(node, -1)
-    for _ in range(3):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert _devices(node) == ([], (), [])
-
-
 read = SimulatedBackend.read
-
-
-def _barely_told(gpu):
-    """A GPU as a real driver tells of it, if it never could be read by this process."""
-    return never_read(gpu.uuid, gpu.index, gpu.health_message, fixed=False) if gpu.lost else gpu
-
-
-@pytest.mark.parametrize("what", ["no marks", "a doubt"])
-def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, what):
-    """Its place would be orphaned, and its pod get another slice."""
-    node.live()
-    node.order(node.grant(node.booking("a1", SMALL)))
-    node.work()
-    before = node.word("a1")
-    node.lose_journal()
-    if what == "no marks":
-        (node.tmp_path / "marks" / "places").unlink()
-    else:
-        place = OwnershipMark(node.gpus[0], 4, 2)
-        lines = [node.backend.boot_id(), "whole", f"? {place.gpu} {place.start} {place.size}", ""]
-        (node.tmp_path / "marks" / "places").write_text("\n".join(lines))
-    node.live()
-    assert node.word("a1") == before
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])

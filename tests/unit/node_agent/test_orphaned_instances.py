@@ -146,46 +146,6 @@ def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_wa
         assert left == [] == what_is_left(node), f"after {steps} steps"
 
 
-def test_what_is_kept_warm_does_not_pass_for_a_slice_that_waits_when_the_journal_is_lost(make_node):
-    """It would be given the home of the one that it waits for, while that one's daemon and tenant are there."""
-    for steps in range(STEPS_MAX):
-        node = make_node(keep_warm_s=600.0)
-        node.live()
-        first, closed = node.share("a1", SMALL), node.booking("a3", (0, "1g.5gb", 6, 1))
-        for booking in (first, closed):
-            node.order(node.grant(booking))
-        node.work()
-        node.order(node.revoke(closed))
-        node.work()
-        node.order(node.closed(closed))
-        node.order(node.grant(node.booking("a2", SMALL, (0, "1g.5gb", 6, 1)), after=("a1", "a3")))
-        node.order(node.revoke(first))
-        if node.work(own_max=steps):
-            break
-        lose_the_journal(node)
-        left = daemons_when_one_is_said_to_be_gone(node)
-        calm(node)
-        assert left == [0], f"after {steps} steps"
-        assert isinstance(node.word("a2"), SliceReady), f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 3
-
-
-def daemons_when_one_is_said_to_be_gone(node):
-    """How many MPS daemons run in the moments in which a slice is said to be gone."""
-    counts, answer = [], node.answer
-
-    def listening(instruction):
-        said = instruction.message if isinstance(instruction, Write) else None
-        if isinstance(said, SliceGone) and not said.closing:
-            counts.append(len(node.mps.homes))
-        answer(instruction)
-
-    node.answer = listening
-    return counts
-
-
 @pytest.mark.parametrize("lose", ["journal and ledger", "journal"])
 def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_node, lose):
     """A pod that starts a second process would be refused it by its own GPU."""
@@ -197,39 +157,6 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
             continue  # its ticket was there still: it has the place
         assert isinstance(node.word("a2"), SliceReady), f"after {steps} steps"
         assert not node.hardware.read().gpus[2].exclusive_process, f"after {steps} steps"
-
-
-def test_warm_instances_go_when_nobody_knows_them_any_more(make_node):
-    """They have no tenant: after a lost journal they were foreign for ever, with no ledger lost at all."""
-    node = make_node(keep_warm_s=600.0)
-    node.live()
-    booking = node.booking("a1", SMALL)
-    node.order(node.grant(booking))
-    node.work()
-    node.order(node.revoke(booking))
-    node.work()
-    assert node.instances() == [("2g.10gb", 4, 2)]
-    node.order(node.closed(booking))
-    node.work()
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    calm(node)
-    assert foreign(node) == []
-    node.tick(601.0)
-    node.tick()
-    assert node.instances() == []
-
-
-def test_what_an_administrator_made_stays(node):
-    """Somebody's work would be destroyed, because Sluice lost a file."""
-    node.live()
-    node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
-    half_made(node, gpu=1)
-    lose_both(node)
-    calm(node)
-    assert node.instances(0) == [("2g.10gb", 4, 2)]
-    assert node.instances(1) == []
-    assert foreign(node) == [(0, "2g.10gb", 4)]
 
 
 def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
@@ -258,25 +185,6 @@ def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
         node.tick(30.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert foreign(node) == [(0, "2g.10gb", 4)]
-
-
-def test_what_a_process_uses_stays_until_the_process_is_gone(node):
-    """A pod whose slice was being taken back still runs: its device must not vanish under it."""
-    node.live()
-    booking = node.booking("a1", SMALL)
-    node.order(node.grant(booking))
-    node.work()
-    uuid = node.hardware.read().gpus[0].instances[0].uuid
-    node.mps.enter(4711, uuid, "pod-1")
-    node.order(node.revoke(booking))
-    node.work(own_max=4)
-    assert node.tickets.names() == ()
-    lose_both(node)
-    calm(node)
-    assert foreign(node) == [(0, "2g.10gb", 4)]
-    node.mps.leave(4711)
-    calm(node)
-    assert node.instances() == []
 
 
 def test_a_slice_is_gone_only_with_what_it_left_behind(node):

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from factories.gpus.shared_devices import ON_MIG, live_with
 
-from sluice.contracts.bus.events import ReadLast, Ticked, Write
+from sluice.contracts.bus.events import ReadLast, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core import instructions as do
-from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased, TicketRefused
+from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased
 
 OTHER_MIG = (1, "3g.20gb", 4, 4)
 
@@ -57,28 +57,6 @@ def test_a_ticket_never_names_a_device_that_is_gone(node):
         assert set(each.containers[0].visible_devices.split(",")) <= there
 
 
-def test_a_revoked_share_waits_for_its_processes_although_a_surplus_one_is_being_made(node):
-    """Both would be destroyed, and the next tenant share a GPU with an unknown process."""
-    first, neighbour = node.share("a1", ON_MIG), node.share("b1", ON_MIG, owner="pod-2")
-    live_with(node, first, neighbour)
-    (daemon,) = node.mps.living()
-    daemon.clients[501] = "pod-1"
-    node.mps.enter(501, daemon.order.device, "pod-1")
-    second = node.share("a2", ON_MIG)
-    node.order(node.grant(second))
-    ticket = until(node, lambda i: isinstance(i, do.MakeTicket))
-    node.order(node.revoke(first))
-    node.work()
-    node.handle(TicketRefused(ticket.token, "no space left on device"))
-    node.work()
-    assert isinstance(node.word("a2"), SliceFailed)
-    node.order(node.revoke(second))
-    for _ in range(3):
-        node.tick(5.0)
-    both = isinstance(node.word("a1"), SliceGone) and isinstance(node.word("a2"), SliceGone)
-    assert not (both and 501 in daemon.clients)
-
-
 def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_on(node):
     """Its GPU would be given to the next one under its process, long after somebody looked there once."""
     booking = node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8))
@@ -119,34 +97,6 @@ def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, i
         node.tick(10.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances(0) == []
-
-
-def test_a_daemon_whose_device_vanished_is_stopped_although_its_home_is_given_back_while_it_is_made_again(node):
-    """The daemon was announced; a home that gets another instance forgets that."""
-    booking = node.share("a1", ON_MIG)
-    live_with(node, booking)
-    # it does not answer any more, then its instance vanishes: the daemon is given up, and its process is there still
-    node.mps.refusals = [do.WatchMps] * 5 + [do.StartMps] * 8
-    for _ in range(5):
-        node.tick(5.5)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.refused = []
-    for _ in range(400):
-        if any(isinstance(i, do.CreateComputeInstance) for i in node.waiting):
-            break
-        if node.waiting:
-            step(node)
-        else:
-            node.now += 1.0
-            node.handle(Ticked())
-    else:
-        raise AssertionError
-    node.order(node.revoke(booking))
-    for _ in range(5):
-        node.tick(10.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.homes == {}
 
 
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])

@@ -8,7 +8,6 @@ from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core import events as ev
 from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.simulated.hardware_file import Process
 
 A1, A2 = AllocationId("a1"), AllocationId("a2")
 WHOLE = (2, None, 0, 8)
@@ -133,33 +132,6 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
     assert step(ev.GpuInstanceDestroyed(token + 9)) == [do.SaveJournal(token + 10, theirs)]
     stone = Tombstone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
     assert step(ev.JournalSaved(token + 10)) == [do.SaveJournal(token + 11, stone)]
-
-
-def test_a_promise_that_was_carried_out_waits_for_its_own_processes_although_the_journal_is_lost(node):
-    """A GPU would be given to the next tenant while the pod that had it by promise still computes there."""
-    node.live()
-    first, second = node.booking("a1", WHOLE), node.booking("a2", WHOLE, owner="pod-2")
-    node.order(node.grant(first))
-    node.work()
-    node.order(node.grant(second, after=("a1",)))
-    node.order(node.revoke(first))
-    node.work()
-    assert isinstance(node.word("a2"), SliceReady)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-2", device=str(node.gpus[2])))
-    node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
-    while node.tickets.names():
-        node.work(own_max=1)
-    node.lose_journal()
-    node.words.clear()
-    node.live()
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert not isinstance(node.word("a2"), SliceGone)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.clear()
-    node.tick(60.0)
-    assert isinstance(node.word("a2"), SliceGone)
 
 
 def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node):

@@ -104,28 +104,6 @@ def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, execu
     assert steps >= 8
 
 
-@PLACES
-def test_a_tenant_that_comes_while_the_home_is_going_gets_a_new_one(make_node, place):
-    """It would join a daemon that is just being stopped."""
-    steps = 0
-    while True:
-        node = make_node()
-        booking = node.share("a1", place)
-        live_with(node, booking)
-        node.order(node.revoke(booking))
-        ended = node.work(own_max=steps)
-        node.order(node.grant(node.share("a2", place, owner="pod-2")))
-        assert node.work()
-        assert isinstance(node.word("a1"), SliceGone), steps
-        ready = node.word("a2")
-        assert isinstance(ready, SliceReady), (steps, ready)
-        (daemon,) = node.mps.living()
-        assert ready.containers[0].mps_pipe_directory == f"/mps/{daemon.order.home}/pipe"
-        if ended:
-            break
-        steps += 1
-
-
 def test_another_user_or_namespace_cannot_join(node):
     """A fault of one tenant would end a stranger's work; its processes would wait for ever for the server."""
     live_with(node, node.share("a1", ON_MIG, uid=1, namespace="red"))
@@ -303,36 +281,6 @@ def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node
         node.tick(30.0)
     assert home not in node.mps.homes
     assert isinstance(node.word("a1"), SliceReady)
-
-
-@PLACES
-@pytest.mark.parametrize("damage", ["removed", "flipped"])
-def test_a_lost_journal_disturbs_no_home(node, place, damage):
-    """Running tenants would lose their daemon because a disk did."""
-    first, second = node.share("a1", place), node.share("a2", place, owner="pod-2")
-    live_with(node, first, second)
-    before = [node.word("a1"), node.word("a2")]
-    (daemon,) = node.mps.living()
-    node.stop()
-    path = node.tmp_path / "agent" / "journal"
-    if damage == "removed":
-        path.unlink()
-    else:
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    node.words.clear()
-    node.live()
-    node.work()
-    assert node.mps.living() == [daemon]
-    assert node.mps.started == 1
-    after = [node.word("a1"), node.word("a2")]
-    assert [word.ticket for word in after] == [word.ticket for word in before]
-    assert [word.containers for word in after] == [word.containers for word in before]
-    for booking in (first, second):
-        node.order(node.revoke(booking))
-    node.work()
-    is_clean(node)
 
 
 @PLACES

@@ -109,23 +109,6 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     assert (node.instances(0), node.tickets.names()) == ([], ())
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
-@pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
-def test_a_slice_on_a_gpu_that_does_not_answer_is_known_by_its_ticket(node, at, shared):
-    """Its pod would be given a second slice while the first is only silent."""
-    run(node, node.share("a1", at) if shared else node.booking("a1", at))
-    before = node.word("a1")
-    lose_both(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = at[0]
-    node.live()
-    assert {each[:2] for each in reported(node)} == {("a1", 1)}
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-    node.tick(60.0)
-    assert node.word("a1") == before
-
-
 @pytest.mark.parametrize("saved", [1, 2, 3])
 def test_a_crash_half_way_silences_no_ticket(node, saved):
     """The slices that were not taken over yet would be foreign for ever."""

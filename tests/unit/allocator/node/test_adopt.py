@@ -1,13 +1,12 @@
 """Nodes are used only after what their agents report is in the ledger; orphans go only when that is sure."""
 
 import msgspec
-import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, snapshot, whole_gpu
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 
 NODE = NodeName("node-a")
@@ -59,33 +58,6 @@ def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty
     )
 
 
-def second_run() -> list:
-    """What is read of node-a when its second agent has begun, which knows of no slice."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
-    return [(subjects.node(NODE), news), (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))]
-
-
-@pytest.mark.parametrize(("closing", "said"), [(False, [msg.Closed, msg.NodeOpened]), (True, [msg.NodeOpened])])
-def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back(empty, closing, said):
-    """A node is away for longer than closing words live, and its disk is wiped: `SliceGone` would stay for ever."""
-    booking = living().booking
-    closed = msg.Closed(
-        revision=2, allocation=booking.allocation, request=booking.request, node=booking.node, cause="pod gone"
-    )
-    gone = msg.SliceGone(
-        allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone", closing=closing
-    )
-    wrote = empty.read_all(
-        (subjects.ledger(NODE, booking.allocation), closed),
-        (subjects.slice_(NODE, booking.allocation), gone),
-        *second_run(),
-    )
-    writes = [write for write in empty.land_all(wrote) if isinstance(write, Write)]
-    assert [type(write.message) for write in writes] == said
-    assert all(write.message == closed and write.ttl_s == 3600 for write in writes[:-1])
-
-
 def opened(**changes) -> msg.NodeOpened:
     head = msg.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1"), adopted=())
     return msgspec.structs.replace(head, **changes)
@@ -123,30 +95,6 @@ def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life
     assert bench.allocator.ctx.facts.settled
 
 
-@pytest.mark.parametrize("asks", [True, False])
-def test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice(bench, asks):
-    """
-    What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
-    Another request that has ended since makes up the number: a pod that runs would lose its slice.
-    """
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-    bench.request(asked("ends"))
-    bench.observe(subjects.source(FOLDER), synced(1))
-    bench.now = 100.0
-    assert messages(bench.handle(Ticked())) == []
-    bench.now = 131.0
-    assert [each for each in bench.handle(Ticked()) if not isinstance(each, EnsureAgent)] == [ReadAgain(Stream.STATE)]
-    bench.now = 160.0
-    assert [each for each in bench.handle(Ticked()) if not isinstance(each, EnsureAgent)] == []
-
-    subject = subjects.request(P1).subject
-    if asks:
-        bench.state[subject] = Entry(subject, 99, OperationId("w1-9"), asked("p1"))
-    assert messages(bench.read_state()) == []
-    assert [type(each) for each in messages(bench.handle(Ticked()))] == ([] if asks else [msg.Revoke])
-
-
 def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_meanwhile(bench):
     """A pod would lose its slice by what was decided before its source spoke."""
     gpus = gpu_report("node-a", 0), gpu_report("node-a", 1)
@@ -168,40 +116,6 @@ def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_me
     assert [each for each in messages(bench.land(first)) if isinstance(each, msg.Revoke)] == []
     bench.now = 200.0
     assert [each for each in messages(bench.tick()) if isinstance(each, msg.Revoke)] == []
-
-
-def test_what_was_asked_in_another_life_of_the_bus_is_granted_nothing_and_keeps_what_is_there(bench):
-    """It does not say what its pod has had since: a second slice would be given, or the first one ended."""
-    new = Incarnation("900000")
-    bench.read_all(incarnation=new)
-    bench.add_node(
-        snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)), slices=(living(),), generation=2)
-    )
-    old = msgspec.structs.replace(asked("p1"), incarnation=INCARNATION)
-    assert messages(bench.request(old)) == []
-    assert messages(bench.request(msgspec.structs.replace(old, name="p2", owner="p2"))) == []
-    bench.observe(subjects.source(FOLDER), synced(0, new))
-    for bench.now in (100.0, 10_000.0):
-        assert messages(bench.tick()) == []
-
-    granted = messages(bench.request(msgspec.structs.replace(asked("p2"), incarnation=new)))
-    assert [(type(each), each.booking.request) for each in granted] == [(msg.Grant, "p2")]
-
-
-def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):
-    """Its agent may have lost its journal, and would take their device for the orphan's."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    before = living("p0")
-    promised = msgspec.structs.replace(living(), state="planned", after=(before.booking.allocation,))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(before, promised), generation=2))
-    bench.request(asked("p0"))
-    bench.observe(subjects.source(FOLDER), synced(1))
-
-    bench.now = 100.0
-    bench.tick()
-    bench.now = 131.0
-    (revoke,) = [each for each in messages(bench.tick()) if isinstance(each, msg.Revoke)]
-    assert (revoke.booking, revoke.after) == (promised.booking, promised.after)
 
 
 def test_a_source_that_counts_more_than_is_known_has_not_synced_for_us(bench):

@@ -7,7 +7,6 @@ from factories.scheduling.placement import Shop, node
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.settings import SettingsError, load
@@ -120,27 +119,6 @@ def test_a_limit_of_no_pods_at_all_ends_the_start_in_words(value):
     """A fleet on which nothing starts, without a visible reason."""
     with pytest.raises(SettingsError, match=r"pods_per_node_max|PODS_PER_NODE_MAX"):
         load(AllocatorSettings, service="allocator", environ={"SLUICE_ALLOCATOR_PODS_PER_NODE_MAX": value})
-
-
-def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
-    """There is room in the home, and none for another pod: it would be promised and taken back without end."""
-    bench = Bench(Allocator(RunId("r1"), SchedulerConfig(placing=PlacementConfig(pods_per_node_max=1))))
-    bench.read_all()
-    bench.handle(LeaseChanged(held=True))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))
-    share = claim(modes=("mps",), memory_mib=1000)
-    bench.bound("one", share)
-    words(bench, bench.request(asked("two", share)))
-
-    bench.now += bench.allocator.ctx.rules.promise_after_s
-    (promise,) = [each for each in words(bench, bench.handle(Ticked())) if isinstance(each, msg.Grant)]
-    later = []
-    for _ in range(5):
-        bench.now += 1.0
-        later += words(bench, bench.handle(Ticked()))
-
-    assert len(promise.after) == 1
-    assert [type(each) for each in later if isinstance(each, (msg.Grant, msg.Revoke))] == []
 
 
 def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():

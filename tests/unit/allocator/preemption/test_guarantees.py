@@ -22,9 +22,7 @@ from factories.scheduling.resize import said as answered
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import RequestId, RunId
-from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.config import SchedulerConfig
+from sluice.contracts.ids import RequestId
 from sluice_allocator.core.events import AdjustAsked
 
 
@@ -42,24 +40,6 @@ def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     promise_for(empty, high("service", WHOLE))
     (pending,) = said(empty.land_all(empty.request(high("second", WHOLE))))
     assert isinstance(pending, msg.Pending)
-
-
-def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
-    """Of two pods of a namespace that is guaranteed one, one ends: before the ledger says so the other would go."""
-    start(empty, nodes=2)
-    guarantee(empty, "research", 1)
-    run(empty, low("one", WHOLE, namespace="research"))
-    ending = run(empty, low("two", WHOLE, namespace="research"))
-    withdrawn = msg.RequestWithdrawn(revision=2, source=asked("two").source, cause="pod gone")
-    (revoke,) = empty.observe(subjects.request(RequestId("two")), withdrawn)
-    assert isinstance(revoke.message, msg.Revoke)
-
-    (pending,) = empty.request(high("service", WHOLE))
-    assert isinstance(pending.message, msg.Pending)
-    assert said(empty.land_all([revoke, pending])) == [revoke.message, pending.message]
-    again = said(empty.land_all(empty.gone(ending)))
-    assert [type(each) for each in again] == [msg.Closed, msg.Grant, msg.Released, msg.WaitOver]
-    assert [each.after for each in again if isinstance(each, msg.Grant)] == [()]
 
 
 def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_to_spare(empty):
@@ -101,28 +81,6 @@ def test_a_grant_without_an_answer_does_not_fill_a_guarantee(empty, set_late):
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, msg.Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
-
-
-def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
-    """Its last member finds none, so no member is granted: the pod that runs would have gone for nothing."""
-    bench = start(Bench(Allocator(RunId("r1"), SchedulerConfig(group_steps=1))), nodes=3)
-    guarantee(bench, "research", 1)
-    run(bench, low("one", WHOLE, namespace="research"))
-    members = [
-        low(f"job-{number}", WHOLE, namespace="research", group=msg.PodGroup(name="job", size=3)) for number in range(3)
-    ]
-    for member in members[:-1]:
-        bench.land_all(bench.request(member))
-    written, ctx = bench.request(members[-1]), bench.allocator.ctx
-    assert len(ctx.assumed) == 1
-    (pending,) = bench.request(high("service", WHOLE))
-    assert len(ctx.assumed) == 2
-    assert isinstance(pending.message, msg.Pending)
-
-    written = everything(bench, [*written, pending])
-    (grant,) = [each for each in written if isinstance(each, msg.Grant)]
-    assert (grant.booking.request, grant.after) == ("service", ())
-    assert list(ctx.sparing.leaving_of) == []
 
 
 def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):

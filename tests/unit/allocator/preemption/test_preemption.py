@@ -189,24 +189,6 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
 
 
-def test_a_blocked_eviction_is_given_up_and_others_go(empty):
-    """tensor-fusion #716, #767: no pod waits for ever for a victim that a disruption budget protects."""
-    start(empty, nodes=2)
-    run(empty, low("guarded", WHOLE))
-    run(empty, low("other", WHOLE, priority=1))
-    promise_for(empty, high("service", WHOLE))
-    outcome(empty, "guarded", msg.EvictionBlocked(request=RequestId("guarded"), why="the budget allows none"))
-    written = said(tick(empty, 119))
-    assert not [each for each in written if isinstance(each, (msg.Revoke, msg.Grant))]
-
-    written = said(tick(empty, 2))
-    (revoke,) = [each for each in written if isinstance(each, msg.Revoke)]
-    assert "could not be freed: default/guarded (cannot be evicted: the budget allows none)" in revoke.cause
-    (grant,) = [each for each in written if isinstance(each, msg.Grant)]
-    assert (grant.booking.node, grant.evict) == ("node-b", True)
-    assert evictions(empty).keys() == {"other"}
-
-
 def test_a_source_that_says_nothing_holds_nobody_up(bench):
     """An order without an answer is as good as one that is blocked."""
     run(bench, low("batch", WHOLE))

@@ -61,21 +61,6 @@ def grant(empty: Bench) -> msg.Grant:
     return given
 
 
-def test_what_runs_on_nodes_that_are_not_open_counts(empty, grant):
-    """The first nodes that are opened would be filled beyond every limit, and a limit takes nothing away."""
-    say(empty, remembered(grant))
-    empty.observe(*all_said())
-    opens(empty, "node-a")
-    assert whys(say(empty, asked("more", WHOLE))) == [ALL_TAKEN]
-    said = opens(empty, "node-b", msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
-    said += all_of(empty, empty.ready(grant))
-    assert grants(said) == []
-    assert [each.allocation for each in said if isinstance(each, msg.Bound)] == [grant.booking.allocation]
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))
-    assert grants(all_of(empty, empty.gone(grant))) == ["more"]
-
-
 def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
     """Who has all of a namespace's devices may be said last."""
     opens(empty, "node-a")

@@ -9,7 +9,6 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import Bound, Grant, RequestWithdrawn, Revoke
-from sluice_allocator.core.quotas.quota import forbids_place
 
 
 @pytest.fixture
@@ -81,20 +80,6 @@ def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):
     all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
     all_of(pair, pair.ready(adopted))
     assert [type(write.message) for write in all_of(pair, pair.ready(mine))] == [Bound]
-
-
-def test_a_promise_and_the_place_that_came_first_count_once(pair):
-    """A request that is promised a place could take no other one that is free earlier, where its limit is tight."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    other = of_another(pair, "theirs", "node-b", 5)
-    other = msgspec.structs.replace(other, booking=msgspec.structs.replace(other.booking, namespace="shop"))
-    read_grant(pair, other, written_at(pair, mine) + 1)
-    promise = of_another(pair, "p1", "node-b", 5)
-    promise = msgspec.structs.replace(promise, after=(other.booking.allocation,))
-    writes = all_of(pair, read_grant(pair, promise, written_at(pair, mine) + 2))
-    assert mine.booking not in [write.message.booking for write in writes if isinstance(write.message, Revoke)]
-    assert forbids_place(pair.allocator.ctx, RequestId("p1"), "lab", ()) == ()
 
 
 def test_what_counts_as_bound_follows_each_word(bench):

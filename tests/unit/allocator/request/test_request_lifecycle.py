@@ -198,31 +198,6 @@ def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
     assert messages(decided) == [msg.Released(request=P1, cause="slice lost: its GPU was lost")]
 
 
-def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
-    """Another allocator bound the request on another node: ours is surplus."""
-    grant = bench.granted("p1")
-    booking = msgspec.structs.replace(
-        grant.booking, allocation=AllocationId("p1_r9_1"), node=NodeName("node-b"), devices=()
-    )
-    other = msg.Grant(revision=1, incarnation=INCARNATION, booking=booking)
-    assert messages(bench.observe(subjects.ledger(booking.node, booking.allocation), other)) == []
-    theirs = msg.Bound(
-        request=P1,
-        request_revision=1,
-        allocation=booking.allocation,
-        node=booking.node,
-        revision=1,
-        ticket="t",
-        containers=(),
-    )
-
-    (revoke,) = messages(bench.observe(subjects.binding(P1), theirs))
-
-    assert revoke == msg.Revoke(
-        revision=2, incarnation=INCARNATION, booking=grant.booking, cause="surplus: the request is bound elsewhere"
-    )
-
-
 def test_a_rebooted_node_gives_the_pod_its_new_strings(bench):
     """The same grant ready again under a new ticket: Bound with revision 2."""
     grant = bench.bound("p1")

@@ -59,10 +59,6 @@ def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
     return {name: after for name, after in world_names.items() if after}
 
 
-def kinds(writes: list[Write]) -> list[type]:
-    return [type(write.message) for write in writes]
-
-
 def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(full: Bench):
     """Without it small pods take each half as it is freed, and a pod that needs both waits for ever."""
     assert pass_time(full, AFTER_S - 1) == []
@@ -76,44 +72,6 @@ def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(f
     assert not grant.evict
     assert pending.reasons[0].reason is WaitReason.PLACE_BEING_FREED
     assert pending.message == "its place on node-a is reserved and waits for default/p1, default/p2 to end"
-
-
-def test_a_promise_that_was_carried_out_is_not_taken_back_for_a_last_word_that_is_late(full: Bench):
-    """Its pod runs, and would lose its slice, because those before it are not yet said to be gone."""
-    pass_time(full, AFTER_S)
-    promised = entry(full, "big")
-    for name in ("p1", "p2"):
-        gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-        full.land_all(full.observe(subjects.request(RequestId(name)), gone))
-    (bound,) = [write.message for write in full.land_all(full.ready(promised)) if isinstance(write.message, msg.Bound)]
-    assert bound.allocation == promised.booking.allocation
-
-    cordoned = msg.Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
-    writes = full.land_all(full.observe(subjects.cordon(NodeName("node-a")), cordoned))
-
-    assert msg.Revoke not in kinds(writes)
-    assert entry(full, "big") == promised
-
-
-def test_a_promised_pod_takes_whatever_is_free_earlier_and_gives_its_promise_back(full: Bench):
-    """A node comes up: no pod waits for tenants there. What was kept free for it is offered to the others again."""
-    pass_time(full, AFTER_S)
-    full.land_all(full.gone(entry(full, "p1"), revision=1))
-    full.land_all(full.request(asked("late", HALF)))
-    promised = entry(full, "big")
-    full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    world = full.allocator.ctx.facts
-    (other,) = [world.ledger[a] for a in world.allocations_of[RequestId("big")] if a != promised.booking.allocation]
-    assert isinstance(other, msg.Grant)
-    assert other.booking.node == NodeName("node-b")
-    assert isinstance(world.ledger[promised.booking.allocation], msg.Grant)  # not before the other is really there
-    writes = full.land_all(full.ready(other))
-
-    revoke = next(write.message for write in writes if isinstance(write.message, msg.Revoke))
-    assert revoke.booking == promised.booking
-    assert revoke.after == promised.after  # its agent may never have read the grant
-    full.land_all(full.gone(promised))
-    assert entry(full, "late").booking.node == NodeName("node-a")
 
 
 def test_the_first_of_each_shape_is_promised_then_the_next():

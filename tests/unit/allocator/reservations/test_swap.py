@@ -63,14 +63,6 @@ def end(bench: Bench, pod: str) -> list[Write]:
     return bench.land_all(bench.gone(grant))
 
 
-def failed(grant: msg.Grant) -> msg.SliceFailed:
-    """What the agent says when it could not make a slice."""
-    booking = grant.booking
-    return msg.SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
-    )
-
-
 def gpus_of(bench: Bench, pod: str) -> set[GpuUuid]:
     return {device.gpu for grant in grants(bench, pod) for device in grant.booking.devices}
 
@@ -166,21 +158,6 @@ def test_a_promise_that_is_kept_at_that_moment_is_bound_and_the_exchange_is_surp
     bound = half_there.allocator.ctx.facts.bindings[BIG]
     assert isinstance(bound, msg.Bound)
     assert bound.allocation == promise.booking.allocation
-
-
-def test_an_exchange_whose_slice_fails_leaves_the_pod_its_turn(half_there: Bench):
-    """What it kept is given up for it, so the pod must not wait for a promise as if it had just come."""
-    promise = grants(half_there, "big")[0]
-    end(half_there, third(half_there))
-    half_there.land_all(half_there.gone(promise))
-    (exchange,) = grants(half_there, "big")
-    address = subjects.slice_(exchange.booking.node, exchange.booking.allocation)
-    half_there.land_all(half_there.observe(address, failed(exchange)))
-    half_there.land_all(half_there.gone(exchange))
-    half_there.now += half_there.allocator.ctx.rules.promise_retry_max_s
-    writes = half_there.land_all(half_there.handle(Ticked()))
-
-    assert [w.message.booking.name for w in writes if isinstance(w.message, msg.Grant)] == ["big"]
 
 
 def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():

@@ -145,23 +145,6 @@ def test_a_revoke_that_waits_for_its_turn_says_the_size_that_its_slice_has_by_no
     assert free_mib(bench) == GPU_MIB - 5000 - 1000 - 30000
 
 
-def test_a_revoke_that_says_the_larger_size_lets_nobody_in_beside_it(bench):
-    """Its slice is smaller by the time it lands, and the ledger books what it says: no share may count on less."""
-    bench.bound("p1", mps(30000))
-    smaller = adjusted(bench, memory_mib=5000)
-    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    (revoke,) = bench.observe(subjects.request(RequestId("p1")), withdrawn)
-    assert shares_of(revoke.message) == [30000]
-    address = subjects.slice_(NODE, smaller.booking.allocation)
-    assert bench.observe(address, answer_of(smaller)) == []
-    assert bench.request(asked("p2", mps(30000))) == []  # there would be room beside what is used by now
-
-    (waits,) = [write for write in bench.land(revoke) if isinstance(write, Write)]
-    assert isinstance(waits.message, msg.Pending)
-    assert waits.message.request == "p2"
-    assert free_mib(bench) == GPU_MIB - 30000
-
-
 def test_a_share_still_comes_after_who_had_its_place(bench):
     """By the ledger two would have that place at once, until the agent's word that one is gone has landed."""
     before = bench.bound("p1", mps(4000))
@@ -185,30 +168,6 @@ def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):
     (answer,) = answers(bench)
     assert answer.reason is AdjustReason.NOT_NOW
     assert free_mib(bench) == GPU_MIB - 10000 - 1000 - 1000
-
-
-def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
-    """It was booked again, and no pod of higher priority would get its place until something was said of it again."""
-    preemptible = replace(asked("p1", mps(10000)), leeway=msg.Leeway(preemptible=True))
-    (granted,) = everything(bench, bench.request(preemptible))
-    everything(bench, bench.ready(granted.message))
-    sent = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
-    bench.said.clear()
-    assert bench.handle(AdjustAsked(1, change(memory_mib=20000))) == []
-    device = granted.message.booking.devices[0]
-    larger_device = replace(device, share=replace(device.share, memory_mib=25000))
-    other = replace(granted.message.booking, allocation=AllocationId("p3_r9_1"), request=RequestId("p3"))
-    other = replace(other, name="p3", devices=(larger_device,))
-    grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=other)
-    bench.observe(subjects.request(RequestId("p3")), asked("p3", mps(25000)))
-    bench.observe(subjects.ledger(NODE, other.allocation), grant)
-    (answer,) = answers(bench)
-    assert answer.reason is AdjustReason.CAPACITY_EXCEEDED
-    everything(bench, sent)
-
-    (write,) = everything(bench, bench.request(asked("p4", mps(10000), priority=10)))[:1]
-    assert isinstance(write.message, msg.Grant)
-    assert (write.message.after, write.message.evict) == ((granted.message.booking.allocation,), True)
 
 
 def test_so_many_at_once_and_no_more(empty):

@@ -43,20 +43,3 @@ def test_a_pod_gives_back_a_slice_on_a_node_that_keeps_it_out_by_now(bench, spec
     bench.bind("u1", number=2)
     assert bench.api.opened == ["u1"]
     assert bench.word("u1").held.allocation == "u1_r_2"
-
-
-def test_a_patch_that_had_no_answer_is_sent_again_whatever_its_node_says_by_now(bench):
-    """It may have landed, and the pod run there: only the same patch can tell."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    (sent,) = bench.calls
-    bench.calls.clear()
-    bench.handle(e.PatchRefused("u1", "bind", 0, "no answer"))
-    cordoned(bench, unschedulable=True)
-    bench.pass_time(2)
-    (read,) = bench.calls
-    bench.calls.clear()
-    bench.handle(*bench.carry_out(read))
-    bench.pass_time(10)
-    assert [each.patch for each in bench.calls if isinstance(each, e.BindPod)] == [sent.patch]

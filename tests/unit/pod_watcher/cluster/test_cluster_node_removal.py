@@ -166,20 +166,6 @@ def begun(new):
     return bench
 
 
-def test_a_node_that_answered_before_a_wipe_and_never_after_it_is_removed(new):
-    """In this incarnation of the bus no inventory says that its agent does not answer."""
-    bench = begun(new)
-    bench.observe(subjects.inventory(N1), inventory(stale=False))
-    bench.pass_time(2)
-    bench.handle(e.NodeGone(node(version=3)))
-    bench.bus.clear()
-    bench.life = "2"
-    bench.read()
-    bench.list()
-    bench.pass_time(GRACE_S * 3)
-    assert said(bench) == REMOVED
-
-
 def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(new):
     """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
     bench = begun(new)

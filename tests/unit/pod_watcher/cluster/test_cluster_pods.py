@@ -323,26 +323,6 @@ def test_replayed_old_versions_change_nothing(bench):
     assert bench.words == words
 
 
-@pytest.mark.parametrize("since", ["a lower limit", "a toleration of a newer kind"])
-def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(bench, new, since):
-    """The bus was wiped: as a refused pod it would hold a slice without a request, and lose it while it runs."""
-    keys = '{"sluice.dev/profile":"1g.5gb","sluice.dev/gpus":"8"}'
-    bench.create("train", "u1", stored=f'{{"version":1,"first":"main","annotations":{keys}}}')
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    limit = 4 if since == "a lower limit" else 8
-    if since != "a lower limit":
-        bench.change("u1", spec={"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]})
-    after = new(bench.api, run="w2", max_gpus_per_node=limit)
-    after.start()
-    word = after.word("u1")
-    assert isinstance(word, msg.AllocationRequested)
-    assert (word.claims[0].gpus, word.host.node_name) == (8, "node-a")
-    assert word.held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    after.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
-    assert after.annotations("u1")["main.granted.sluice.dev/ticket"] == "t-2"
-
-
 @pytest.mark.parametrize("how", ["ends", "goes"])
 def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
     """Its slice would stay empty until all is listed again, and the pod that waits for the place would give up."""
@@ -395,23 +375,6 @@ def test_nobody_reads_the_pods_of_others(bench):
     other["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
     bench.handle(e.OtherPodSeen(pod_usage_only(msgspec.json.encode(other))))
     assert bench.calls == []
-
-
-@pytest.mark.parametrize(("owner", "evicted"), [("Job", ["u1"]), ("", [])])
-def test_a_pod_whose_pin_failed_is_made_anew_only_where_somebody_does_that(bench, owner, evicted):
-    """A pod would hang for ever beside its slice; or a bare one be lost."""
-    bench.create("train", "u1", owner=owner)
-    bench.bind("u1")
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
-    bench.change("u1", status={"conditions": [condition]})
-    bench.pass_time(59)
-    assert bench.api.evictions == []
-    bench.pass_time(3)
-    assert bench.api.evictions == evicted
-    assert isinstance(bench.word("u1"), msg.AllocationRequested), "it may start yet: released when it is gone"
-    if not evicted:
-        ours = bench.api.find("u1")["status"]["conditions"][-1]
-        assert (ours["reason"], "0/4 nodes" in ours["message"]) == ("NotStarted", True)
 
 
 @pytest.mark.parametrize(("owner", "moved"), [("ReplicaSet", True), ("", False)])
@@ -484,22 +447,6 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     assert bench.api.evictions == ["u1"]
 
 
-def test_an_eviction_that_is_taken_back_is_not_carried_out(bench):
-    """A pod would go for somebody who does not want its place any more."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.observe(order, msg.EvictionOver(request=RequestId("u1")))
-    bench.blocked = ""
-    bench.pass_time(60)
-    assert bench.api.evictions == []
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted again"))
-    bench.pass_time(60)
-    assert bench.api.evictions == ["u1"]
-
-
 @pytest.mark.parametrize("order", ["stands", "is over"])
 def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench, new, order):
     """A drain would wait forever: another process evicted the pod, both found by reading the bus again."""
@@ -516,24 +463,6 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
     bench.handle(*events)
     bench.pass_time(1)
     assert bench.api.evictions == (["u1"] if order == "stands" else [])
-
-
-@pytest.mark.parametrize("said_again", [True, False])
-def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again):
-    """A running pod would be evicted without need: the budget allows it at last, but the order went with the broker."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.bus.clear()
-    bench.read()
-    if said_again:
-        bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.blocked = ""
-    bench.pass_time(120)
-    assert bench.api.evictions == (["u1"] if said_again else [])
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies before it says so"])
@@ -559,18 +488,3 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
 
 STRANGE = {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}
 """What an API server takes, and is not understood here."""
-
-
-def test_a_pod_that_was_let_go_meanwhile_is_asked_for_by_who_had_refused_it(bench, new):
-    """The patch of a predecessor lands after the bus was wiped: the pod would run on a slice without a request."""
-    bench.create("train", "u1")
-    bench.change("u1", spec=STRANGE)
-    bench.automatic = False
-    bench.bind("u1")
-    (call,) = bench.calls
-    after = new(bench.api, run="w2")
-    after.start()
-    after.show(bench.api.patch("train", call.patch))
-    word = after.word("u1")
-    assert isinstance(word, msg.AllocationRequested)
-    assert word.held == msg.Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))

@@ -228,25 +228,6 @@ def test_a_claim_deleted_while_the_pod_waits_is_made_again_and_asked_for_by_its_
     assert dra.api.opened == ["u1"]
 
 
-def test_a_slice_for_a_claim_that_was_deleted_since_is_declined(dra):
-    """It is booked for the old UID: the node would not know the new one, and the pod would hang in Prepare."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.calls.clear()
-    dra.automatic = True
-    dra.handle(e.ClaimRefused("u1", "ns", CLAIM, "allocate", 404, "not found"))
-    dra.lose_claim(CLAIM)
-    dra.pass_time(5)
-    assert dra.annotations("u1")["granted.sluice.dev/declined"] == "u1_r_1"
-    word = dra.word("u1")
-    assert (word.declined, [each.uid for each in word.resource_claims]) == ("u1_r_1", ["claim-2"])
-    dra.bind("u1", number=2)
-    dra.pass_time(5)
-    assert claim(dra)["status"]["allocation"] == allocation(2, uid="claim-2")
-    assert dra.api.opened == ["u1"]
-
-
 def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra):
     """The scheduler places no pod with it, and the claim controller waits for the end of its reservations."""
     create(dra)
