@@ -56,3 +56,10 @@ def test_the_smallest_share_takes_at_least_one_mib_and_one_percent():
     devices = [device for name in names if name is not None for device in shop.devices(name)]
     assert len(devices) == shop.reports[GPU].mps_clients_max
     assert all(device.share and device.share.sm_partition == 1 and device.share.memory_mib == 409 for device in devices)
+
+
+def test_a_hundred_at_once_on_one_node_of_eight_are_all_placed():
+    """HAMi #1655: of 100 concurrent pods on an 8-GPU node many failed."""
+    shop = Shop(node("node-a", 8, mig=False))
+    names = [shop.take(*claims_of({"nvidia.com/vgpu-mode": "hami-core"}, gpu=1, gpumem=3000)) for _ in range(100)]
+    assert None not in names

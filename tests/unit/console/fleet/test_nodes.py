@@ -172,3 +172,9 @@ async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
     (node,) = nodes_document(fleet_state(), {}).nodes
     assert node_cells(node)[-1] == "longer than the history goes back"
+
+
+def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
+    """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
+    assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
+    assert last_given_back([]) == {}
