@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.instructions import SaveJournal
+from sluice_node_agent.core.instructions import MakeTicket, SaveJournal
 from sluice_node_agent.core.journal_records import NodeRecord
 from sluice_node_agent.simulated.backend import SimulatedBackend
 
@@ -80,3 +80,22 @@ def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_
     if not isinstance(node.word("a1"), SliceReady):
         assert isinstance(node.word("a1"), SliceFailed)
         assert _devices(node) == ([], (), [])
+
+
+@pytest.mark.parametrize("phase", ["planned", "making"])
+def test_a_slice_that_was_closed_already_is_not_handed_out_again(node, phase):
+    """Its Revoke was replaced unread: the place is another pod's by now, and the slice would never be destroyed."""
+    node.live()
+    booking = node.booking("a1", SMALL)
+    order = node.grant(booking, after=("a0",) if phase == "planned" else ())
+    if phase == "planned":
+        node.order(node.grant(node.booking("a0", SMALL)))
+        node.work()
+    node.order(order)
+    assert not node.work(own_max=4 if phase == "making" else 0) or phase == "planned"
+    node.order(node.closed(booking))
+    node.work()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert "a1" not in {report.booking.allocation for report in node.agent.snapshot().slices}
+    assert not [step for step in node.own_done if isinstance(step, MakeTicket) and step.allocation == "a1"]

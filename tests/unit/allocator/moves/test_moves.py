@@ -436,3 +436,10 @@ def test_who_was_promised_a_place_loses_no_kept_place(bench: Bench):
     revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Revoke)]
     heirs = [w.message.booking.allocation for w in writes if isinstance(w.message, msg.Grant) and w.message.evict]
     assert (revoked, heirs) == ([], [])
+
+
+def test_nothing_is_evicted_while_no_place_is_free(bench):
+    """mig-adapter 1: it restarts pods even when nothing is free, and each restart sets off the next."""
+    bound(bench, asked("full", WHOLE))
+    bound(bench, asks("web-1"))
+    assert messages(passes(bench, 5 * COOLDOWN_S)) == []

@@ -1,13 +1,35 @@
 """Nodes are used only after what their agents report is in the ledger; orphans go only when that is sure."""
 
 import msgspec
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, snapshot, whole_gpu
+import pytest
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.bus.events import Entry, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent
+
+
+def second_run() -> list:
+    """What is read of node-a when its second agent has begun, which knows of no slice."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    return [(subjects.node(NODE), news), (subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))]
+
+
+def _read_book_again(bench) -> None:
+    """BOOK is read as it was, for STATE was lost."""
+    world = bench.allocator.ctx.facts
+    entries = [(subjects.binding(each), message) for each, message in world.bindings.items()]
+    entries += [(subjects.ledger(NODE, each), entry) for each, entry in world.ledger.items()]
+    entries.append((subjects.head(NODE), world.heads[NODE]))
+    bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    for address, message in entries:
+        bench.observe(address, message)
+    bench.handle(ReadingCaughtUp(Stream.BOOK))
+
 
 NODE = NodeName("node-a")
 P1 = RequestId("p1")
@@ -197,3 +219,112 @@ def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
 
     assert [message.message for message in said if isinstance(message, msg.Pending)] == ["its slice on node-a: gone"]
     assert not any(isinstance(message, msg.Revoke) for message in said)
+
+
+@pytest.mark.parametrize(("closing", "said"), [(False, [msg.Closed, msg.NodeOpened]), (True, [msg.NodeOpened])])
+def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back(empty, closing, said):
+    """A node is away for longer than closing words live, and its disk is wiped: `SliceGone` would stay for ever."""
+    booking = living().booking
+    closed = msg.Closed(
+        revision=2, allocation=booking.allocation, request=booking.request, node=booking.node, cause="pod gone"
+    )
+    gone = msg.SliceGone(
+        allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone", closing=closing
+    )
+    wrote = empty.read_all(
+        (subjects.ledger(NODE, booking.allocation), closed),
+        (subjects.slice_(NODE, booking.allocation), gone),
+        *second_run(),
+    )
+    writes = [write for write in empty.land_all(wrote) if isinstance(write, Write)]
+    assert [type(write.message) for write in writes] == said
+    assert all(write.message == closed and write.ttl_s == 3600 for write in writes[:-1])
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice(bench, asks):
+    """
+    What was asked is repeated with its slice, and a slow reader reads it after the source's sync.
+    Another request that has ended since makes up the number: a pod that runs would lose its slice.
+    """
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.request(asked("ends"))
+    bench.observe(subjects.source(FOLDER), synced(1))
+    bench.now = 100.0
+    assert messages(bench.handle(Ticked())) == []
+    bench.now = 131.0
+    assert [each for each in bench.handle(Ticked()) if not isinstance(each, EnsureAgent)] == [ReadAgain(Stream.STATE)]
+    bench.now = 160.0
+    assert [each for each in bench.handle(Ticked()) if not isinstance(each, EnsureAgent)] == []
+
+    subject = subjects.request(P1).subject
+    if asks:
+        bench.state[subject] = Entry(subject, 99, OperationId("w1-9"), asked("p1"))
+    assert messages(bench.read_state()) == []
+    assert [type(each) for each in messages(bench.handle(Ticked()))] == ([] if asks else [msg.Revoke])
+
+
+def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more(bench):
+    """The binding allocator has read the request, we have not yet: a pod would lose its slice after its binding."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.now = 100.0
+    assert messages(bench.tick()) == []
+    allocation = living().booking.allocation
+    ready = ready_of(msg.Grant(revision=1, incarnation=INCARNATION, booking=living().booking))
+    said = {"allocation": allocation, "node": NODE, "ticket": ready.ticket, "containers": ready.containers}
+    bench.observe(subjects.binding(P1), msg.Bound(request=P1, request_revision=1, revision=1, source=FOLDER, **said))
+    for bench.now in (131.0, 10_000.0):
+        assert messages(bench.tick()) == []
+
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.tick()
+    bench.now = 10_031.0
+    assert [type(each) for each in messages(bench.tick())] == [msg.Revoke]
+
+
+@pytest.mark.parametrize("wiped", ["both streams", "STATE alone"])
+def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken(bench, wiped):
+    """Its source did not understand it first, then somebody mended it: the pod that runs would lose its slice."""
+    new = Incarnation("900000")
+    if wiped == "both streams":
+        bench.read_all(incarnation=new)
+        bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    else:
+        bench.bound("p1")
+        bench.handle(ReadingStarted(Stream.STATE, new))
+        bench.handle(ReadingCaughtUp(Stream.STATE))
+        _read_book_again(bench)
+    bench.said.clear()
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_KEY, message="no such annotation")
+    late = msg.RequestRejected(revision=1, source=FOLDER, origin="p1.yaml", refusal=refusal)
+    bench.observe(subjects.request(P1), late)
+    for bench.now in (100.0, 10_000.0):
+        bench.tick()
+    assert not [each for each in messages(bench.said) if isinstance(each, msg.Revoke)]
+
+    bench.observe(subjects.source(FOLDER), synced(0, new))
+    for bench.now in (10_001.0, 10_032.0):
+        bench.tick()
+    assert [type(each) for each in messages(bench.said) if isinstance(each, msg.Revoke)] == [msg.Revoke], (
+        "it holds after all"
+    )
+
+
+def test_what_a_head_says_was_adopted_is_waited_for(empty):
+    """A reader that sees the head before the entry that it is about would call a living slice released."""
+    held = msg.Held(node=NODE, allocation=living().booking.allocation)
+    head = msg.NodeOpened(
+        node=NODE, incarnation=INCARNATION, boot_id="b", agent_run=RunId("r"), adopted=(held.allocation,)
+    )
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=held)
+    empty.observe(subjects.head(NODE), head)
+
+    said = messages(empty.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert not any(isinstance(message, msg.Released) for message in said)
+
+    closed = msg.Closed(revision=3, allocation=held.allocation, request=RequestId("p1"), node=NODE, cause="pod gone")
+    said = messages(empty.observe(subjects.ledger(NODE, held.allocation), closed))
+    assert any(isinstance(message, msg.Released) for message in said)

@@ -177,3 +177,13 @@ def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_
     written = everything(empty, [first, *[each for each in smaller if isinstance(each, Write)]])
     assert [each.booking.request for each in written if isinstance(each, msg.Grant)] == ["first", "one"]
     assert [each.request for each in written if isinstance(each, msg.Pending)] == ["service"]
+
+
+def test_victims_of_others_give_a_namespace_no_quota(bench):
+    """tensor-fusion B7: what is freed of another namespace does not count for the preemptor's limit."""
+    quota = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=1))
+    bench.land_all(bench.observe(subjects.quota("default"), quota))
+    run(bench, low("theirs", claim(profile="4g.20gb"), namespace="research"))
+    run(bench, low("mine", HALF, priority=20))
+    written = said(bench.land_all(bench.request(high("service", claim(profile="4g.20gb")))))
+    assert [type(each) for each in written] == [msg.Pending]

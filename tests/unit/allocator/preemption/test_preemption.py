@@ -305,3 +305,45 @@ def test_a_namespace_at_its_limit_has_the_places_of_its_own(empty):
         each for each in said(empty.land_all(empty.request(high("service", WHOLE)))) if isinstance(each, msg.Grant)
     ]
     assert [promise.after for promise in promises] == [(victim.booking.allocation,)]
+
+
+def test_several_victims_on_one_gpu_make_one_place(bench):
+    """tensor-fusion #547: victims on the same GPU add up."""
+    victims = [run(bench, low(f"batch-{number}")) for number in range(7)]
+    promise = promise_for(bench, high("service", WHOLE))
+    assert set(promise.after) == {victim.booking.allocation for victim in victims}
+
+
+def test_devices_of_several_gpus_of_one_node_come_together(empty):
+    """tensor-fusion #520: two devices, two victims on two GPUs of one node."""
+    start(empty, nodes=1, gpus=2)
+    first, second = run(empty, low("one", WHOLE)), run(empty, low("two", WHOLE))
+    promise = promise_for(empty, high("service", claim(profile="7g.40gb", gpus=2)))
+    assert set(promise.after) == {first.booking.allocation, second.booking.allocation}
+
+
+def test_one_gpu_that_is_freed_and_one_that_is_free_make_two(empty):
+    """tensor-fusion #555: only one of the two has to be freed."""
+    start(empty, nodes=1, gpus=2)
+    victim = run(empty, low("one", WHOLE))
+    promise = promise_for(empty, high("service", claim(profile="7g.40gb", gpus=2)))
+    assert promise.after == (victim.booking.allocation,)
+    assert {device.gpu for device in promise.booking.devices} == {"GPU-node-a-0", "GPU-node-a-1"}
+
+
+def test_a_blocked_eviction_is_given_up_and_others_go(empty):
+    """tensor-fusion #716, #767: no pod waits for ever for a victim that a disruption budget protects."""
+    start(empty, nodes=2)
+    run(empty, low("guarded", WHOLE))
+    run(empty, low("other", WHOLE, priority=1))
+    promise_for(empty, high("service", WHOLE))
+    outcome(empty, "guarded", msg.EvictionBlocked(request=RequestId("guarded"), why="the budget allows none"))
+    written = said(tick(empty, 119))
+    assert not [each for each in written if isinstance(each, (msg.Revoke, msg.Grant))]
+
+    written = said(tick(empty, 2))
+    (revoke,) = [each for each in written if isinstance(each, msg.Revoke)]
+    assert "could not be freed: default/guarded (cannot be evicted: the budget allows none)" in revoke.cause
+    (grant,) = [each for each in written if isinstance(each, msg.Grant)]
+    assert (grant.booking.node, grant.evict) == ("node-b", True)
+    assert evictions(empty).keys() == {"other"}

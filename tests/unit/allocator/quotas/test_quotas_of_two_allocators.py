@@ -3,12 +3,18 @@
 import msgspec
 import pytest
 from factories.scheduling.allocator import FOLDER, Bench, gpu_report, snapshot
-from factories.scheduling.quotas import SMALL, all_of, asks, granted, limit, with_a_gpu_to_share
+from factories.scheduling.quotas import SMALL, all_of, asks, granted, limit, read_back, with_a_gpu_to_share
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, Stream
+from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
-from sluice.contracts.messages import Bound, Grant, RequestWithdrawn, Revoke
+from sluice.contracts.messages import (
+    Bound,
+    Grant,
+    RequestWithdrawn,
+    Revoke,
+    Waived,
+)
 
 
 @pytest.fixture
@@ -95,3 +101,18 @@ def test_what_counts_as_bound_follows_each_word(bench):
     assert list(opened("lab")) == [allocation]
     all_of(bench, bench.gone(grant))
     assert list(opened("lab")) == []
+
+
+def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
+    """The word that it is waived is on its way; a Revoke that follows would end a pod that runs."""
+    next(pair.sequence)
+    mine = granted(pair, "p1", SMALL)
+    earlier = of_another(pair, "p2", "node-b", 5)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    said = [each for each in read_grant(pair, earlier, written_at(pair, mine) - 1) if isinstance(each, Write)]
+    assert [type(each.message) for each in said] == [Waived]  # and it has no answer
+    read_back(pair, mine)
+    gone = pair.gone(earlier)  # now there is room again
+    assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), Bound)] == []
+    landed = pair.land_all(said)
+    assert [type(write.message) for write in landed if isinstance(write.message, Bound)] == []

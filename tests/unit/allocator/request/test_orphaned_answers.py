@@ -1,12 +1,13 @@
 """Bindings without a request end like grants: once their source has synced and a grace period has passed."""
 
 import msgspec
+import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured
 
@@ -25,6 +26,24 @@ WAIVED = msg.Waived(
     incarnation=INCARNATION,
     source=FOLDER,
 )
+
+
+LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
+
+
+LATE_BOUND = msg.Bound(
+    request=GONE,
+    request_revision=1,
+    allocation=AllocationId("gone_r9_1"),
+    node=NodeName("node-a"),
+    revision=1,
+    ticket="ticket-1",
+    containers=(),
+    source=FOLDER,
+    incarnation=Incarnation("of another life"),
+)
+
+ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE, "bound in another life": LATE_BOUND}
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
@@ -93,3 +112,53 @@ def test_an_answer_ends_after_what_was_granted(bench):
     assert [type(write.message) for write in closed] == [msg.Closed]
     (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
     assert released.message == msg.Released(request=GONE, cause="its request is gone")
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
+    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
+    quiet(bench)
+    assert bench.observe(subjects.binding(GONE), answer) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    address = subjects.binding(GONE)
+    assert write == Write(
+        operation=write.operation,
+        attempt=1,
+        stream=Stream.BOOK,
+        subject=address.subject,
+        message=msg.Released(request=GONE, cause="its request is gone"),
+        guard=address.guard,
+        expected=bench.allocator.ctx.facts.sequences[address.subject],
+        request=GONE,
+        ttl_s=3600,
+    )
+
+    bench.land(write)
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []
+
+
+def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
+    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
+    quiet(bench)
+    released = msg.Released(request=GONE, cause="containers ended")
+    bench.observe(subjects.binding(GONE), released)
+    ended = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
+    assert bench.observe(subjects.request(GONE), ended) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    assert write.message == released
+
+    bench.land(write)
+    bench.observe(subjects.request(GONE), msgspec.structs.replace(ended, closing=True))
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []

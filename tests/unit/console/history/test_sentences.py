@@ -100,7 +100,6 @@ def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, word
 
 
 def test_a_lease_tells_where_its_holder_answers(make):
-    """And a released lease."""
     held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
     assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
     assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"

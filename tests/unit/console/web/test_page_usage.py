@@ -75,7 +75,6 @@ async def test_answers_of_nodes_without_end_do_not_fill_the_memory():
 
 
 async def test_what_is_idle_is_asked_of_all_agents_once_a_minute():
-    """Every open page wants it."""
     agents = Agents()
     usages = Usages(agents.ask, lambda: agents.now)
     endpoints = {"gpu-1": "host:1", "gone": "host:2"}

@@ -61,7 +61,6 @@ def test_an_order_that_is_read_with_a_new_life_of_the_bus_is_answered(bench, lif
 
 
 def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(bench):
-    """The same: the eviction was not reported."""
     running(bench)
     bench.observe(subjects.binding(U1), Released(request=U1, cause="slice lost: test"))
     bench.show(bench.api.find("u1"))

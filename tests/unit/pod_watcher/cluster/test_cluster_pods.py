@@ -1,5 +1,7 @@
 """What a pod of a cluster gets, keeps and gives back."""
 
+import copy
+
 import msgspec
 import pytest
 from api_model import new_pod
@@ -488,3 +490,53 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new,
 
 STRANGE = {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}
 """What an API server takes, and is not understood here."""
+
+
+@pytest.mark.parametrize("closed_by", ["another one", "this one"])
+def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
+    """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    (_, before), *_ = bench.api.history
+    bench.delete("u1", **ENDED)
+    if closed_by == "another one":
+        bench.release("u1")
+        bench.pass_time(1)
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    if closed_by == "this one":
+        after.release("u1")
+        after.pass_time(1)
+    assert after.word("u1").closing
+    assert after.core.handle(e.PodSeen(copy.deepcopy(before)), after.now) == []
+
+
+@pytest.mark.parametrize("said_again", [True, False])
+def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again):
+    """A running pod would be evicted without need: the budget allows it at last, but the order went with the broker."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
+    order = subjects.eviction(RequestId("u1"))
+    bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.bus.clear()
+    bench.read()
+    if said_again:
+        bench.observe(order, msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.blocked = ""
+    bench.pass_time(120)
+    assert bench.api.evictions == (["u1"] if said_again else [])
+
+
+def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing(bench, new):
+    """It would be told that it can never start, and lose the place that it was granted, because a process restarts."""
+    bench.create("train", "u1")
+    bench.change("u1", spec=STRANGE)
+    before = bench.word("u1")
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    assert after.word("u1") == before
+    after.bind("u1")
+    assert after.api.opened == ["u1"]
+    assert after.word("u1").claims == before.claims
