@@ -67,7 +67,6 @@ class TestWithHelm:
         ],
     )
     def test_a_value_that_cannot_work_is_named(self, values, said):
-        """It would be ignored, or a service would not start."""
         if not said:
             chart.template(values)
             return

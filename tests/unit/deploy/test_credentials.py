@@ -247,7 +247,6 @@ def on_this_machine(text: str, directory: Path, there: Mapping[str, bytes], port
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_servers_take_their_configuration(overlay, rendered: Rendering, tmp_path):
-    """A server that does not start is a cluster without Sluice."""
     there = made([NODE, OTHER])["sluice-nats-server"]
     text = on_this_machine(configuration(rendered(overlay)), tmp_path, there, free_ports(1)[0])
     path = tmp_path / "config" / "nats.conf"

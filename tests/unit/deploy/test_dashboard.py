@@ -162,7 +162,6 @@ def test_the_file_is_as_its_generator_writes_it():
 
 
 def test_grafana_is_handed_the_file():
-    """The component would be added, and no dashboard be there."""
     text = (ROOT / "deploy/kubernetes/components/dashboard/added.yaml").read_text(encoding="utf-8")
     made = yaml.safe_load(text)
     assert json.loads(made["data"]["sluice.json"])["panels"] == PANELS

@@ -73,7 +73,6 @@ def test_a_distribution_without_a_pin_ends_the_build():
 
 
 def test_the_build_backend_is_pinned_whole():
-    """Its own dependencies are code that runs in the build."""
     assert pins.pins_of(pins.BUILD["hatchling"], PINS)
 
 

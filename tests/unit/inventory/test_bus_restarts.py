@@ -122,7 +122,6 @@ def test_a_snapshot_from_before_a_wipe_that_lands_after_it_is_corrected(bench):
 
 
 def test_a_node_that_died_with_the_broker_is_forgotten(bench):
-    """Neither the new bus nor the node itself shows it."""
     pulled(bench)
     assert bench.start_reading("2000") == [ASK]
     assert bench.caught_up() == []
@@ -141,7 +140,6 @@ def test_two_inventories_do_not_overwrite_equal_snapshots(bench):
 
 
 def test_another_inventorys_older_snapshot_is_overwritten(bench):
-    """A lower generation of the same run is overwritten."""
     pulled(bench)
     assert bench.hear(news(5)) == [ASK]
     assert bench.feed(PullSucceeded(NODE, snapshot(5), AT)) == [bench.write(2, known(5), expected=102)]
@@ -167,7 +165,6 @@ def test_another_inventorys_snapshot_of_the_new_run_stands(bench):
 
 
 def test_a_node_that_one_inventory_reaches_is_not_stale(bench):
-    """The inventory that reaches the node overwrites the other's stale mark."""
     pulled(bench)
     assert bench.hear_inventory(known(stale_message="away")) == [bench.write(2, known(), expected=103)]
 

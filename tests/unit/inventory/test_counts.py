@@ -120,7 +120,6 @@ def test_a_ready_slice_without_its_instance_is_shown_as_broken():
 
 
 def test_a_quarantined_place_is_counted_once():
-    """With its instance still there, or with nothing known of it."""
     held = booked("a", ("1g.5gb", 6, 1), state="quarantined")
     found = use(
         held,
@@ -148,7 +147,6 @@ def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
 
 
 def test_stale_nodes_and_unhealthy_gpus_offer_nothing():
-    """Stale nodes and unhealthy GPUs are counted, and offer nothing."""
     total = fleet_use([node("a"), node("b"), node("c", stale=True), node("d", healthy=False)])
     assert (total.nodes, total.nodes_stale, total.gpus, total.gpus_unhealthy) == (4, 1, 4, 1)
     assert (total.slices_total, total.slices_in_use) == (32, 0)

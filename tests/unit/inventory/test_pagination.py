@@ -89,7 +89,6 @@ async def test_a_node_that_comes_or_goes_between_two_pages_hides_no_other(bench:
 
 
 async def test_the_sums_of_the_first_page_are_of_the_whole_fleet(bench: Bench):
-    """A client that wants only the sums asks for one small page."""
     for name in "abc":
         pulled(bench, name)
     async with asking(bench) as client:

@@ -71,7 +71,6 @@ def test_a_change_without_an_announcement_is_found_by_the_timer(bench):
 
 
 def test_a_restarted_agent_is_pulled_though_its_generation_is_lower(bench):
-    """Generations count within one run of the agent only."""
     pulled(bench)
     run = RunId("agent-2")
     assert bench.hear(news(0, agent_run=run)) == [ASK]

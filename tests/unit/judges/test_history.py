@@ -95,7 +95,6 @@ def test_numbers_that_begin_anew_do_not_look_like_a_slice_that_came_back():
 
 
 def test_a_slice_that_comes_back_is_seen_where_numbers_begin_anew():
-    """What the judge does without numbers must not hide what it is for."""
     words = (70, made("a")), (40, made("a")), (45, gone("a")), (50, made("a"))
     assert violations_of(*words) == ["a came back after it was gone"]
 

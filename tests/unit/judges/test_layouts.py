@@ -77,7 +77,6 @@ def test_a_released_place_may_be_given_again():
     ],
 )
 def test_every_fault_is_seen(first: dict, second: dict, fault: str):
-    """A fault that the judge cannot see could be shipped."""
     layouts = judge()
     layouts.grant("a", "n", [first])
     assert any(fault in problem for problem in layouts.grant("b", "n", [second]))

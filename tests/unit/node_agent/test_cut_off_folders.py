@@ -25,7 +25,6 @@ def removed(tmp_path):
 
 
 def test_a_folder_that_was_removed_under_its_mount_is_cut_off(tmp_path, removed):
-    """Also for what would be made below it; one that was not made yet is not."""
     assert is_cut_off(removed)
     assert is_cut_off(removed / "below")
     assert not is_cut_off(tmp_path)

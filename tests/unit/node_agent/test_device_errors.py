@@ -159,7 +159,6 @@ def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
 
 
 def test_a_foreign_instance_is_reported_subtracted_and_never_touched(node):
-    """An instance that somebody made by hand is theirs."""
     gpu = node.gpus[0]
     node.start()
     profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")

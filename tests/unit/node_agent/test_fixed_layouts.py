@@ -101,7 +101,6 @@ def test_an_instance_is_never_handed_out_twice(node):
 
 
 def test_two_grants_at_the_same_moment_get_one_instance_between_them(node):
-    """Between the look at an instance and the record of it a second grant would slip in."""
     one, two = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
     node.order(node.grant(one))
     node.order(node.grant(two))

@@ -275,7 +275,6 @@ def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
 
 
 def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_ended(node):
-    """The journal alone knew what the kubelet had prepared."""
     booking = _booking(node)
     _ready(node, booking)
     node.prepare("u1")

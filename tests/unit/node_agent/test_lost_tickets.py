@@ -45,7 +45,6 @@ def _leads_elsewhere(node):
 
 
 def test_the_link_to_a_daemons_home_is_put_right(node):
-    """A container with a share would find its ticket, and no daemon."""
     _leads_elsewhere(node)
     node.tick(node.config.compare_tickets_s)
     assert str(_link(node).readlink()).startswith("/mps/")

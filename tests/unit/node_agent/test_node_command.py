@@ -128,7 +128,6 @@ def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data,
 
 
 def test_a_reboot_that_no_agent_has_seen_yet_is_said():
-    """The slices of the journal are not on the devices, and that is no loss."""
     shown = shown_by_journal(NODE, RECORDS, (report(instances=()),), boot_id="boot-2", driver_version="580")
     assert "rebooted" in shown.warnings[0]
     assert [each.state for each in shown.slices] == ["ready", "unmaking"]
@@ -308,7 +307,6 @@ def test_a_wrong_command_exits_with_2(command, capsys):
 
 
 def test_without_an_agent_nothing_can_be_released(data, capsys):
-    """The tries go on in the agent; there is nothing to do for anybody else."""
     assert run_command(["release-quarantine", "a_b_1"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: no process answers at ")
@@ -333,7 +331,6 @@ def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
 
 
 def test_something_else_on_the_socket_is_told(tmp_path):
-    """It speaks another language; that is no traceback either."""
     ready = threading.Event()
 
     def answer(listening: socket.socket) -> None:

@@ -116,7 +116,6 @@ def test_a_gpu_without_mig_has_one_place(library, begin):
 
 
 def test_holes_in_the_index_hide_no_mig_device(library, begin):
-    """A slice would look as if it had no device, and be undone."""
     gpu = library.gpu()
     made = [library.instance(gpu, "1g.5gb", start, 14 - start) for start in range(5)]
     made[1].cis[0].index = 6
@@ -222,7 +221,6 @@ def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, 
 
 
 def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, begin):
-    """It is unknown which one it is; the agent must start for the others."""
     library.gpu(error=LOST)
     fine = library.gpu()
     assert [report.uuid for report in begin().read()] == [fine.uuid]
@@ -801,7 +799,6 @@ def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
 
 
 def test_rights_lost_later_make_no_instances_vanish(library, begin):
-    """A driver that refuses to list is not one without instances."""
     gpu = library.gpu()
     library.instance(gpu, "1g.5gb", 0, 7)
     gpus = begin()

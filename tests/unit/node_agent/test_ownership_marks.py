@@ -115,7 +115,6 @@ class Made:
 
 
 def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
-    """A later instance of an administrator would be destroyed."""
     marks.carry_out(Made(), CREATE)
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
     assert there(tmp_path) == [MODE, PLACE]

@@ -36,7 +36,6 @@ def _steps(node):
 
 @pytest.mark.parametrize("mode", [0, 1, 2], ids=["instance", "whole GPU", "share"])
 def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, mode):
-    """It may open its device yet, when somebody else has it."""
     booking = _bookings(node)[mode]
     _ready(node, booking)
     node.pods["pod-1"] = LEFT[:1]
@@ -56,7 +55,6 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
 
 
 def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
-    """An empty list proves nothing where processes are invisible."""
     booking = node.booking("a1", INSTANCE)
     _ready(node, booking)
     node.unseen = "only its own; set hostPID: true in the agent's pod"
@@ -90,7 +88,6 @@ def test_who_serves_no_pods_of_a_kubelet_looks_at_devices_alone(make_node):
 
 
 def test_the_surplus_slice_of_a_running_pod_goes_while_it_runs(node):
-    """Its processes are there for the slice that it is bound to."""
     kept, surplus = node.booking("a1", INSTANCE), node.booking("a2", (1, "2g.10gb", 4, 2))
     _ready(node, kept, surplus)
     node.pods["pod-1"] = LEFT

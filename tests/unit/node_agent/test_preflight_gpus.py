@@ -141,7 +141,6 @@ def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
 
 
 def test_the_mig_mode_of_each_gpu_is_said(well):
-    """A GPU that was meant to be cut, and is not, is seen here."""
     on, off = (finding.what for finding in found(well, Check.MIG))
     assert "MIG is on, 7 profiles, 0 of 8 memory slices taken" in on
     assert "MIG is off" in off

@@ -119,7 +119,6 @@ def test_a_process_of_which_one_thread_is_stopped_is_stopped(tmp_path, state):
 
 
 def test_a_real_process_has_its_real_name_and_start():
-    """The fake /proc of the other tests is like the real one."""
     seen = Processes()
     child = subprocess.Popen(["/bin/sleep", "30"])
     try:
@@ -158,7 +157,6 @@ def test_who_holds_a_device_open_is_found(tmp_path):
 
 
 def test_a_device_under_another_name_is_the_same_device(tmp_path):
-    """A container may have the device under another name: its number identifies it."""
     opened(tmp_path, 40, "/dev/zero")
     opened(tmp_path, 41, "/dev/../dev/zero")
     opened(tmp_path, 42, "/dev/full", "/dev/null")
@@ -238,7 +236,6 @@ def test_who_holds_a_device_is_found_also_when_its_first_thread_has_ended(tmp_pa
 
 
 def test_a_real_process_whose_first_thread_has_ended_is_found():
-    """The fake /proc of the other tests is like the real one."""
     program = (
         "import ctypes, os, sys, threading\n"
         "f = open('/dev/full')\n"

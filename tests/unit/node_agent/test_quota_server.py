@@ -316,7 +316,6 @@ def test_a_tenant_that_could_not_be_added_can_be_added_again(server, connect, tm
 
 
 def test_after_its_end_a_server_says_so(tmp_path):
-    """An agent waits for ever for a scheduler that is not there."""
     server = QuotaServer("home")
     with pytest.raises(QuotaServerError, match="does not run"):
         server.usage()
@@ -340,7 +339,6 @@ def _tenant(name, request=300):
 
 
 def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
-    """A container does not find the library, or a socket of what is gone."""
     library = tmp_path / "library"
     library.write_bytes(b"elf")
     (tmp_path / "mps" / "h1").mkdir(parents=True)

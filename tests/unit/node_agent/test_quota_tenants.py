@@ -49,7 +49,6 @@ def test_a_fractional_share_is_told_to_the_token_scheduler_of_its_home(timed, pl
 
 
 def test_no_time_is_enforced_where_the_library_is_not(node):
-    """A pod preloads a library that is not there, and does not start."""
     live_with(node, _timed_share(node, "a1", WHOLE))
     assert node.mps.quotas == {}
     assert node.word("a1").containers[0].quota_socket == ""

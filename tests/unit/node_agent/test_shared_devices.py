@@ -137,7 +137,6 @@ def test_the_server_lets_its_largest_tenant_through_and_no_more(node):
 
 
 def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
-    """The larger share would wait for ever; the smaller one has nothing to do with it."""
     live_with(node, node.share("a1", ON_MIG, memory_mib=1000))
     node.mps.refusals = [do.SetMpsLimits] * 100
     node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
@@ -195,7 +194,6 @@ def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_oth
 
 
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
-    """An operator who removed the cause would wait for the backoff."""
     booking = node.booking("a1", (0, "1g.5gb", 6, 1))
     live_with(node, booking)
     node.mps.enter(900, node.word("a1").devices[0].uuid, "")
@@ -311,7 +309,6 @@ def test_an_error_that_the_driver_tells_of_is_seen_at_once(node):
 
 
 def test_every_result_may_come_twice(node):
-    """A duplicate would be taken for the result of another step."""
     live_with(node, node.share("a1", ON_MIG))
     for duplicate in (
         ev.JournalSaved(1),

@@ -98,13 +98,11 @@ def test_gpus_work_in_parallel_and_take_their_time(file, ids):
 
 
 def test_another_fleet_on_the_same_file_is_refused(file):
-    """Editing a fleet file must not make instances vanish."""
     with pytest.raises(HardwareFileError, match="holds other GPUs"):
         file.make(_fleet('{model="a100-40gb"}'))
 
 
 def test_unknown_or_wrong_fault_switches_are_refused_by_name(tmp_path):
-    """A misspelled fault does not silently never strike."""
     for wrong in ("insuficient = 1", 'slow = "very"'):
         fleet = _fleet('{model="a100-40gb"}', f"[node.faults]\n{wrong}\n")
         with pytest.raises(HardwareFileError, match="known: in_use_times"):

@@ -65,7 +65,6 @@ class _Order:
 
 
 def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
-    """It would be foreign for ever, and its pod be given a second one."""
     booking = node.booking("a1", SMALL)
     run(node, booking)
     before = node.word("a1")

@@ -52,7 +52,6 @@ def _sharing(home, name="main"):
 
 
 def test_tickets_are_there_whole_or_not_at_all(tmp_path):
-    """A container starts with a ticket or it does not start."""
     tickets = Tickets(tmp_path / "t")
     assert tickets.names() == ()
     (tmp_path / "t" / f".{TICKET}" / "main").mkdir(parents=True)  # an agent ended while it made it

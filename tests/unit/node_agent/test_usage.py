@@ -126,7 +126,6 @@ def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
 
 
 def test_the_answer_says_the_same_after_the_wire(node):
-    """What the driver does not tell would arrive as zero."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE))
     watched = Watched(node)
     watched.look(100.0, busy=12.5, sm=3.0, memory_mib=77)

@@ -166,7 +166,6 @@ def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, ma
 
 
 def test_an_edit_that_cannot_be_understood_leaves_the_pod_as_it_was(bench, manifest):
-    """As in Kubernetes: a refused edit changes nothing."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.files["a.yaml"] = manifest("a", gpus="0")
@@ -231,7 +230,6 @@ def test_an_edit_that_lost_the_race_against_its_slice_is_a_new_pod(bench, manife
 
 
 def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, manifest):
-    """What was given is what is wanted, whatever the revision."""
     for profile in ("1g.5gb", "3g.20gb", "1g.5gb"):
         bench.files["a.yaml"] = manifest("a", profile=profile)
         bench.list()
@@ -241,7 +239,6 @@ def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, man
 
 
 def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(bench, manifest):
-    """In a namespace a name is one pod; the first one keeps running."""
     bench.files["b.yaml"] = manifest("a")
     bench.list()
     bench.files["a.yaml"] = manifest("a", profile="3g.20gb") + "---\n" + manifest("a")

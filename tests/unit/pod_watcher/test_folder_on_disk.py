@@ -83,7 +83,6 @@ async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
 
 
 async def test_a_file_with_a_name_that_is_no_text_is_listed(folder):
-    """The bus carries text only; the file is still read."""
     (folder.path / os.fsdecode(b"\xff.yaml")).write_text("a: 1\n")
     assert await folder.list() == FolderListed((ManifestFile("\\xff.yaml", "a: 1\n"),))
 
@@ -171,7 +170,6 @@ def test_a_wrong_setting_is_one_sentence(variable, value, words):
 
 
 def test_settings_reach_the_rules():
-    """A setting that changes nothing would be worse than none."""
     environ = {f"SLUICE_POD_WATCHER_{key}": value for key, value in {
         "PODS_DIR": "/pods", "SOURCE": "lab", "RELIST_S": "2", "GONE_GRACE_S": "0.5", "CLOSING_TTL_S": "60",
         "MAX_GPUS_PER_NODE": "4", "FLEET_FILE": "/fleet.toml",

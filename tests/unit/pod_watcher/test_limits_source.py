@@ -170,7 +170,6 @@ def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -
 
 
 def test_nothing_is_said_before_the_file_was_read_well_once():
-    """A start with a broken file would lift what it said before."""
     bus = Bus()
     bus.put(LAB, lab(4), "before-1")
     watcher = Watcher(bus)

@@ -68,7 +68,6 @@ def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_sli
 
 @pytest.mark.parametrize(("change", "is_new"), [({"priority": 9}, False), ({"zone": "east"}, True)])
 def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chosen(bench, change, is_new):
-    """A new priority must not cost a running pod its slice."""
     bench.files["a.yaml"] = shared()
     bench.list()
     (uid,) = bench.requests()

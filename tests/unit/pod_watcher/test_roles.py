@@ -55,7 +55,6 @@ def test_a_cluster_needs_no_setting_but_its_role():
 
 
 def test_settings_of_a_cluster_reach_its_rules():
-    """A setting that changes nothing would be worse than none."""
     config = loaded(
         ROLE="all", SOURCE="east", MAX_GPUS_PER_NODE="4", CLOSING_TTL_S="60", MIRROR_GPUS="false", EVICT_LOST="false",
         UNSCHEDULED_AFTER_S="5", START_AFTER_S="0", EVICT_RETRY_S="3",

@@ -151,7 +151,6 @@ def test_an_impossible_number_of_pods_asks_for_a_bounded_number_of_nodes(bench: 
 def test_a_pool_is_remembered_by_the_next_allocator_and_asked_for_no_more_when_that_is_switched_off(
     bench: Bench,
 ) -> None:
-    """The pool has no node from which it could be learned again."""
     pool = structs.replace(demand(bench), missing=2)
     entry = (subjects.pool(pool.pool), pool)
     following = working(RULES, entry)
@@ -164,7 +163,6 @@ def test_a_pool_is_remembered_by_the_next_allocator_and_asked_for_no_more_when_t
 
 
 def test_nothing_is_published_of_pools_by_default() -> None:
-    """An installation without an autoscaler pays nothing for it."""
     bench = working(SchedulerConfig())
     add(bench)
     ask(bench, *"bcdef")

@@ -147,7 +147,6 @@ def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_ends_the_start_in_words(tmp_path: Path, content: bytes | None, says: str) -> None:
-    """A traceback is no message for the person who starts the service."""
     path = tmp_path / "placement.toml"
     if content is not None:
         path.write_bytes(content)

@@ -47,7 +47,6 @@ def withdrawn(bench: Bench, grant: msg.Grant) -> list:
 
 
 def test_one_pod_more_than_its_operator_allows_waits_beside_a_free_gpu_and_is_told_why():
-    """Someone would look for the fault in a GPU that is plainly free."""
     bench = bench_of(2)
     bench.bound("p1", WHOLE)
     bench.bound("p2", SMALL)
@@ -107,7 +106,6 @@ def test_full_nodes_do_not_make_decisions_slower(monkeypatch, told):
 
 
 def test_the_limit_is_set_in_the_environment():
-    """It could not be set where Sluice runs as a deployment."""
     settings = load(AllocatorSettings, service="allocator", environ={"SLUICE_ALLOCATOR_PODS_PER_NODE_MAX": "3"})
     assert settings.placing()[0].pods_per_node_max == 3
     assert settings.rules(settings.placing()[0]).placing.pods_per_node_max == 3

@@ -111,7 +111,6 @@ def test_a_pod_may_move_aside_on_its_own_gpu():
 
 
 def test_the_room_on_the_node_counts_for_those_who_are_moved():
-    """A pod that is moved where its CPU is not would wait there for ever."""
     room = Room(node("node-a", 1), node("node-b", 1))
     room.host("node-a", cpu_cores=8.0)
     room.host("node-b", cpu_cores=1.0)

@@ -149,7 +149,6 @@ def test_what_is_booked_holds_its_slices_whatever_the_layout_is_now():
 
 
 def test_nobody_joins_a_home_whose_instance_was_taken_away():
-    """Shares would be granted on a device that is not there."""
     shop = Shop(fixed("n", LAYOUT[2:]))
     mps = claim(modes=("mps",), memory_mib=1000, uid=0)
     assert shop.take(mps) is not None

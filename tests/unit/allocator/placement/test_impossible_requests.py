@@ -142,7 +142,6 @@ def test_a_part_of_a_gpu_whose_memory_is_not_told_is_said_to_be_had_only_whole(a
 
 
 def test_without_mig_an_instance_is_said_to_need_it():
-    """The profile is right, and no one would think of the switch."""
     shop = Shop(node("n", 2, mig=False))
     assert never(shop, SMALL) == "no GPU here has MIG on, which an instance of 1g.5gb needs"
 
@@ -181,7 +180,6 @@ def test_a_gpu_that_was_never_read_may_be_anything():
     ],
 )
 def test_more_than_any_node_has_is_not_said_to_start_when_one_is_free(claims, sentence):
-    """Its owner would wait for ever for a node that is free."""
     assert never(Shop(node("a", 2), node("b", 2), node("c", 1)), *claims) == sentence
 
 
@@ -330,7 +328,6 @@ def test_a_node_that_kubernetes_keeps_pods_from_is_waited_for(key):
 
 
 def test_a_taint_with_a_purpose_is_named_also_beside_one_that_passes():
-    """It would wait for a node that is kept for others."""
     taints = (msg.Taint(key="node.kubernetes.io/not-ready"), msg.Taint(key="team", value="x"))
     shop = hosted(Shop(node("n", 1)), taints=taints)
     assert never(shop) == "it does not tolerate the taints of the nodes here: team=x:NoSchedule"
@@ -367,7 +364,6 @@ def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):
     ],
 )
 def test_the_nearest_profile_has_as_many_compute_slices_then_as_much_memory(asked, there, closest):
-    """A suggestion that is far from what was asked for helps no one."""
     found = closest_profile(asked, [("M", name) for name in there])
     assert found is not None
     assert str(found) == f"{closest} (M)"

@@ -116,7 +116,6 @@ def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other
     ],
 )
 def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, after):
-    """A pod would wait longer than it has to, or without end."""
     yard = two_gpus()
     for name, (index, profile, start) in booked.items():
         yard.book(name, "node-a", at(f"GPU-node-a-{index}", profile, start))

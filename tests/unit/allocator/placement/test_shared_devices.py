@@ -170,7 +170,6 @@ def test_a_search_by_level_never_misses_a_home_with_room(
     size: SharedDeviceSize,
     overcommit_percent: int,
 ) -> None:
-    """A pod would wait beside a home that could take it."""
     size = replace(size, taking_turns=taking_turns, overcommit_percent=overcommit_percent)
     home = SharedDevice(size, mode, ("default", 0))
     for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):

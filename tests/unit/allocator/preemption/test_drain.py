@@ -88,7 +88,6 @@ def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
 
 
 def test_a_slice_that_is_being_made_is_bound_first_and_then_sent_away(pair):
-    """The pod may have another place by then, and would lose that one."""
     (write,) = pair.land_all(pair.request(asked("one", WHOLE)))
     grant = write.message
     assert cordon(pair, drain=True) == []

@@ -32,7 +32,6 @@ def test_two_allocators_that_know_different_things_do_not_answer_each_other_with
 
 
 def test_a_request_waits_until_its_grant_has_landed(bench):
-    """It would be said to wait no more, and then to wait, for a grant that came to nothing."""
     said = bench.request(asked("p1", claim(profile="7g.40gb")))
     (grant,) = (i for i in said if isinstance(i, Write) and isinstance(i.message, Grant))
 

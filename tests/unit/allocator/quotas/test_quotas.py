@@ -85,7 +85,6 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
 
 
 def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
-    """It is not refused for ever: the cap may be raised."""
     limit(bench, pod=msg.Amounts(memory_mib=30000), memory_mib=35000)
     bound(bench, "p1", HALF)
     pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
@@ -201,7 +200,6 @@ def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
 
 
 def test_a_guarantee_holds_in_each_dimension_that_an_eviction_takes_from(bench):
-    """A namespace would lose what it was promised to keep."""
     ctx = bench.allocator.ctx
     bound(bench, "p1", HALF)
     bound(bench, "p2", SMALL)

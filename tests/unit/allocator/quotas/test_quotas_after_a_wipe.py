@@ -62,7 +62,6 @@ def grant(empty: Bench) -> msg.Grant:
 
 
 def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
-    """Who has all of a namespace's devices may be said last."""
     opens(empty, "node-a")
     (why,) = whys(say(empty, asked("more", WHOLE)))
     assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"

@@ -46,7 +46,6 @@ def test_who_waits_is_told_why_the_first_choice_could_not_be_had():
 
 
 def test_something_freed_serves_an_alternative():
-    """Where there is still no room for the first choice."""
     bench = bench_of()
     bench.bound("large", claim(profile="4g.20gb"))
     small = bench.bound("small", claim(profile="3g.20gb"))
@@ -73,7 +72,6 @@ def test_no_pod_is_evicted_for_an_alternative_and_none_while_an_alternative_is_f
 
 
 def test_limits_are_judged_for_what_is_chosen():
-    """A namespace that may not have the first choice has the second."""
     bench = bench_of()
     limits = msg.QuotaSet(namespace="default", total=msg.Amounts(memory_mib=10_000))
     bench.observe(subjects.quota("default"), limits)

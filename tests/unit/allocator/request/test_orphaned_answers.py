@@ -78,7 +78,6 @@ def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
 
 
 def test_an_answer_of_an_older_allocator_is_left_alone(bench):
-    """It does not say who asked, and who did may be silent."""
     quiet(bench)
     bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("")))
     synced(bench)

@@ -165,7 +165,6 @@ def test_a_topology_key_that_no_node_carries_is_named(needs: msg.HostNeeds) -> N
 
 
 def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
-    """Not anywhere: where that pod is; and it is woken when that pod has its place."""
     beside = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, pod("cache", beside, app="cache")) == [WaitReason.NODE_POD_AFFINITY]
@@ -174,7 +173,6 @@ def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
 
 
 def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itself() -> None:
-    """As the scheduler has it: no pod is there, and it is one of those that it names."""
     together = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3

@@ -49,7 +49,6 @@ def test_a_container_with_shares_of_two_devices_is_told_that_it_can_use_one():
 
 
 def test_containers_with_one_share_each_are_told_nothing():
-    """A warning that is always there is read by no one."""
     bench = sharing(gpu_report("node-a", 0, mig=False))
     claims = (share(container="a"), share(container="b"))
     grant = bench.granted("p1", *claims)
@@ -61,7 +60,6 @@ def test_containers_with_one_share_each_are_told_nothing():
 
 @pytest.mark.parametrize("time_quota", [False, True])
 def test_a_quota_of_time_that_nobody_enforces_is_told(time_quota):
-    """Its neighbours' owner would count on a limit that is not there."""
     bench = sharing(gpu_report("node-a", 0, mig=False), time_quota=time_quota)
     quota = {"sm_partition": 30, "quota_request_permille": 300, "quota_limit_permille": 800}
     grant = bench.granted("p1", claim(profile=None, modes=("fractional",), memory_mib=1000, **quota))

@@ -75,7 +75,6 @@ def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(f
 
 
 def test_the_first_of_each_shape_is_promised_then_the_next():
-    """Who comes first is served first, and several may be promised at once."""
     bench = yard(gpus=4, promises_percent=50)
     for number in range(8):
         bench.bound(f"p{number}", HALF)
@@ -136,7 +135,6 @@ def test_an_edit_does_not_make_a_request_young_again():
 
 
 def test_an_edited_request_is_promised_anew(full: Bench):
-    """What is kept for it is not what it asks for any more."""
     pass_time(full, AFTER_S)
     promised = entry(full, "big").booking
     edited = asked("big", claim(profile="4g.20gb"), revision=2)
@@ -170,7 +168,6 @@ def test_each_shape_is_looked_at_once_and_early_looks_win():
 
 
 def test_those_who_are_due_come_in_the_order_of_turns():
-    """Whose turn it is does not depend on who was found to be due first."""
     aging = Aging()
     aging.mark_due(b"b", (0, 7, RequestId("r7")))
     aging.mark_due(b"a", (-5, 9, RequestId("r9")))

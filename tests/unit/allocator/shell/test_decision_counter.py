@@ -180,7 +180,6 @@ def test_what_is_remembered_of_requests_on_their_way_has_a_limit(measured, count
 
 
 def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench):
-    """A fleet that is empty of what everybody waits for would not grow."""
     bench.bound("first", claim(profile="7g.40gb"))
     for name, claims in {
         "one": (claim(profile="3g.20gb", gpus=2),),
@@ -203,7 +202,6 @@ def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench
 
 
 def test_a_slice_that_the_ledger_does_not_know_is_a_leak(bench):
-    """A slice that is on a device and in no ledger is lost to all, unnoticed."""
     grant = bench.bound("first", claim(profile="3g.20gb"))
     world = bench.allocator.ctx.facts
     snapshot = world.inventories[NODE].snapshot

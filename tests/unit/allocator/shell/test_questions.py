@@ -132,7 +132,6 @@ def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench
 
 
 def test_a_refused_request_is_told_with_its_refusal(bench):
-    """And so is one that its source could not understand."""
     bench.land_all(bench.request(asked("p1", claim(gpus=57))))
     found = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert found.state is RequestState.REFUSED

@@ -52,7 +52,6 @@ NODE = "gpu-1_example_internal"
 
 
 def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
-    """A binding that the broker has not stored is none."""
     found = request_times(run(make), {make.request: "train"})
     assert [(hop.hop, hop.ms.p50) for hop in hops_of(found.values())] == [
         ("asked to granted", 250.0),

@@ -266,7 +266,6 @@ def test_bash_completes_commands_options_and_values(scripts, typed_so_far, offer
 
 @pytest.mark.parametrize(("shell", "look"), [("zsh", ("-n",)), ("fish", ("--no-execute",))])
 def test_the_other_shells_understand_their_scripts(scripts, shell, look):
-    """Where they are; a script with a mistake disturbs every start of the shell."""
     if shutil.which(shell) is None:
         text = (scripts / shell).read_text(encoding="utf-8")
         assert "release-quarantine" in text

@@ -96,7 +96,6 @@ def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
 
 
 def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
-    """A filter and a reason that this version does not know."""
     newer = pb.Step(filter="weather", reasons=[])
     mixed = pb.Step(filter="room", reasons=[pb.Reason(reason="GpuTooCold", count=1, of="A100")])
     answer = pb.SimulateResponse(waits=pb.WouldWait(message="m", steps=[newer, mixed, FULL]))

@@ -196,7 +196,6 @@ def test_a_webhook_that_may_be_passed_by_is_found(well):
     ],
 )
 def test_a_pod_that_is_tried_shows_whether_admission_works(well, trial, level, words):
-    """A caBundle that is there and does not match is as bad as none."""
     seen = ObservedCluster(where="", lists=well.lists, now_s=NOW_S, trial=trial)
     assert words in only(seen, Check.ADMISSION, level)
 
@@ -330,7 +329,6 @@ def test_pods_that_are_bound_and_do_not_start_are_named_with_their_node(well):
 
 
 def test_a_pod_that_cannot_start_for_a_reason_of_its_own_is_told_apart(well):
-    """A missing ConfigMap is no reason to check a node."""
     seen = with_objects(well, "managed", [bound("train", 'configmap "settings" not found')])
     assert 'configmap "settings" not found' in only(seen, Check.STARTING, "warning")
 
@@ -384,7 +382,6 @@ def test_a_broker_without_a_volume_is_told_with_what_the_claim_lacks(well, spec,
 
 
 def test_claims_that_are_bound_or_of_others_are_left_alone(well):
-    """Other claims in the namespace are not the broker's."""
     bound, other = claim(phase="Bound"), claim("data-jaeger-0")
     seen = replace(well, lists={**well.lists, "claims": [bound, other], "classes": []})
     assert [each.what for each in check_cluster(seen) if each.check is Check.STORAGE] == [

@@ -15,7 +15,6 @@ def test_a_booking_and_its_instance_are_one_not_two(make):
 
 
 def test_a_whole_gpu_without_mig_shows_its_owner(make):
-    """There is no instance on the device; the journal knows."""
     booking = make.booking(profile=None, start=0, size=8)
     fleet_state = make.fleet_state(
         inventory=make.inventory(make.gpu_report(mig=False, creatable={}), make.slice(booking))
@@ -76,7 +75,6 @@ def test_scripts_find_what_a_node_is_and_warns_of(make):
 
 
 def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(make):
-    """A person could not see what is there to be had, and why some of it is not."""
     free = replace(make.made(None), start=0)
     used = replace(make.made(None), start=4, unusable="it is used by python 7, which Sluice did not start")
     report = replace(make.gpu_report(instances=(free, used), creatable={"3g.20gb": 1}), fixed_layout=True)
@@ -93,7 +91,6 @@ def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(ma
 
 
 def test_a_free_instance_that_is_booked_is_shown_as_ordered(make):
-    """It would be shown twice, or as free although it is promised."""
     report = replace(make.gpu_report(instances=(make.made(None),)), fixed_layout=True)
     (gpu,) = gpus_document(make.fleet_state(inventory=make.inventory(report), ledger=make.grant())).gpus
     assert [(place.state, place.owner) for place in gpu.instances] == [("making", "default/train")]

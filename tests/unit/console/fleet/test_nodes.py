@@ -123,7 +123,6 @@ def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
 
 
 def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
-    """It would be missing without a word, and its pods with it."""
     removed = msg.NodeRemoved(node=NodeName(NODE), cause="the Node object was deleted")
     found = make.fleet_state(node=removed, ledger=make.grant())
     assert only(found) == FleetNodeDocument(node=NODE, state="removed", why="the Node object was deleted", pods=1)

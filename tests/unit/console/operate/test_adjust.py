@@ -70,7 +70,6 @@ def test_a_refusal_says_what_would_fit():
 
 
 def test_every_reason_and_effect_of_the_wire_has_a_word():
-    """A newer reason would be printed as an empty word."""
     for value in pb.AdjustRefusal.values()[1:]:
         answer = pb.AdjustResponse(refused=pb.AdjustRefused(reason=value, message="m"))
         assert document_of("r1", "n", answer, dry_run=False).reason

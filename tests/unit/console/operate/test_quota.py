@@ -240,7 +240,6 @@ async def test_a_word_without_an_answer_is_sent_again_and_lands_once(broker, fau
 
 
 async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
-    """The command would hang, or claim that it was done."""
     bus = Faulty(broker.bus("a"), *["lost"] * ATTEMPTS_MAX)
     with pytest.raises(BusError, match="whether it was written is unknown"):
         await update_guarded(bus, WORD, lambda _: word(4), run=RUN)

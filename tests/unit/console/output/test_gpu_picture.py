@@ -96,7 +96,6 @@ def test_a_daemon_in_trouble_is_marked_where_people_look_first(make, state, word
     ("lost", "words"), [(True, "lost: it does not answer"), (False, "unhealthy: it does not answer")]
 )
 def test_a_lost_gpu_and_an_ill_one_are_told_apart(make, lost, words):
-    """One must be looked for in the machine, the other reset."""
     gpu = make.gpu_report(healthy=False, lost=lost, health_message="it does not answer")
     assert words in plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu)))))
 

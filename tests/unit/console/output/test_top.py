@@ -75,7 +75,6 @@ def test_the_heading_says_what_is_wrong(fleet_state):
 
 
 def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
-    """Who cuts columns out of them must not cut a UUID."""
     (gpu,) = gpu_rows(gpus_document(fleet_state))
     assert dict(zip(GPU_COLUMNS, gpu, strict=True)) == {
         "NODE": make.node, "GPU": "0", "UUID": make.gpu, "MODEL": "A100-SXM4-40GB", "MEMORY (MiB)": "40960",
@@ -175,7 +174,6 @@ async def shown(make):
 
 
 async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
-    """A terminal without echo and cursor is a broken one."""
     async with shown(make) as (bus, screen, task):
         first = await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map")
         assert first[0] == "sluice  1 node, 1 GPU  |  0% in use  |  0 pods"

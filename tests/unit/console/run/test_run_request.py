@@ -258,7 +258,6 @@ async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
     ],
 )
 def test_no_second_agent_hands_out_the_same_gpus(tmp_path, command, environment, refused):
-    """A whole GPU would be given to a pod and to a command."""
     (tmp_path / "4711").mkdir()
     (tmp_path / "self").mkdir()
     (tmp_path / "4711" / "cmdline").write_bytes(command)

@@ -216,7 +216,6 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
 
 
 def test_a_removed_node_takes_its_gpus_with_it(page, make):
-    """A machine that is gone must not look as if it could be had."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     inventory = msgspec.structs.replace(make.inventory(None), removed=True)

@@ -214,7 +214,6 @@ def test_requests_of_a_lost_history_stop_waiting_unless_they_show_themselves(rec
 
 
 def test_a_grant_that_is_stored_before_its_request_counts_as_bound_and_waits_for_nothing(recording):
-    """Copies of two writers may be stored in either order."""
     recording.hear(grant("p"), "p", BEGIN + 1)
     recording.hear(asks("p"), "p", BEGIN + 2)
     recording.hear(bound("p"), "p", BEGIN + 3)

@@ -105,7 +105,6 @@ def test_the_claim_of_another_pod_is_refused(resources):
 
 
 def test_the_name_of_our_claim_is_refused_by_hand():
-    """Admission would take it for its own, and no one would make it."""
     made = pod(container(resources=gpu(gpu="1")), resourceClaims=[{"name": "sluice", "resourceClaimName": "x"}])
     assert denial(made).startswith("spec.resourceClaims[sluice] = 'x': this name belongs to the claim that Sluice adds")
 

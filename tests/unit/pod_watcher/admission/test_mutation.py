@@ -188,7 +188,6 @@ def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_sam
 
 
 def test_a_pod_that_can_only_be_exclusive_gets_no_variables_of_shares():
-    """They would point a program at a daemon that does not exist."""
     assert list(env_of(taken(pod(annotations={"sluice.dev/profile": "1g.5gb"})), "main")) == EXCLUSIVE
     auto = pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "auto"})
     assert list(env_of(taken(auto), "main")) == [*EXCLUSIVE, *SHARES]

@@ -124,7 +124,6 @@ def test_an_exported_pod_that_runs_is_denied_with_what_to_take_out():
 
 
 def test_an_ask_that_was_stored_by_hand_is_worth_no_more_than_its_keys():
-    """Who forges the stored ask must not get what the parser would refuse."""
     nine = json.dumps({"version": 1, "first": "main", "resources": {"main": {"nvidia.com/gpu": "9"}}})
     assert message_of(stored_as(nine)) == "nvidia.com/gpu = '9': out of range (allowed: a whole number from 0 to 8)"
     granted = {"main.granted.sluice.dev/ticket": "x"}

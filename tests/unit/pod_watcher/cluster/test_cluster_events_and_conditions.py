@@ -119,7 +119,6 @@ def test_a_pod_that_has_waited_long_is_not_told_of_a_dead_allocator_when_it_is_g
 
 
 def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
-    """The allocator has answered: it would be blamed for what a node does."""
     bench.create("train", "u1")
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node("making"))
     bench.pass_time(120)

@@ -92,7 +92,6 @@ def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
 
 
 def test_a_deleted_node_has_no_room(hosts):
-    """Pods would be pinned to a node that does not come back."""
     facts(hosts)
     hosts.handle(e.NodeGone(node(version=3)))
     assert facts(hosts) == NO_ROOM

@@ -116,7 +116,6 @@ def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
 
 
 def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
-    """Their requests would wait for it for ever, withdrawn or not."""
     bench = new()
     bench.start()
     for what in ("others", "nodes"):

@@ -255,7 +255,6 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
 
 
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
-    """Their driver is installed, and allocates by itself."""
     dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
     put(dra, claim("mine", request(of=GPU)))
     dra.show(dra.api.store(pod()))
@@ -403,7 +402,6 @@ def test_the_slice_stays_until_the_last_pod_of_the_claim_has_ended(shared, new):
 
 
 def test_the_next_pod_asks_if_the_first_one_ends_before_it_was_granted(shared):
-    """It would wait for an allocation that never comes."""
     shared.delete("u1")
     shared.pass_time(1)
     assert isinstance(shared.word("u1"), msg.RequestWithdrawn)
@@ -471,7 +469,6 @@ def test_a_pod_of_a_claim_that_does_not_start_is_evicted_without_the_others(shar
 
 
 def test_a_pod_with_a_shared_claim_and_another_one_is_refused(shared):
-    """Its other devices would have to be on the node of the shared ones."""
     put(shared, claim("more"))
     entries = [{"name": each, "resourceClaimName": each} for each in ("mine", "more")]
     shared.show(shared.api.store(pod("third", "u3", *entries)))

@@ -424,7 +424,6 @@ def test_a_lost_slice_stays_lost_when_nobody_but_the_pods_condition_tells(bench,
 
 @pytest.mark.parametrize(("life", "is_bound"), [("1", False), ("2", True), ("", True)])
 def test_a_pod_is_not_bound_to_a_slice_of_before_a_wipe(bench, life, is_bound):
-    """It was waived before that: the pod would be pinned to a node on which nothing is there for it."""
     bench.create("train", "u1")
     bench.life = "2"
     bench.read()

@@ -43,7 +43,6 @@ def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
 
 
 def test_a_node_of_a_backup_counts(bench):
-    """What a node offers would be what it offered before, for ever."""
     show = lambda version, cpu: {  # noqa: E731
         "metadata": {"name": "n1", "resourceVersion": str(version), "labels": {}},
         "status": {"allocatable": {"cpu": cpu}},

@@ -76,7 +76,6 @@ def names(*numbers: int, pool: str = "gpu") -> list[str]:
 
 
 def test_there_is_one_for_each_missing_node_and_none_when_none_is(cluster: Cluster) -> None:
-    """An autoscaler adds a machine for each, and must not for more."""
     for missing, there in ((0, ()), (2, (0, 1)), (3, (0, 1, 2)), (1, (0,)), (0, ())):
         cluster.missing(missing)
         assert cluster.turn() == names(*there)

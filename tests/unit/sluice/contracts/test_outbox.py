@@ -178,7 +178,6 @@ def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
 
 
 def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
-    """The tail may be faster than the answer, which then adds nothing."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
     desk.outbox.drain()

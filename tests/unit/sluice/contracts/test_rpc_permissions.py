@@ -55,7 +55,6 @@ def test_every_method_has_its_callers_and_no_other():
 @pytest.mark.parametrize("method", [*EXPECTED, f"{AGENT}/Reboot", "/sluice.v1.Agent/GetInventory", ""])
 @pytest.mark.parametrize("who", WHO)
 def test_each_caller_has_the_rights_it_needs_and_no_more(who, method):
-    """A right too many is what a stolen certificate can do."""
     assert (deny_reason([WHO[who]], method) == "") is (who in EXPECTED.get(method, set()))
 
 

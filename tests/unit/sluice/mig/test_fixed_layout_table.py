@@ -15,7 +15,6 @@ TABLE = fixed_layout_table_of(A100, LAYOUT)
 
 
 def test_only_what_is_there_can_be_had():
-    """A place would be granted where no instance may be created."""
     assert {name: count for name, count in TABLE.creatable(TABLE.empty).items() if count} == {
         "3g.20gb": 1,
         "2g.10gb": 1,
@@ -65,7 +64,6 @@ def test_a_profile_that_the_model_does_not_have_is_a_mistake_of_the_caller():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(range(7)), max_size=20), st.integers(0, 127))
 def test_steps_lead_where_the_whole_leads(moves, first):
-    """Followed step by step, a GPU would seem to have what it has not."""
     layout = tuple(Instance("1g.5gb", start, 1) for start in range(7))
     table = fixed_layout_table_of(A100, layout)
     taken = {start for start in range(7) if first >> start & 1}

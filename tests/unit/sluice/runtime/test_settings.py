@@ -110,7 +110,6 @@ def test_a_misspelt_variable_is_not_silently_ignored(variable, meant):
 
 
 def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
-    """The file, the key and the nearest known one are named."""
     path = config('nats_ulr = "x"\n')
     assert refusal(config=path) == f"{path}: there is no setting nats_ulr (did you mean nats_url?)"
     path = config("[node-agent]\nworker = 1\n")
@@ -120,7 +119,6 @@ def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
 
 
 def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
-    """The error says where it belongs, not that it does not exist."""
     path = config("workers = 1\n")
     assert refusal(config=path) == f"{path}: workers belongs in the table [node-agent]"
     path = config('[node-agent]\nnats_url = "x"\n')
@@ -185,7 +183,6 @@ def test_the_addresses_that_kubernetes_injects_are_no_settings():
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, config):
-    """Neither a missing nor a broken file gives a traceback."""
     missing = tmp_path / "none.toml"
     assert refusal(config=missing) == f"the settings file {missing} cannot be read: No such file or directory"
     assert refusal(config=config("nodes = [")).startswith(f"the settings file {tmp_path / 'sluice.toml'} is not TOML: ")

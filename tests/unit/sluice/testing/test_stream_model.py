@@ -51,7 +51,6 @@ def landed(outcome: PublishOutcome) -> int:
     ],
 )
 def test_filters_mean_what_nats_means(pattern: str, subject: str, under: bool) -> None:
-    """A model with other filters would test another protocol."""
     assert matches(pattern, subject) is under
     assert is_under((pattern,), subject) is under
     assert is_under(("sluice.quota.>", pattern), subject) is under
@@ -73,7 +72,6 @@ def test_a_short_way_through_filters_ends_where_the_long_one_does(patterns: list
 
 
 def test_guards_from_before_a_wipe_do_not_match_after_it() -> None:
-    """Also not when both happen in the same millisecond."""
     values = StreamModel()
     stale = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))
     before = values.incarnation(Stream.BOOK)

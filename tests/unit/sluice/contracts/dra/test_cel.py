@@ -51,7 +51,6 @@ NAME = "device.attributes['d'].name"
     ],
 )
 def test_a_selector_is_evaluated_as_kubernetes_would(text):
-    """One that holds there and not here would keep a pod from its device."""
     assert holds(text, DEVICE)
 
 

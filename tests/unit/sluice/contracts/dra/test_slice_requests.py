@@ -71,7 +71,6 @@ def test_a_key_of_the_pod_holds_for_the_whole_claim(keys, options):
 
 
 def test_every_key_of_the_annotations_is_tried_here():
-    """A key that only annotations know would be a second vocabulary."""
     tried = {key.replace("_", "-") for keys, _ in (*KEYS_READ, *OPTIONS_READ) for key in keys}
 
     assert tried == set(KEYS)
@@ -122,7 +121,6 @@ PARAMETERS = "spec.devices.config[0].opaque.parameters"
     ],
 )
 def test_a_mistake_in_a_key_names_its_path_and_what_is_right(asked, config, field, why, right):
-    """Without the annotations' prefix, which is not written here."""
     found = read_claim(claim(request("r", OURS, **asked), config=[config]), {})
 
     assert isinstance(found, Refusal), found

@@ -78,7 +78,6 @@ gpus = [
 
 
 def test_everything_that_decides_about_a_place_can_be_described() -> None:
-    """A simulated answer is only as good as the fleet it is for."""
     (node,) = parse_fleet(EVERYTHING, origin="fleet.toml").nodes
 
     assert node.labels == {"zone": "a", "sluice.dev/pool": "training"}

@@ -99,7 +99,6 @@ def test_a_whole_number_is_itself_or_out_of_every_range(number):
     ],
 )
 def test_a_quantity_is_what_the_api_server_reads(text, size):
-    """A manifest means here what it means to a cluster."""
     assert parse_quantity(text) == size
 
 

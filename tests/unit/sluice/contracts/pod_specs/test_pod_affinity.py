@@ -61,7 +61,6 @@ def test_a_term_means_what_the_scheduler_takes_it_to_mean(term, selector, namesp
 
 
 def test_a_term_with_a_null_selector_keeps_no_pod_out() -> None:
-    """Null matches no pod, and an empty selector every pod."""
     assert needs(affinity=apart()).apart == ()
     beside = {"podAffinity": {REQUIRED: [{"topologyKey": HOSTNAME, "labelSelector": None}]}}
     assert len(needs(affinity=beside).beside) == 1

@@ -71,7 +71,6 @@ def test_what_cannot_be_given_is_refused_with_what_can(annotations, limits, reas
 
 
 def test_how_a_gpu_is_used_asks_for_none():
-    """A pod with capabilities only would start without a GPU."""
     found = read({KEY: "all"})
     assert found.reason is RefusalReason.CONTRADICTION
 

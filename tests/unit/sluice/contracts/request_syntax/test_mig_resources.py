@@ -132,5 +132,4 @@ def test_devices_of_all_containers_together_fit_on_a_node():
 
 
 def test_no_known_gpu_holds_more_instances_than_a_pod_may_count_on():
-    """A model with eight instances would have its last one refused."""
     assert max(profile.max_instances for model in mig_models() for profile in model.profiles) == INSTANCES_MAX

@@ -272,7 +272,6 @@ def test_two_keys_that_cannot_both_hold_are_named_both(said, field, beside):
     ],
 )
 def test_a_share_without_its_size_is_refused_with_the_key_that_is_missing(said, allowed):
-    """A share of an unknown size would be all of a GPU, or nothing of it."""
     refusal = parse_claims(said, MAIN)
     assert refusal.reason is R.CONTRADICTION
     assert allowed in refusal.allowed

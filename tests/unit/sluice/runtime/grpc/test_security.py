@@ -67,7 +67,6 @@ def theirs(tmp_path) -> Authority:
 
 @pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
 async def test_a_caller_without_the_right_gets_the_reason(ours, who):
-    """A certificate of ours is not a right to everything."""
     name = {"allocator": dns_name(Caller.ALLOCATOR), "node": OTHER, "stranger": "example.internal"}[who]
     async with served(ours.files("node", NODE)) as address:
         with structlog.testing.capture_logs() as logged:
@@ -83,7 +82,6 @@ async def test_a_caller_without_the_right_gets_the_reason(ours, who):
 
 @pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
 async def test_a_client_without_a_valid_certificate_is_refused(ours, theirs, wrong):
-    """Such a client neither learns anything, nor waits for it."""
     good = ours.files("inventory", INVENTORY)
     async with served(ours.files("node", NODE)) as address:
         if wrong == "plain text":
@@ -294,7 +292,6 @@ def settings(**paths: Path) -> CommonSettings:
 
 
 def test_what_a_certificate_says_is_read_at_the_start(ours):
-    """One for clients alone is as good as one for servers."""
     for usages in ((SERVER,), (CLIENT,), (SERVER, CLIENT)):
         files = ours.files("any", NODE, OTHER, usages=usages)
         how = security_from_settings(

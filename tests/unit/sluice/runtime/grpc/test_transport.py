@@ -60,7 +60,6 @@ async def test_an_answer_that_is_no_message_is_a_failed_call(echo, traceparent):
 
 
 async def test_a_call_belongs_to_its_callers_trace(echo):
-    """A pull is shown in the trace of the request that caused it."""
     async with transport.serve(echo.register) as address, transport.channel(address) as channel:
         with request_traces.within(TRACEPARENT):
             await channel.unary_unary("/Echo/Say")(b"")

@@ -75,7 +75,6 @@ def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book,
 
 
 def test_what_was_delivered_again_names_the_first_time(book, spans, exporter):
-    """A redelivery is shown as one, not as a second request."""
     turns = CoreSpans(book)
     for _ in range(2):
         book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})

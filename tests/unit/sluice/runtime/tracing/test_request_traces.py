@@ -84,7 +84,6 @@ def test_a_source_begins_a_trace_once(recording, spans):
 
 
 def test_a_late_word_does_not_take_a_release_back_into_the_first_trace():
-    """A late message does not tear the trace of a release apart."""
     book = RequestTraces()
     book.remember("r1", {"traceparent": root_traceparent("r1", "release")})
     book.remember("r1", {"traceparent": root_traceparent("r1")})
