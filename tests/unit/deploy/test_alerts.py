@@ -165,7 +165,6 @@ def test_a_service_that_ends_again_and_again_is_told_of_as_long_as_it_does(lives
     """A kubelet's restart backoff grows to five minutes (pod-lifecycle, restart-policy): by then the alert was over."""
     (expression,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceServiceRestarts"]
     found = re.fullmatch(r"changes\(sluice_started_time_seconds\[(\d+)([mh])\]\) > (\d+)", expression)
-    assert found is not None
     window_s, most = int(found[1]) * {"m": 60, "h": 3600}[found[2]], int(found[3])
     seen, begun_s, pause_s = [], 0, 10
     while begun_s < 6 * 3600:
@@ -193,6 +192,5 @@ def test_names_follow_the_rules_of_prometheus():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    """Its reader builds on it."""
     assert (ROOT / "docs/metrics.md").read_text(encoding="utf-8") == page(), "run `make docs`"
     assert (ROOT / "docs/alerts.md").read_text(encoding="utf-8") == alerts_page(), "run `make docs`"

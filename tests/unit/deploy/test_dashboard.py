@@ -36,7 +36,6 @@ def test_a_part_is_of_what_it_is_known_of():
 
 
 def test_a_mistake_in_a_query_is_found():
-    """The test above could never fail."""
     for wrong in (
         "max(sluice_no_such_thing)",
         'max(sluice_gpus{node="x"})',
@@ -146,7 +145,6 @@ def test_grafana_can_load_the_file():
 
 
 def test_pictures_lie_beside_one_another():
-    """Of two that overlap one is not seen."""
     seen = set()
     for panel in PANELS:
         at = panel["gridPos"]
@@ -164,7 +162,6 @@ def test_the_file_is_as_its_generator_writes_it():
 
 
 def test_grafana_is_handed_the_file():
-    """The component would be added, and no dashboard be there."""
     text = (ROOT / "deploy/kubernetes/components/dashboard/added.yaml").read_text(encoding="utf-8")
     made = yaml.safe_load(text)
     assert json.loads(made["data"]["sluice.json"])["panels"] == PANELS

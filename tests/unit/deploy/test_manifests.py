@@ -91,7 +91,6 @@ def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering
     deployment = named(objects, "Deployment", "sluice-inventory")
     (container,) = (spec := deployment["spec"]["template"]["spec"])["containers"]
     known = load(InventorySettings, service="inventory", environ=environment(container))
-    assert known.record_file is not None
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(known.record_file.parent)]
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert set(volume) == {"name", kind}
@@ -109,7 +108,6 @@ def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rend
     spec = named(objects, "Deployment", "sluice-pod-watcher")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     file = load(PodWatcherSettings, service="pod-watcher", environ=environment(container)).limits_file
-    assert file is not None
     (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(file.parent)]
     (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
     assert (volume["configMap"], "subPath" in mount) == ({"name": "sluice-limits", "optional": True}, False)
@@ -297,7 +295,6 @@ def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
 
 
 def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):
-    """A policy about another name guards nothing."""
     objects = rendered("single")
     assert named(objects, "CSIDriver", names.CSI_DRIVER)["spec"]["podInfoOnMount"] is True
     crd = named(objects, "CustomResourceDefinition", names.CRD_GPUS)["spec"]

@@ -42,7 +42,6 @@ def _read_by_hand() -> set[str]:
 
 
 def test_every_page_is_in_the_index() -> None:
-    """A page without a link to it is not read."""
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} - linked == set()
@@ -54,7 +53,6 @@ def test_readme_can_be_skimmed() -> None:
 
 
 def test_every_variable_that_a_page_names_is_read() -> None:
-    """An operator sets it, and nothing happens."""
     named = {name for page in PAGES for name in _VARIABLE.findall(page.read_text(encoding="utf-8"))}
     assert len(named) > 40, "the search finds nothing any more"
     of_services = {name for name in named if name.startswith(tuple(f"SLUICE_{owner}_" for owner in SETTINGS))}

@@ -214,6 +214,5 @@ def test_no_error_of_pynvml_gets_out():
     ],
 )
 def test_a_node_without_usable_driver_says_what_to_do(code, words):
-    """A person at a new node would see a number."""
     assert words in str(no_backend(code))
     assert "\n" not in str(no_backend(code))

@@ -117,7 +117,6 @@ def test_a_gpu_without_mig_has_one_place(library, begin):
 
 
 def test_holes_in_the_index_hide_no_mig_device(library, begin):
-    """A slice would look as if it had no device, and be undone."""
     gpu = library.gpu()
     made = [library.instance(gpu, "1g.5gb", start, 14 - start) for start in range(5)]
     made[1].cis[0].index = 6
@@ -223,7 +222,6 @@ def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, 
 
 
 def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, begin):
-    """It is unknown which one it is; the agent must start for the others."""
     library.gpu(error=LOST)
     fine = library.gpu()
     assert [report.uuid for report in begin().read()] == [fine.uuid]
@@ -256,40 +254,6 @@ def test_a_gpu_that_was_only_slow_to_answer_keeps_its_xid(library, begin, asked,
     assert "Xid 119" in again.health_message
 
 
-@pytest.mark.parametrize("asked", ["all", "one"])
-def test_a_gpu_that_was_slow_and_then_lost_is_well_after_its_reset(library, begin, asked):
-    """It would be out of the fleet until its agent is restarted, and not be reported lost."""
-    gpu = library.gpu()
-    gpus = begin()
-    library.events = [(gpu, 0x8, 119)]
-    gpus.troubled(0.01)
-
-    def read():
-        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
-
-    gpu.errors["name"] = TIMEOUT
-    assert "did not answer in time" in read().health_message
-    gpu.errors, gpu.error = {}, LOST
-    assert "the GPU does not answer" in read().health_message
-    gpu.errors, gpu.error = {"name": TIMEOUT}, 0
-    assert "the GPU does not answer" in read().health_message  # as it was first said
-    gpu.errors = {}
-    assert read().healthy
-
-
-@pytest.mark.parametrize("code", [TIMEOUT, LOST])
-def test_a_gpu_that_could_not_tell_its_uuid_keeps_its_xid_unless_it_was_lost(library, begin, code):
-    """The driver was slow at the first question: the GPU would come back as if it had been reset."""
-    gpu = library.gpu()
-    gpus = begin()
-    library.events = [(gpu, 0x8, 119)]
-    gpus.troubled(0.01)
-    gpu.errors["handle"] = code
-    assert gpus.read()[0].lost
-    gpu.errors = {}
-    assert gpus.read()[0].healthy is (code == LOST)
-
-
 def test_a_gpu_that_could_not_tell_its_uuid_is_named_where_its_reset_is_advised(library, begin):
     """By its place in the driver's list another GPU could be reset, under its tenants; without any, all are."""
     gpu, other = library.gpu(), library.gpu()
@@ -313,25 +277,8 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, h
     assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
 
 
-def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
-    """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
-    gone, slow = library.gpu(), library.gpu()
-    gpus = begin()
-    library.events = [(slow, 0x8, 119)]
-    gpus.troubled(0.01)
-    library.gpus.remove(gone)
-    gone.gone()
-    slow.errors["handle"] = TIMEOUT
-    assert [report.lost for report in gpus.read()] == [True, True]
-    slow.errors = {}
-    reports = {report.uuid: report for report in gpus.read()}
-    assert reports[gone.uuid].lost
-    assert "Xid 119" in reports[slow.uuid].health_message
-
-
 @pytest.mark.parametrize("code", [TIMEOUT, LOST])
 def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, begin, code):
-    """What happens on it would be told twice."""
     gpu = library.gpu()
     gpus = begin()
     gpus.troubled(0)
@@ -671,7 +618,6 @@ def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_
 
 
 def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_reset(library, begin):
-    """Tenants would be sent to a broken GPU."""
     gpu, fine = library.gpu(), library.gpu()
     gpus = begin()
     library.events = [(gpu, 0x8, 119), (gpu, 0x8, 13), (fine, 0x8, 31), (fine, 0x2, 0)]
@@ -761,7 +707,6 @@ def test_a_failed_wait_has_every_gpu_read_and_does_not_spin(library, begin, monk
 
 
 def test_a_driver_without_events_is_waited_with(library, begin):
-    """The agent would not start, or ask without pause."""
     library.missing = {"nvmlEventSetCreate"}
     library.gpu()
     assert begin().troubled(0.01) == ()
@@ -784,7 +729,6 @@ def test_closing_ends_the_wait(library, begin):
     ("code", "words"), [(9, "not loaded"), (4, "as root"), (18, "different versions"), (999, "nvidia-smi")]
 )
 def test_a_driver_that_does_not_come_up_says_why(library, begin, code, words):
-    """A person at a new node would see a traceback."""
     library.down = code
     with pytest.raises(BackendError, match=words):
         begin()
@@ -853,7 +797,6 @@ def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
 
 
 def test_rights_lost_later_make_no_instances_vanish(library, begin):
-    """A driver that refuses to list is not one without instances."""
     gpu = library.gpu()
     library.instance(gpu, "1g.5gb", 0, 7)
     gpus = begin()

@@ -80,7 +80,6 @@ def test_instances_outlive_the_process_and_not_a_reboot(file, gpus, a100, ids):
 
 
 def test_gpus_work_in_parallel_and_take_their_time(file, ids):
-    """Two GPUs make two slices in the time of one."""
     slow = SimulatedBackend(file, create_ms=200)
     reports = slow.read()
     h100 = {profile.name: profile.profile_id for profile in reports[1].profiles}
@@ -100,13 +99,11 @@ def test_gpus_work_in_parallel_and_take_their_time(file, ids):
 
 
 def test_another_fleet_on_the_same_file_is_refused(file):
-    """Editing a fleet file must not make instances vanish."""
     with pytest.raises(HardwareFileError, match="holds other GPUs"):
         file.make(_fleet('{model="a100-40gb"}'))
 
 
 def test_unknown_or_wrong_fault_switches_are_refused_by_name(tmp_path):
-    """A misspelled fault does not silently never strike."""
     for wrong in ("insuficient = 1", 'slow = "very"'):
         fleet = _fleet('{model="a100-40gb"}', f"[node.faults]\n{wrong}\n")
         with pytest.raises(HardwareFileError, match="known: in_use_times"):
@@ -114,7 +111,6 @@ def test_unknown_or_wrong_fault_switches_are_refused_by_name(tmp_path):
 
 
 def test_a_damaged_hardware_file_is_said_to_be_one(file):
-    """The message names the file, without a traceback."""
     file._path.write_text("{")
     with pytest.raises(HardwareFileError, match="no simulated hardware"):
         SimulatedBackend(file)
@@ -151,7 +147,6 @@ def test_where_gpus_sit_may_be_said_anew(tmp_path):
 
 
 def test_what_changes_nothing_writes_nothing(file, gpus, a100, ids):
-    """Every refusal and every look would cost a write."""
     gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
     before = file._path.stat().st_mtime_ns, file._path.stat().st_ino
     with pytest.raises(Exception, match="in the way"):
@@ -251,7 +246,6 @@ def test_a_gpu_kept_for_one_process_takes_only_what_its_mps_server_serves(comman
 
 
 def test_a_person_makes_and_destroys_instances_and_is_told_what_is_there(command):
-    """Foreign instances could not be rehearsed."""
     code, uuid = command("create", "0", "3g.20gb", "4")
     assert (code, uuid[:4]) == (0, "MIG-")
     shown = msgspec.json.decode(command("show")[1])

@@ -40,12 +40,6 @@ def test_a_whole_file_is_read_as_written() -> None:
     )
 
 
-def test_an_empty_file_changes_nothing() -> None:
-    """The defaults stand in one place: a fleet without a file and one with an empty file are the same."""
-    assert parse_placement("", origin="placement.toml") == PlacementConfig()
-    assert parse_placement("[default]\n[pool]", origin="placement.toml") == PlacementConfig()
-
-
 def test_a_strict_cluster_assumes_no_user() -> None:
     """Where it is required, a pod without runAsUser must not fall into root's trust domain."""
     assert parse_placement("require_uid = true", origin="placement.toml").assumed_uid is None
@@ -160,7 +154,6 @@ def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_ends_the_start_in_words(tmp_path: Path, content: bytes | None, says: str) -> None:
-    """A traceback is no message for the person who starts the service."""
     path = tmp_path / "placement.toml"
     if content is not None:
         path.write_bytes(content)

@@ -19,7 +19,6 @@ def happened(
 
 
 def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
-    """Asked, waits, granted, bound."""
     waits = Pending(request=make.request, request_revision=1, message="full", reasons=())
     other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
     history = [
@@ -35,7 +34,6 @@ def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
 
 
 def test_a_word_repeated_unchanged_is_told_once(make):
-    """A rebuilt stream says everything again."""
     again = [happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request)] * 3
     assert len(steps_of(make.request, again)) == 1
 

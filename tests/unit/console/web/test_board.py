@@ -65,7 +65,6 @@ def open_node(make, **inventory):
 
 
 def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
-    """The map is what the page is for."""
     page.board.incarnation("1")
     told, gone = page.hear(**open_node(make))
 
@@ -153,7 +152,6 @@ def test_a_change_tells_only_the_rows_that_changed(page, make):
 
 
 def test_a_pull_that_finds_nothing_new_tells_nothing(page, make):
-    """A thousand nodes are pulled every minute."""
     values = open_node(make)
     page.hear(**values)
     later = msgspec.structs.replace(values["inventory"], observed_at="2026-01-01T00:01:00Z")
@@ -161,7 +159,6 @@ def test_a_pull_that_finds_nothing_new_tells_nothing(page, make):
 
 
 def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(page, make):
-    """The queue shows waiting requests only."""
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
     waits = Pending(
         request=make.request, request_revision=1, message="4 x A100: no free place of that size", reasons=reasons
@@ -186,7 +183,6 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
 
 
 def test_a_refused_request_says_why_until_it_is_withdrawn(page, make):
-    """A mistake must be seen, and not for ever."""
     refusal = Refusal(reason=RefusalReason.OUT_OF_RANGE, message="out of range", field="sm", value="120")
     refused = Refused(request=RequestId("run1-1"), request_revision=1, refusal=refusal)
     page.hear(request=make.asked(), binding=refused)
@@ -199,7 +195,6 @@ def test_a_refused_request_says_why_until_it_is_withdrawn(page, make):
 
 
 def test_a_stale_node_says_since_when(page, make):
-    """Old numbers that look fresh are worse than none."""
     page.board.incarnation("1")
     values = open_node(make, stale=True)
     at = msgspec.structs.replace(values["inventory"], observed_at="2026-01-01T00:00:00Z")
@@ -210,7 +205,6 @@ def test_a_stale_node_says_since_when(page, make):
 
 
 def test_a_cordon_marks_the_node_and_its_gpus(page, make):
-    """A user who asks why nothing goes there sees it."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(
@@ -222,7 +216,6 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
 
 
 def test_a_removed_node_takes_its_gpus_with_it(page, make):
-    """A machine that is gone must not look as if it could be had."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     inventory = msgspec.structs.replace(make.inventory(None), removed=True)
@@ -240,7 +233,6 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
 
 
 def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(page, make):
-    """After a wipe the old heads say nothing."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.incarnation("2")
@@ -249,7 +241,6 @@ def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(pa
 
 
 def test_the_broker_is_said_to_be_lost_and_since_when(page, make):
-    """The picture then is old, and must say so."""
     page.hear(**open_node(make))
     page.board.bus("lost", "2026-01-01T00:00:00+00:00", "the broker does not answer")
     told, gone = page.step()
@@ -260,7 +251,6 @@ def test_the_broker_is_said_to_be_lost_and_since_when(page, make):
 
 
 def test_who_comes_late_has_the_same_picture_as_who_was_told_every_change(page, make):
-    """Else two people look at two fleets."""
     page.board.incarnation("1")
     for values in (
         open_node(make),
@@ -301,7 +291,6 @@ def test_too_many_requests_are_counted_and_listed_when_there_is_room(make):
 
 
 def test_what_is_nothing_of_ours_changes_nothing(page):
-    """Others may have subjects on the same broker."""
     page.step()
     page.board.heard("somebody.elses", None)
     page.board.heard("sluice.lease.allocator", None)

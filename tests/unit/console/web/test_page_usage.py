@@ -59,7 +59,6 @@ async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks():
 
 
 async def test_an_agent_that_does_not_answer_is_said_to():
-    """Its pods would look as if they did nothing."""
     agents = Agents()
     document = await Usages(agents.ask, lambda: agents.now).of(pod("one", "gone"), "host:1")
     assert (document.slices, document.silent) == ((), {"gone": "UNAVAILABLE: no server is there"})
@@ -76,7 +75,6 @@ async def test_answers_of_nodes_without_end_do_not_fill_the_memory():
 
 
 async def test_what_is_idle_is_asked_of_all_agents_once_a_minute():
-    """Every open page wants it."""
     agents = Agents()
     usages = Usages(agents.ask, lambda: agents.now)
     endpoints = {"gpu-1": "host:1", "gone": "host:2"}

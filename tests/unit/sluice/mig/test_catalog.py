@@ -39,7 +39,6 @@ def test_all_known_models_are_there() -> None:
 def test_the_newer_models_have_the_profiles_that_the_operator_lists(key: str, profiles: str) -> None:
     """A pod for a profile of a new GPU would be refused, although NVIDIA's own tools create it."""
     model = find_model(key)
-    assert model is not None
     assert ", ".join(f"{each.name} {each.max_instances}" for each in model.profiles) == profiles
 
 
@@ -120,7 +119,6 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
 def test_a_model_is_found_by_any_of_its_names(name: str, key: str) -> None:
     """Drivers of different age, and people, spell one GPU differently."""
     found = find_model(name)
-    assert found is not None
     assert found.key == key
 
 
