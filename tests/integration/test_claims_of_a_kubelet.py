@@ -6,13 +6,14 @@ import json
 import pytest
 from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
 from factories.cluster.claim_kubelet import ClaimKubelet
+from factories.words import booking_of
 from judges.cdi_rules import what_is_wrong
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.dra.names import DRIVER, cdi_device, device_names
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceGrant, Grant, ResourceClaimRef, Share
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import DeviceGrant, Grant, ResourceClaimRef, Share
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -65,16 +66,14 @@ class Scene:
         device = DeviceGrant(
             container="main", gpu=self.desk.uuids(NODE)[gpu], profile=profile, start=start, size=size, share=share
         )
-        booking = Booking(
-            allocation=AllocationId("a1_R_1"),
-            request=RequestId("r"),
-            request_revision=1,
-            source=SourceName("cluster"),
+        booking = booking_of(
+            "a1_R_1",
+            NODE,
+            (device,),
+            request="r",
             owner=POD,
-            namespace="default",
             name="pod",
-            node=NODE,
-            devices=(device,),
+            source="cluster",
             resource_claims=(ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"}),),
         )
         incarnation = await self.bus.incarnation(Stream.BOOK)

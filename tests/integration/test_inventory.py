@@ -8,19 +8,12 @@ import grpc
 import msgspec
 import pytest
 from factories.inventory import EMPTY_A100, gpu_report, news, snapshot
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    InstanceReport,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    SliceReport,
-)
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RunId
+from sluice.contracts.messages import DeviceGrant, InstanceReport, NodeChanged, NodeInventory, NodeSnapshot, SliceReport
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
 from sluice.contracts.proto.snapshots import inventory_from_proto, snapshot_to_proto
@@ -151,17 +144,7 @@ def status(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str]:
 def busy() -> NodeSnapshot:
     """A node with one A100 that holds a slice of ours at 6, and one that is empty."""
     device = DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile="1g.5gb", start=6, size=1)
-    booking = Booking(
-        allocation=AllocationId("a_1"),
-        request=RequestId("r"),
-        request_revision=1,
-        source=SourceName("folder"),
-        owner="uid",
-        namespace="default",
-        name="train",
-        node=NodeName("busy"),
-        devices=(device,),
-    )
+    booking = booking_of("a_1", "busy", (device,), request="r", owner="uid", name="train")
     instance = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=AllocationId("a_1"))
     return snapshot(
         node=NodeName("busy"),

@@ -9,10 +9,10 @@ import sys
 import grpc.aio
 import pytest
 from factories.inventory import news, snapshot
+from factories.words import write_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write, WriteAccepted
-from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import NodeInventory
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
@@ -34,16 +34,7 @@ class Agent(agent_pb2_grpc.AgentServiceServicer):
 
 def the_news(endpoint: str) -> Write:
     address = subjects.node(snapshot().node)
-    return Write(
-        operation=OperationId("agent-1"),
-        attempt=1,
-        stream=Stream.STATE,
-        subject=address.subject,
-        guard=address.guard,
-        expected=0,
-        message=news(endpoint=endpoint),
-        request="",
-    )
+    return write_of(address, news(endpoint=endpoint), None, "agent-1")
 
 
 async def until_pulled(bus: NatsBus) -> NodeInventory:

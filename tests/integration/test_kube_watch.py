@@ -11,12 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 from factories.cluster.kubernetes import Cluster, pod
+from factories.words import write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream, Write
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.bus.trace_headers import trace_id
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -140,16 +141,7 @@ class Scene:
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
-        write = Write(
-            operation=OperationId(f"test-{next(self._runs)}"),
-            attempt=1,
-            stream=stream,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, last, f"test-{next(self._runs)}")
         await self.bus.write(write, {})
 
     async def create(self, *names: str) -> list[str]:

@@ -15,14 +15,15 @@ from factories.cluster.account_rights import NEEDED, Right
 from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
 from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.words import write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write, WriteAccepted, stream_of
+from sluice.contracts.bus.events import WriteAccepted, stream_of
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -250,16 +251,7 @@ class Site:
         bus, stream = self._buses[role], stream_of(address.kind)
         last = await bus.last(stream, address.subject)
         self._number += 1
-        write = Write(
-            operation=OperationId(f"test-{self._number}"),
-            attempt=1,
-            stream=stream,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, last, f"test-{self._number}")
         assert isinstance(await bus.write(write, {}), WriteAccepted)
 
     async def said(self, address: Address, kind: type) -> Any:

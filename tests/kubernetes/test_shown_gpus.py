@@ -10,11 +10,11 @@ import pytest
 import yaml
 from factories.cluster.described_pods import RULES, DescribeStage, kubectl_is_there, staged
 from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
-    Booking,
     DeviceGrant,
     GpuReport,
     InstanceReport,
@@ -30,17 +30,7 @@ NODE = NodeName("gpu-1")
 
 
 def booked(name: str, state: str, *devices: DeviceGrant) -> SliceReport:
-    booking = Booking(
-        allocation=AllocationId(f"{name}_r_1"),
-        request=RequestId(name),
-        request_revision=1,
-        source=SourceName("cluster"),
-        owner=name,
-        namespace="research",
-        name=name,
-        node=NODE,
-        devices=devices,
-    )
+    booking = booking_of(f"{name}_r_1", NODE, devices, request=name, namespace="research", source="cluster")
     return SliceReport(booking=booking, revision=1, state=state, revoked=state == "quarantined")
 
 
