@@ -282,6 +282,26 @@ def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_me
     assert [each for each in messages(bench.tick()) if isinstance(each, Revoke)] == []
 
 
+def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more(bench):
+    """The binding allocator has read the request, we have not yet: a pod would lose its slice after its binding."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.now = 100.0
+    assert messages(bench.tick()) == []
+    allocation = living().booking.allocation
+    ready = ready_of(Grant(revision=1, incarnation=INCARNATION, booking=living().booking))
+    said = {"allocation": allocation, "node": NODE, "ticket": ready.ticket, "containers": ready.containers}
+    bench.observe(subjects.binding(P1), Bound(request=P1, request_revision=1, revision=1, source=FOLDER, **said))
+    for bench.now in (131.0, 10_000.0):
+        assert messages(bench.tick()) == []
+
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.tick()
+    bench.now = 10_031.0
+    assert [type(each) for each in messages(bench.tick())] == [Revoke]
+
+
 def test_what_a_source_told_in_another_life_of_the_bus_ends_nothing_when_it_lands_late(bench):
     """Its first word got no answer, and lands after a wipe: pods would lose their slices before it has listed them."""
     new = Incarnation("900000")

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Waived
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, Waived
 from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -110,3 +110,12 @@ def test_two_versions_that_disagree_take_turns_and_no_more(bench):
 
 def of_the_other(message: AllocationRequested) -> tuple:
     return subjects.binding(RequestId(message.name)), refused(message)
+
+
+def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
+    """An allocator that reads the refusal later than the grant would take the slice back."""
+    waiting = asked("p1", claim(profile="2g.10gb"))
+    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
+    bench.land_all(bench.request(waiting))
+    bench.now += 10
+    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, Revoke)]
