@@ -48,7 +48,6 @@ class Guarded:
         self.url = broker.url
 
     def credentials(self, role: Role, node: NodeName | None = None) -> Credentials:
-        """How a role says who it is."""
         user = self._users[permissions_of(role, node).user]
         return Credentials(user.rights.user, user.password)
 
@@ -66,7 +65,6 @@ class Guarded:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def guarded(tmp_path: Path, launch: Launch) -> AsyncIterator[Guarded]:
-    """One server with all roles and two agents, and streams."""
     users = {
         rights.user: User(rights, secrets.token_hex(8)) for rights in (permissions_of(role, node) for role, node in WHO)
     }

@@ -160,7 +160,6 @@ class Here:
         return story
 
     async def leave(self) -> None:
-        """Take everything back, and see that it is gone."""
         for file in self.up.pods_dir.iterdir():
             file.unlink()
         url = self.up.running.nats_url

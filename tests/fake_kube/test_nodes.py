@@ -28,7 +28,6 @@ async def kube(fake: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def sliced(name: str = "p", **spec: object) -> Json:
-    """A pod in the form that admission gives it."""
     body = pod(
         name,
         annotations={"sluice.dev/profile": "1g.5gb"},
@@ -52,7 +51,6 @@ def opening(devices: str | None = "MIG-1", ticket: str | None = "t1") -> list[Js
 
 
 async def phase(kube: Cluster, wanted: str, name: str = "p") -> Json:
-    """The pod, once it is in this phase."""
     reply = await kube.until(
         lambda: kube.get(f"{PODS}/{name}"), lambda found: found.body.get("status", {}).get("phase") == wanted
     )
@@ -60,8 +58,6 @@ async def phase(kube: Cluster, wanted: str, name: str = "p") -> Json:
 
 
 async def waiting(kube: Cluster, reason: str) -> str:
-    """Why the container waits, once it waits for this reason."""
-
     def state(body: Json) -> Json:
         statuses = body.get("status", {}).get("containerStatuses") or [{}]
         return statuses[0].get("state", {}).get("waiting") or {}

@@ -40,7 +40,6 @@ class Scene:
         self.news = None
 
     async def start(self):
-        """An agent of this node, opened by the allocator."""
         known = self.news.agent_run if self.news is not None else ""
         self.agent = await start_agent(
             self.folder,
@@ -61,7 +60,6 @@ class Scene:
         self.news = await self.desk.open(NODE, known_run=known)
 
     async def grant(self, *, gpu=0, place=("3g.20gb", 4, 4), share=None):
-        """Order a slice whose devices go through a claim."""
         profile, start, size = place
         device = DeviceGrant(
             container="main", gpu=self.desk.uuids(NODE)[gpu], profile=profile, start=start, size=size, share=share
@@ -89,7 +87,6 @@ class Scene:
 
 @pytest.fixture(params=["v1", "v1beta1"])
 async def scene(request, tmp_path):
-    """A running agent, and a kubelet of one version."""
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "pods").mkdir()

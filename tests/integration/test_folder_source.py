@@ -125,7 +125,6 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path) -> Site:
-    """An empty folder and an empty bus."""
     (tmp_path / "pods").mkdir()
     return Site(MemoryBroker(), tmp_path / "pods", tmp_path / "data")
 
@@ -144,7 +143,6 @@ class ToldFolder(ManifestFolder):
 
 @asynccontextmanager
 async def watching(site: Site, run: str) -> AsyncIterator[None]:
-    """A running pod-watcher, stopped at the end."""
     settings = PodWatcherSettings(pods_dir=site.pods, data_dir=site.data, relist_s=1.0, gone_grace_s=0.2, tick_s=0.05)
     clock = SystemClock()
     service = Service("pod-watcher", RunId(run), settings, clock, RequestTraces())
@@ -286,7 +284,6 @@ async def test_the_process_runs_on_a_real_broker_and_stops_when_asked(tmp_path):
 
 
 async def first_request(bus: Bus) -> AllocationRequested:
-    """The first request that is seen on a bus."""
     async with asyncio.timeout(30), aclosing(bus.read(Stream.STATE, ("sluice.request.>",))) as reading:
         async for batch in reading:
             for event in batch:

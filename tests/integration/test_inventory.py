@@ -83,7 +83,6 @@ class Site:
         return entry.message if entry is not None else None
 
     async def until_said(self, node: NodeName, wanted) -> NodeInventory:
-        """Wait for a wanted message about a node."""
         changed = asyncio.Event()
         self.broker.listen(changed)
         try:
@@ -98,7 +97,6 @@ class Site:
 
 @asynccontextmanager
 async def site(**settings) -> AsyncIterator[Site]:
-    """A running inventory, stopped at the end."""
     (port,) = free_ports(1)
     told = InventorySettings(grpc_address=f"127.0.0.1:{port}", **(FAST | settings))
     broker = MemoryBroker()
@@ -120,7 +118,6 @@ async def site(**settings) -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAgent]]:
-    """Agents that serve these snapshots, announced and pulled."""
     async with AsyncExitStack() as stack:
         agents = [FakeAgent(one) for one in found]
         for agent, one in zip(agents, found, strict=True):
@@ -132,12 +129,10 @@ async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAge
 
 
 def told_by(found: NodeSnapshot, endpoint: str) -> NodeChanged:
-    """The announcement that goes with a snapshot."""
     return news(found.generation, node=found.node, endpoint=endpoint, agent_run=found.agent_run)
 
 
 def status(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str]:
-    """The code and text of a failed call."""
     return error.code(), error.details() or ""
 
 
@@ -327,7 +322,6 @@ async def drained(events: AsyncIterator[inventory_pb2.WatchResponse]) -> None:
 
 
 def wipe(place: Site) -> None:
-    """The broker loses its data and has its streams recreated."""
     before = place.broker.values.incarnation(Stream.BOOK)
     place.broker.wipe()
     place.broker.values.ensure(place.broker.clock.monotonic())
@@ -344,7 +338,6 @@ async def puller() -> AsyncIterator[Puller]:
 
 
 async def pulled(puller: Puller, agent: FakeAgent) -> PullSucceeded | PullFailed:
-    """One pull of an agent that is served for it."""
     async with agent.serve() as endpoint:
         return await puller.pull(Pull(snapshot().node, endpoint))
 

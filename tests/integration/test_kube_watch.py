@@ -150,7 +150,6 @@ class Scene:
         return [each.body["metadata"]["uid"] for each in made]
 
     async def reconnect(self) -> None:
-        """The test's own connections broke too; replace them."""
         for _ in range(20):
             with contextlib.suppress(aiohttp.ClientError):
                 await self.cluster.get(self.path)
@@ -201,7 +200,6 @@ async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 def writes(kube: FakeKube) -> int:
-    """How many patches of pod objects there were."""
     return kube.count(verb="patch", path="pods")
 
 

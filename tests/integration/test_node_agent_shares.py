@@ -49,7 +49,6 @@ class Machine:
         self.endpoint = ""
 
     async def start(self, **variables):
-        """Start the agent, and adopt the node for it."""
         self.process = await start_agent(
             self.folder,
             SLUICE_NATS_URL=self.broker.url,
@@ -67,7 +66,6 @@ class Machine:
         await self.start()
 
     async def snapshot(self):
-        """The snapshot that the inventory would pull."""
         return await pull(self.endpoint, NODE)
 
     async def daemons(self):
@@ -76,7 +74,6 @@ class Machine:
         return {(gpu.index, daemon.start): daemon for gpu in snapshot.gpus for daemon in gpu.daemons}
 
     async def control_daemons(self):
-        """Pid and start time of every reported daemon: each runs."""
         pids = [daemon.pid for daemon in (await self.daemons()).values()]
         return {(pid, psutil.Process(pid).create_time()) for pid in pids}
 
@@ -95,7 +92,6 @@ class Machine:
 
 @pytest.fixture
 async def machine(tmp_path):
-    """A machine, cleaned up at the end."""
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         async with Broker(tmp_path / "nats") as broker:

@@ -34,7 +34,6 @@ WITHIN_S = LOST_QUORUM_S + 2 * ROUNDS * ELECTION_S
 
 
 def write(number: int, expected: int) -> Write:
-    """A message as a service would publish."""
     address = subjects.lease("allocator")
     return write_of(address, LeaseHeld(role="allocator", owner=RunId("r")), expected, f"r-{number}")
 
@@ -46,7 +45,6 @@ async def is_replicated(connection: Connection) -> bool:
 
 
 def silent_s() -> float:
-    """The value that a scraper would see."""
     return sum(metrics.PROCESS.samples().get(SILENT, {}).values())
 
 

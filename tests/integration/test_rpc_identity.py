@@ -64,7 +64,6 @@ class Rig:
         return Files(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
 
     def security(self, who: str) -> TransportSecurity:
-        """Of the test itself, in some role."""
         files = self.files(who)
         return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 

@@ -149,7 +149,6 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
 
 
 async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
-    """What the agent of a node says of the first slice on it."""
     first = SliceUsage(
         allocation=AllocationId("a"),
         request=RequestId("r0-0-0"),

@@ -11,7 +11,6 @@ from factories.cluster.server_versions import keeps_times
 
 @pytest_asyncio.fixture
 async def scene(kube: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[ClaimScene]:
-    """A pod-watcher, and the test as the allocator."""
     async with claim_scene(kube, namespace, tmp_path) as made:
         yield made
 

@@ -78,7 +78,6 @@ async def give_rights(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def deployed(server: Cluster) -> Cluster:
-    """A cluster in which Sluice's accounts have their rights."""
     if server.fake is not None:
         asyncio.run(install(server))
         asyncio.run(give_rights(server))
@@ -282,7 +281,6 @@ class Site:
             assert made.code == 201, made
 
     async def pod(self, name: str, *claims: str, namespace: str = "default") -> tuple[RequestId, Json]:
-        """A person's pod, as it was stored."""
         volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
         body = {
             "apiVersion": "v1",
@@ -295,7 +293,6 @@ class Site:
         return RequestId(made.body["metadata"]["uid"]), made.body
 
     def calls(self, account: str) -> set[tuple[str, str]]:
-        """What an account has asked of the API server."""
         user = f"system:serviceaccount:{SYSTEM}:sluice-{account}"
         return {(verb, path) for who, verb, path in self.kube.front.requests if who == user}
 

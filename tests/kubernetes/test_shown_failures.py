@@ -254,7 +254,6 @@ def test_every_refusal_is_seen_somewhere():
 
 
 def alike(note: str, wanted: str) -> bool:
-    """Whether a note is the wanted one."""
     before, star, after = wanted.partition("*")
     return note == wanted if not star else note.startswith(before) and note.endswith(after)
 

@@ -75,13 +75,11 @@ def fleet(observed: datetime) -> NodeInventory:
 
 
 async def shown(stage: DescribeStage) -> None:
-    """The definition is there, and the fleet is written."""
     made = await stage.cluster.post(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
     assert made.code == 201, made
 
 
 async def say(stage: DescribeStage, word: NodeInventory, good) -> None:
-    """The inventory speaks, and the objects say it."""
     await stage.say(subjects.inventory(NODE), word)
     await stage.until(lambda: good({each["metadata"]["name"]: each for each in gpus(stage)}), "the GPUs are shown")
 

@@ -40,7 +40,6 @@ def pods(running: Running) -> dict[str, tuple[str, str]]:
 
 
 def orders(running: Running) -> list[tuple[str, str]]:
-    """The slices in the ledgers, with their node."""
     words = asyncio.run(words_at(running.url, "BOOK", "sluice.ledger.>"))
     return sorted((word["type"], word["booking"]["node"]) for word in words if "booking" in word)
 

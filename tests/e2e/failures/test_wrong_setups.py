@@ -94,12 +94,10 @@ def run(variables: dict[str, str], *words: str) -> Ended:
 
 
 def simulated(data: Path, **variables: object) -> dict[str, str]:
-    """The environment of an agent of the simulated node."""
     return environment(data, SLUICE_NODE_AGENT_FLEET_FILE=data.parent / "fleet.toml", **variables)
 
 
 def real(data: Path, machine: NvmlMachine, **variables: object) -> dict[str, str]:
-    """The environment of an agent on our NVML library."""
     found = environment(data, SLUICE_NODE_AGENT_NODES=NODE, **variables)
     return (
         found

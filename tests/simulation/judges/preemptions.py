@@ -243,7 +243,6 @@ class PreemptionJudge:
         ranks[rank if rank in said else said[-1]] = inf
 
     def _ranks_of(self, request: str) -> list[Rank]:
-        """What a request says about preemption, and what a deciding process may still believe."""
         now = self._judge.clockwork.now
         return [rank for rank, until in self._ranks.get(request, {}).items() if now - until <= ORDER_IS_LATE_S]
 

@@ -26,7 +26,6 @@ RAISED_AT = 20.0
 
 
 def ranked(profile: str, priority: int, *, preemptible: bool = False) -> Ask:
-    """One slice, for a pod of this priority."""
     ask = sliced(profile)
     more = ((PRIORITY, str(priority)), *(((PREEMPTIBLE, "true"),) if preemptible else ()))
     return Ask((*ask.annotations, *more), ask.containers, ask.devices)
@@ -43,7 +42,6 @@ def guaranteed_one() -> Scene:
 
 
 def two_have_to_go(**how) -> Scene:
-    """A GPU with two pods that may be evicted."""
     scene = Scene(MIG_NODE, folder_evicts=True, **how)
     for name in VICTIMS:
         scene.pod(name, ranked("3g.20gb", 0, preemptible=True), lingers_s=0.5)
