@@ -31,11 +31,10 @@ from sluice.contracts.messages import (
 )
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
+from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
 WAIT_S = 30.0
@@ -288,38 +287,6 @@ async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> N
     await scene.until(lambda: isinstance(room(), HostFacts) and room().cpu_cores == 60.0, "its room is taken")
     scene.kube.nodes.cordon("gpu-1.example.internal")
     await scene.until(lambda: room().cordoned, "a cordon is seen")
-
-
-async def test_one_of_two_watchers_works_and_the_other_takes_over(scene: Scene) -> None:
-    """Two would do everything twice; none would do nothing."""
-    await scene.kill()
-    bus = scene.broker.bus("leases")
-    working: list[str] = []
-
-    async def candidate(name: str) -> None:
-        async def work() -> None:
-            working.append(name)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                working.remove(name)
-
-        lease = Lease(bus, SystemClock(), role="pod-watcher", run=RunId(name), ttl_s=1)
-        await watch_by_lease(lease, SystemClock(), work)
-
-    tasks = {name: asyncio.create_task(candidate(name)) for name in ("one", "two")}
-    async with asyncio.timeout(WAIT_S):
-        while not working:  # noqa: ASYNC110 - see Scene.until
-            await asyncio.sleep(0.02)
-        (first,) = working
-        tasks[first].cancel()
-        await asyncio.wait((tasks[first],))
-        while working != [name for name in tasks if name != first]:  # noqa: ASYNC110 - see Scene.until
-            await asyncio.sleep(0.02)
-    for task in tasks.values():
-        task.cancel()
-    await asyncio.wait(tasks.values())
-    await scene.watch()
 
 
 async def test_a_watcher_whose_lease_has_run_out_writes_to_no_pod(scene: Scene) -> None:
