@@ -86,7 +86,6 @@ def _tell(wrong: Sequence[str]) -> None:
 
 
 def _table(done: Sequence[Done], servers: int) -> list[str]:
-    """Recovery by kind of fault, and what took longer than it should."""
     lines = ["fault               times   p50 s   p99 s   max s  bound s"]
     late = []
     for kind in KINDS:

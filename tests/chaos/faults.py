@@ -134,7 +134,6 @@ class Faults:
         return ""
 
     async def _info(self, stream: str) -> dict:
-        """The state of a stream's cluster; empty while no broker answers."""
         try:
             client = await nats.connect(
                 self._system.broker.url.split(","), allow_reconnect=False, connect_timeout=2, error_cb=_nothing

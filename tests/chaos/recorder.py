@@ -112,7 +112,6 @@ class Recorder:
             await asyncio.sleep(POLL_S)
 
     async def _batch(self, stream: str) -> int:
-        """Read on in one stream; how many words there were."""
         inbox = self._client.new_inbox()
         answers = await self._client.subscribe(inbox)
         asked = {"seq": self._next[stream], "batch": BATCH, "next_by_subj": ">"}

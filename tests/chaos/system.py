@@ -180,7 +180,6 @@ class System:
         return ",".join(f"nats://{HOST}:{wire.port}" for wire in self.wires[service])
 
     def _record_devices(self) -> None:
-        """Have the simulated machines log everything that is ever on their devices."""
         for node in NODES:
             log = self.device_log(node)
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +204,6 @@ class System:
     # -- the supervisor -----------------------------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
-        """Start again who has died by itself, as an orchestrator does, and remember it."""
         again: dict[str, float] = {}
         pause_s = dict.fromkeys(self.services, AGAIN_FIRST_S)
         while True:

@@ -21,7 +21,6 @@ STAY = "import time; time.sleep(600)"
 
 @pytest.fixture
 def process(tmp_path):
-    """A service that ends by itself at once."""
     made = Process("allocator-2", (sys.executable, "-S", "-c", END), {}, tmp_path / "log")
     yield made
     made.kill()

@@ -72,12 +72,7 @@ def _run(options: argparse.Namespace) -> int:
                 is_recorded=options.record,
             )
         case "up":
-            cluster = clusters.start(
-                options.name,
-                minor=options.kubernetes,
-                workers=options.workers,
-                is_kept=True,
-            )
+            cluster = clusters.start(options.name, minor=options.kubernetes, workers=options.workers, is_kept=True)
             if options.network_policies:
                 cluster.enforce_network_policies()
             if options.images:

@@ -53,7 +53,6 @@ def force_delete(cluster: Cluster, pod: Json) -> None:
 
 
 def processes_of(pod: Json) -> list[int]:
-    """All processes of a pod's containers."""
     found = []
     ids = [each.get("containerID", "").rpartition("/")[2] for each in pod["status"].get("containerStatuses") or []]
     for folder in Path("/proc").glob("[0-9]*"):
@@ -90,13 +89,11 @@ def until_new(cluster: Cluster, component: str, before: list[Json]) -> None:
 
 
 def kill_kubelet(cluster: Cluster, worker: str) -> None:
-    """Its pods live on."""
     cluster.node(worker).box.end("kubelet", number=signal.SIGKILL)
     cluster.save()
 
 
 def start_kubelet(cluster: Cluster, worker: str) -> None:
-    """Again."""
     cluster.node(worker).start_kubelet()
     cluster.save()
 

@@ -46,12 +46,10 @@ def manifest(
 
 
 def container(name: str, script: str = SLEEPS, **more: object) -> Json:
-    """One that runs a shell script."""
     return {"name": name, "image": IMAGE, "command": ["sh", "-c", script], **more}
 
 
 def on(node: str) -> Json:
-    """A nodeSelector for one machine."""
     return {"kubernetes.io/hostname": node}
 
 
@@ -86,7 +84,6 @@ def pods(cluster: Cluster, namespace: str | None = None) -> dict[str, Json]:
 
 
 def is_ready(found: Json) -> bool:
-    """Running, with its device."""
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions") or []}
     return found["status"].get("phase") == "Running" and conditions.get("Ready") == "True"
 
@@ -112,7 +109,6 @@ def granted(found: Json) -> dict[str, list[str]]:
 
 
 def devices(found: Json) -> list[str]:
-    """UUIDs that its annotations name."""
     return sorted(uuid for each in granted(found).values() for uuid in each)
 
 
@@ -141,12 +137,7 @@ def seen(found: Json) -> str:
 
 
 def until_pods(
-    cluster: Cluster,
-    namespace: str,
-    what: str,
-    holds: Callable[[dict[str, Json]], bool],
-    *,
-    within_s: float = WITHIN_S,
+    cluster: Cluster, namespace: str, what: str, holds: Callable[[dict[str, Json]], bool], *, within_s: float = WITHIN_S
 ) -> dict[str, Json]:
     """The pods of a namespace, once they are as asked; else AssertionError with what they are."""
 
@@ -186,7 +177,6 @@ def until_waiting(cluster: Cluster, namespace: str, names: Iterable[str]) -> dic
 
 
 def until_gone(cluster: Cluster, namespace: str, *, within_s: float = WITHIN_S) -> None:
-    """Until the namespace has no pod."""
     until(
         f"{namespace} is empty",
         lambda: Unmet(left) if (left := sorted(pods(cluster, namespace))) else True,
@@ -200,7 +190,6 @@ def described(cluster: Cluster, namespace: str, name: str) -> str:
 
 
 def printed(cluster: Cluster, namespace: str, name: str, of: str = "main") -> str:
-    """A container's output."""
     return cluster.kubectl(f"--namespace={namespace}", "logs", name, f"--container={of}")
 
 
@@ -215,7 +204,6 @@ def gpus(cluster: Cluster) -> list[Json]:
 
 
 def used(cluster: Cluster) -> dict[str, str]:
-    """GPU -> the USED column."""
     columns = "--output=custom-columns=:.metadata.name,:.status.used"
     lines = cluster.kubectl("get", "gpus", "--no-headers", columns).splitlines()
     return dict(line.split() for line in lines if line)

@@ -30,7 +30,6 @@ class Inside:
 
     @classmethod
     def of(cls, text: str) -> "Inside":
-        """Of what LOOKS printed."""
         env, devices, mounts, *_ = text.split("---\n")
         lines = [line.split() for line in mounts.splitlines()]
         return cls(variables(env), frozenset(devices.split()), {at: frozenset(how.split(",")) for at, how in lines})
@@ -50,8 +49,6 @@ def looking(name: str = "main", then: str = SLEEPS, **more: object) -> Json:
 
 
 def inside(cluster: Cluster, namespace: str, name: str, of: str = "main") -> Inside:
-    """Of a container that has looked."""
-
     def look() -> str:
         text = printed(cluster, namespace, name, of)
         return text if text.count("---\n") == PARTS else ""
@@ -125,7 +122,6 @@ def check(cluster: Cluster, pod: Json, plain: Inside, of: str = "main", request:
 
 
 def left(cluster: Cluster) -> list[str]:
-    """ResourceClaims and CDI files."""
     kept = [f"claim {each['metadata']['namespace']}/{each['metadata']['name']}" for each in claims(cluster)]
     return kept + [f"CDI file of {uid} on {machine}" for machine, uid in files(cluster)]
 

@@ -83,17 +83,11 @@ def open_queue(
             "resourceGroups": [{"coveredResources": list(quota), "flavors": flavors}],
         },
     }
-    local = {
-        "apiVersion": API,
-        "kind": "LocalQueue",
-        "metadata": {"name": QUEUE},
-        "spec": {"clusterQueue": namespace},
-    }
+    local = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": QUEUE}, "spec": {"clusterQueue": namespace}}
     apply(cluster, namespace, _flavor(namespace, node_labels), queue, local)
 
 
 def close_queue(cluster: Cluster, namespace: str) -> None:
-    """With all that was queued there."""
     for kinds in ("jobs,pods", "workloads", "localqueues"):
         cluster.kubectl(f"--namespace={namespace}", "delete", kinds, "--all", "--timeout=120s", timeout_s=130)
     for kind in ("clusterqueue", "resourceflavor"):
@@ -101,7 +95,6 @@ def close_queue(cluster: Cluster, namespace: str) -> None:
 
 
 def hold(cluster: Cluster, namespace: str, *, is_held: bool) -> None:
-    """Whether the namespace's ClusterQueue admits nothing."""
     policy = {"spec": {"stopPolicy": "Hold" if is_held else "None"}}
     cluster.kubectl("patch", "clusterqueue", namespace, "--type=merge", f"--patch={json.dumps(policy)}")
 

@@ -45,7 +45,6 @@ def home_on_the_control_plane(cluster: Cluster) -> Iterator[Path]:
 def typed(cluster: Cluster, home: Path, *more: str) -> str:
     """What the page's commands print, and more after them, by a shell on a machine of the cluster."""
     block = re.search(r"```\n(umask 077\n.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block is not None
     *first, last = block[1].strip().splitlines()
     assert first[-1].endswith("port-forward service/sluice-nats 4222 &")
     script = "\n".join(

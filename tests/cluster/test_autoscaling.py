@@ -134,7 +134,6 @@ def _pool() -> list[dict[str, object]]:
 
 
 def _seen_by(cluster: Cluster, namespace: str, name: str) -> list[str]:
-    """What Karpenter says of a pod, in its Events."""
     return [
         json.dumps([each.get("reason"), each.get("message")])
         for each in listed(cluster, namespace, "events")

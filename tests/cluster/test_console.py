@@ -35,7 +35,6 @@ def doctors(installed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Jso
 
 @pytest.fixture
 def on_the_control_plane(installed: Cluster) -> Iterator[Path]:
-    """A person's home there."""
     with home_on_the_control_plane(installed) as home:
         yield home
 

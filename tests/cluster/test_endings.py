@@ -202,10 +202,7 @@ def test_a_drained_machine_gives_all_slices_back_and_its_pods_go_elsewhere(insta
         "spec": {
             "replicas": 2,
             "selector": {"matchLabels": {"app": "replica"}},
-            "template": {
-                "metadata": template["metadata"],
-                "spec": {**template["spec"], "restartPolicy": "Always"},
-            },
+            "template": {"metadata": template["metadata"], "spec": {**template["spec"], "restartPolicy": "Always"}},
         },
     }
 

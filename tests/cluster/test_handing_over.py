@@ -21,10 +21,7 @@ LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 PODS = 300
 HEALTH_SINCE = 36
 """The minor version of Kubernetes that shows the health of devices without a feature gate (ResourceHealthStatus)."""
-pytestmark = [
-    pytest.mark.usefixtures("handed_back"),
-    pytest.mark.parametrize("namespace", ["dra"], indirect=True),
-]
+pytestmark = [pytest.mark.usefixtures("handed_back"), pytest.mark.parametrize("namespace", ["dra"], indirect=True)]
 
 
 def plain(cluster: Cluster, namespace: str) -> Inside:
@@ -114,7 +111,6 @@ def test_the_claim_says_where_its_devices_are_and_who_has_them(installed: Cluste
     create(installed, namespace, [pod("one", SMALL)])
     found = until_ready(installed, namespace, ["one"])["one"]
     claim = handed_over.claim_of(installed, found)
-    assert claim is not None
     uid = found["metadata"]["uid"]
     assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "one", "uid": uid}]
     allocation = claim["status"]["allocation"]
@@ -191,7 +187,6 @@ def test_a_resized_share_has_its_new_size_from_the_next_start(installed: Cluster
     with home_on_the_control_plane(installed) as home:
         typed(installed, home, *CERTIFIED, f"sluice adjust {namespace}/share --memory 3Gi")
     claim = handed_over.claim_of(installed, before)
-    assert claim is not None
     key = before["spec"]["nodeName"], claim["metadata"]["uid"]
     until(
         "the CDI file has the new size",
@@ -215,10 +210,7 @@ def test_a_burst_of_small_pods_runs_in_waves(installed: Cluster, namespace: str)
 
     until_pods(installed, namespace, "all have run", all_ended, within_s=480)
     # The pods are still there: their claims are not.
-    until(
-        "no claim is left",
-        lambda: Unmet(found) if (found := handed_over.left(installed)) else True,
-    )
+    until("no claim is left", lambda: Unmet(found) if (found := handed_over.left(installed)) else True)
     gpu_pods.until_returned(installed, namespace)
 
 

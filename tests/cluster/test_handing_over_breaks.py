@@ -69,10 +69,7 @@ def test_pods_start_though_the_api_server_was_killed_when_their_claims_were_writ
     for round_, name in enumerate(("created", "allocated")):
         these = [f"{each}-{round_}" for each in names]
         create(installed, namespace, [pod(each, SMALL) for each in these])
-        until(
-            f"a claim is {name}",
-            lambda is_enough=round_: _claims(installed, namespace, allocated=bool(is_enough)),
-        )
+        until(f"a claim is {name}", lambda is_enough=round_: _claims(installed, namespace, allocated=bool(is_enough)))
         breaking.kill_api_server(installed)
         breaking.start_api_server(installed)
         until_ready(installed, namespace, these)
@@ -173,13 +170,11 @@ def _is_taken_up(found: Json) -> bool:
 
 
 def _agents_processes(cluster: Cluster) -> list[int]:
-    """All of WORKER's agent: also what serves its sockets."""
     (found,) = [each for each in breaking.pods_of(cluster, "node-agent") if each["spec"]["nodeName"] == WORKER]
     return breaking.processes_of(found)
 
 
 def _is_there(cluster: Cluster) -> bool:
-    """Also one that is on its way out."""
     selector = "--selector=app.kubernetes.io/component=node-agent"
     listed = json.loads(cluster.kubectl(AGENT[0], "get", "pods", selector, "--output=json"))["items"]
     return WORKER in [each["spec"].get("nodeName") for each in listed]

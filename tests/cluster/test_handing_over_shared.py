@@ -12,10 +12,7 @@ HERE = {"nodeSelector": gpu_pods.on(WORKER)}
 ALL_OF_IT = {"profile": "7g.40gb"}
 GRACE_S = 90
 """More than a minute: so often a kubelet ends the use of claims whose pods are gone from the API server."""
-pytestmark = [
-    pytest.mark.usefixtures("handed_back"),
-    pytest.mark.parametrize("namespace", ["dra"], indirect=True),
-]
+pytestmark = [pytest.mark.usefixtures("handed_back"), pytest.mark.parametrize("namespace", ["dra"], indirect=True)]
 
 
 def claim_spec(count: int = 1, **keys: object) -> Json:
@@ -31,7 +28,6 @@ def claim_spec(count: int = 1, **keys: object) -> Json:
 
 
 def claim(name: str, count: int = 1, **keys: object) -> Json:
-    """A user's own claim."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -47,7 +43,6 @@ def using(name: str, entry: Json, script: str = gpu_pods.SLEEPS, **spec: object)
 
 
 def named(cluster: Cluster, namespace: str, name: str) -> Json:
-    """A claim by its name."""
     return next(each for each in handed_over.claims(cluster, namespace) if each["metadata"]["name"] == name)
 
 

@@ -22,7 +22,6 @@ class Inside:
     """What a container with LOOKS printed."""
 
     def __init__(self, text: str) -> None:
-        """Of its whole output."""
         env, mounts, self.files, ticket, self.writing, *_ = text.split("---\n")
         self.env = variables(env)
         self.mounts = mounts.splitlines()
@@ -35,8 +34,6 @@ class Inside:
 
 
 def inside(cluster: Cluster, namespace: str, name: str, of: str = "main") -> Inside:
-    """Of a container that has looked."""
-
     def look() -> str:
         text = printed(cluster, namespace, name, of)
         return text if text.count("---\n") == 5 else ""

@@ -158,12 +158,7 @@ def _apply(cluster: Cluster, *objects: Mapping[str, Any]) -> None:
 
 
 def _pod(name: str, node: str, command: list[str], *, role: str = "other") -> Json:
-    container = {
-        "name": "main",
-        "image": IMAGE,
-        "imagePullPolicy": "Never",
-        "command": [f"/{PROGRAM.name}", *command],
-    }
+    container = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", "command": [f"/{PROGRAM.name}", *command]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -17,7 +17,6 @@ READER, ROLE = "reader", "sluice-console"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty home."""
     return tmp_path_factory.mktemp("home")
 
 

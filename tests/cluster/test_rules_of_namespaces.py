@@ -24,11 +24,7 @@ from cluster.objects import (
 from cluster.waiting import until
 
 SHOW = "echo device=$NVIDIA_VISIBLE_DEVICES; grep -c /run/sluice/slice /proc/self/mountinfo; exec sleep 300"
-RESTRICTED = {
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+RESTRICTED = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 Named = Callable[[str], str]
 

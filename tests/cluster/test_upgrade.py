@@ -91,7 +91,6 @@ def test_pods_of_before_an_upgrade_end_well(installed: Cluster, space: str) -> N
 
 
 def _release() -> str:
-    """The release's manifests with the images that are here."""
     project = tomllib.loads((product.REPOSITORY / "pyproject.toml").read_text())["project"]
     services = "allocator|inventory|node-agent|pod-watcher|console"
     return re.sub(rf"(image: sluice-(?:{services})):\S+", rf"\1:{project['version']}", RELEASE.read_text())

@@ -45,7 +45,6 @@ def space(installed: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def started(installed: Cluster, space: str) -> str:
-    """The namespace, with everything applied."""
     claim = {
         "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},

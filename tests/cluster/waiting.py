@@ -40,9 +40,7 @@ class Unmet:
         self._why = why
 
     def __bool__(self) -> bool:
-        """Never true."""
         return False
 
     def __str__(self) -> str:
-        """The reason."""
         return str(self._why)

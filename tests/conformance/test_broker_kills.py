@@ -182,7 +182,6 @@ async def _stuffed(connection: Connection) -> None:
 
 
 async def _frozen(server: NatsServer) -> None:
-    """Freeze a server; the signal takes effect a moment later."""
     server.freeze()
     process = psutil.Process(server.process.pid)
 

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def of_this_image() -> list[str]:
-    """The containers of our servers, ended ones too."""
     asked = ["docker", "ps", "--all", "--no-trunc", "--filter", "label=org.testcontainers", "--format", "{{.Command}}"]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True)
     return done.stdout.splitlines()

@@ -62,7 +62,6 @@ def rig(make_nvml):
 
 @contextmanager
 def _child(machine):
-    """An agent's process in another process, and what it says it made."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD],
         env=child_environment(machine),
@@ -569,7 +568,6 @@ def test_pynvml_is_left_as_it_was_found(nvml_library, tmp_path):
 
 
 def _compute_profile(machine, gpu, gi_id, slices):
-    """The compute instance profile of so many slices, and the GPU instance."""
     device = pynvml.nvmlDeviceGetHandleByIndex(gpu)
     parent = pynvml.nvmlDeviceGetGpuInstanceById(device, gi_id)
     shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED

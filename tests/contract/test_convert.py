@@ -65,7 +65,6 @@ def some(strategy: st.SearchStrategy) -> st.SearchStrategy:
 
 
 def numbers(bits: int) -> st.SearchStrategy:
-    """A map from names to whole numbers of a width."""
     return st.dictionaries(st.text(max_size=8), st.integers(-(2**bits), 2**bits - 1), max_size=2)
 
 

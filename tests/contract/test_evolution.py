@@ -51,7 +51,6 @@ RENAMED_QUOTA = {f"QuotaSet: $.message.{name} is lost" for name in ("gpus", "mem
 
 
 def lines(version: Path) -> list[tuple[str, bytes]]:
-    """The messages of a version: subject and bytes."""
     return [(s, d.encode()) for s, d in (x.split(" ", 1) for x in (version / golden.WORDS).read_text().splitlines())]
 
 

@@ -65,10 +65,8 @@ async def test_an_interrupted_demo_leaves_nothing(up, tmp_path, number, code):
 
 
 def said_in(file: BinaryIO) -> bytes:
-    """What was written to it so far."""
     return os.pread(file.fileno(), 1 << 20, 0)
 
 
 def belongs(process: psutil.Process, up) -> bool:
-    """Whether a process was started by this test."""
     return (process.info["environ"] or {}).get("TMPDIR") == str(up.temporary)

@@ -16,7 +16,6 @@ LOST_WITHIN_S = 30.0
 
 
 async def doctor(up, *words: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
-    """Its exit code, and its findings by level."""
     done = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster", "--json", *words)
     levels: dict[str, list[dict[str, str]]] = {}
     for finding in json.loads(done.stdout)["findings"]:

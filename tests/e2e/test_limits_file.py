@@ -32,7 +32,6 @@ def set_to(path, gpus: int) -> None:
 
 
 def quota_of(fleet_state) -> QuotaSet | None:
-    """The quota of the namespace on the bus."""
     return fleet_state.at("quota", QuotaSet, "research")
 
 

@@ -24,7 +24,6 @@ def decoded(value):
 
 
 async def answer_of_the_webhook(kube, pod):
-    """What is given, the sentence of a denial, and warnings."""
     reply = await kube.post("/api/v1/namespaces/corpus/pods", decoded(pod))
     if reply.code in {403, 422}:
         return "refused", reply.message.removeprefix(DENIED), []

@@ -40,7 +40,6 @@ CONTAINER = '{{name: "{name}", image: x, resources: {{limits: {{"nvidia.com/mig-
 
 
 def write_pod(up, pod, *containers):
-    """A pod of containers, each (name, profile, count)."""
     listed = ", ".join(CONTAINER.format(name=name, profile=profile, count=count) for name, profile, count in containers)
     up.write(f"{pod}.yaml", INSTANCES.format(name=pod, containers=listed))
 

@@ -110,7 +110,6 @@ async def job(scene: Scene, recipe: Recipe) -> None:
 
 
 async def autoscaling(scene: Scene, recipe: Recipe) -> None:
-    """Replicas come and go with their slices."""
     document, limits = recipe.of("Deployment"), recipe.of("HorizontalPodAutoscaler")["spec"]
     assert limits["scaleTargetRef"]["name"] == document["metadata"]["name"]
     await create(scene, document)
@@ -153,7 +152,6 @@ async def vllm(scene: Scene, recipe: Recipe) -> None:
 
 
 async def triton(scene: Scene, recipe: Recipe) -> None:
-    """Two servers on one device, with one daemon."""
     await create(scene, recipe.of("Deployment"))
     pods = await running(scene, 2)
     assert len({tuple(scene.devices(pod)) for pod in pods.values()}) == 1
@@ -173,7 +171,6 @@ async def ray(scene: Scene, recipe: Recipe) -> None:
 
 
 async def kubeflow(scene: Scene, recipe: Recipe) -> None:
-    """Two of three wait; all three start."""
     *some, last = pods_of(recipe.of("PyTorchJob"))
     for pod in some:
         await scene.apply(pod)
@@ -183,7 +180,6 @@ async def kubeflow(scene: Scene, recipe: Recipe) -> None:
 
 
 async def argo(scene: Scene, recipe: Recipe) -> None:
-    """The slice lives as long as its step."""
     prepare, train = steps_of(recipe.of("Workflow"))
     await scene.apply(prepare)
     (first,) = (await running(scene, 1)).values()
@@ -234,7 +230,6 @@ async def checkpoints(scene: Scene, recipe: Recipe) -> None:
 
 
 async def two_containers(scene: Scene, recipe: Recipe) -> None:
-    """A slice each, and none for the third."""
     await scene.apply(recipe.of("Pod"))
     await all_have(scene, await running(scene, 1), {"trainer": ["3g.20gb"], "server": ["1g.5gb"]})
 
@@ -247,7 +242,6 @@ async def init_containers(scene: Scene, recipe: Recipe) -> None:
 
 
 async def team(scene: Scene, recipe: Recipe) -> None:
-    """Eight run, the ninth waits; it starts when one ends."""
     document = recipe.of("Deployment")
     for words in recipe.commands:
         assert words[0] == "sluice"

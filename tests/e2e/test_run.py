@@ -52,7 +52,6 @@ def running(up, *command, options=(), **how):
 
 
 def waited_for(condition, what):
-    """What the condition returns, as soon as it is something."""
     deadline = time.monotonic() + DONE_WITHIN_S
     while not (found := condition()):
         assert time.monotonic() < deadline, what
@@ -68,7 +67,6 @@ def written(file: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def as_from_a_terminal():
-    """Runs heed Ctrl-C, however the tests were started."""
     with heeding_ctrl_c():
         yield
 
@@ -82,7 +80,6 @@ def runs(pid: int) -> bool:
 
 
 async def free(up, *, tidy=True):
-    """No request, no booking, and no instance on any GPU."""
     async with connected(up.running.nats_url) as bus, following(bus) as live:
         await live.until(
             lambda fleet_state: (

@@ -75,7 +75,6 @@ class Shares:
         return await self.watching.until(condition, f"{name} to have its share")
 
     async def gone(self, name: str) -> None:
-        """No service knows the pod any more."""
         await self.watching.until(lambda pods, gpus: name not in pods, f"{name} to be gone")
 
     def agent(self, node: str) -> psutil.Process:
@@ -99,7 +98,6 @@ def up(up):
 
 @pytest.fixture
 async def shares(up):
-    """A running system of four GPUs with MIG."""
     up.start()
     await up.ready()
     async with up.watching() as watching:
@@ -107,7 +105,6 @@ async def shares(up):
 
 
 def told(pod) -> str:
-    """Where a pod's container finds its daemon."""
     return pod.containers[0].mps_pipe_directory
 
 
@@ -118,7 +115,6 @@ def identity(home) -> tuple:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone; a zombie counts as gone."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -160,7 +160,6 @@ class Here:
         return story
 
     async def leave(self) -> None:
-        """Take everything back, and see that it is gone."""
         for file in self.up.pods_dir.iterdir():
             file.unlink()
         url = self.up.running.nats_url
@@ -325,36 +324,6 @@ async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_ra
     )
     assert here.up.sluice("quota", "set", here.namespace, "--gpus", "2").returncode == 0
     await here.bound("two")
-
-
-async def test_a_job_of_sixteen_is_served_whole_or_not_at_all(here):
-    """Fifteen hold nothing; with the sixteenth all run."""
-    names = [f"rank-{number}" for number in range(16)]
-    for name in names[:15]:
-        here.put(name, profile="1g.5gb", group="job", group_size="16")
-    await here.waiting("rank-0", "15 of 16")
-    await here.told(
-        "rank-0",
-        "waits: 15 of 16 pods of group job have asked",
-        "what helps: It starts when as many pods have asked as sluice.dev/group-size says.",
-    )
-    assert all(not gpu.instances for gpu in await here.watching.until(lambda _, gpus: gpus, "the GPUs"))
-    here.put(names[15], profile="1g.5gb", group="job", group_size="16")
-    for name in names:
-        await here.bound(name)
-
-
-async def test_the_pods_of_a_group_are_replaced_one_by_one(here):
-    """The update of a Deployment would stop at its first pod: that comes before an old one goes."""
-    keys = {"profile": "1g.5gb", "group": "web", "group_size": "2"}
-    for name in ("web-old-1", "web-old-2"):
-        here.put(name, **keys)
-    for name in ("web-old-1", "web-old-2"):
-        await here.bound(name)
-    for number in (1, 2):
-        here.put(f"web-new-{number}", **keys)
-        await here.bound(f"web-new-{number}")
-        here.remove(f"web-old-{number}")
 
 
 # -- other sizes --------------------------------------------------------------------------------------------------

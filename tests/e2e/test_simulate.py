@@ -58,51 +58,6 @@ def test_the_example_runs_as_it_is_documented(files):
     assert over_commits(answers, gpu_memory_mib=40960) == []
 
 
-def test_two_vgpus_of_8000_mib_are_two_slices_of_one_gpu_and_leave_room(files):
-    """Two 2g.10gb on an empty A100; a third one and a 1g.5gb still fit."""
-    lines = [
-        arrive(0, "a", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 8000}),
-        arrive(1, "b", profile="2g.10gb"),
-        arrive(2, "c", profile="1g.5gb"),
-    ]
-
-    answers, _ = files.answers(fleet_of(), lines, "--no-queue")
-
-    assert devices(answers[0], "mode", "profile", "gpu") == [("exclusive", "2g.10gb", "GPU-n-0")] * 2
-    assert [answer["answer"] for answer in answers] == ["bound"] * 3
-    assert over_commits(answers, gpu_memory_mib=40960) == []
-
-
-def test_a_fifth_of_a_gpu_and_then_six_fifths_share_two_gpus(files):
-    """0.2, then 1.2 split evenly: the two GPUs end at 0.60 and 0.80."""
-    lines = [arrive(0, "a", shares="0.2"), arrive(1, "b", shares="1.2")]
-
-    answers, _ = files.answers(fleet_of(gpus=2, mig="false"), lines, "--no-queue")
-
-    used = {}
-    for answer in answers:
-        for gpu, percent in devices(answer, "gpu", "sm_percent"):
-            used[gpu] = used.get(gpu, 0) + percent
-    assert sorted(used.values()) == [60, 80]
-
-
-def test_an_amount_of_many_gpus_loses_nothing(files):
-    """2.3 over eight idle GPUs is 2.3."""
-    answers, _ = files.answers(fleet_of(gpus=8, mig="false"), [arrive(0, "a", shares="2.3")])
-
-    assert sum(percent for (percent,) in devices(answers[0], "sm_percent")) == 230
-
-
-def test_all_of_a_gpu_is_its_largest_profile_and_leaves_nothing(files):
-    """100 % is 7g.40gb; not even the smallest slice fits beside it."""
-    lines = [arrive(0, "a", sm_percentage="100"), arrive(1, "b", profile="1g.5gb")]
-
-    answers, _ = files.answers(fleet_of(), lines, "--no-queue")
-
-    assert devices(answers[0], "profile", "sm_percent") == [("7g.40gb", 100)]
-    assert answers[1]["answer"] == "refused"
-
-
 def test_equal_files_give_equal_bytes_through_either_command(files):
     """`sluice simulate` is `python -m sluice_allocator.offline`, in every process alike."""
     lines = [arrive(at // 3, f"p{at}", profile=("1g.5gb", "3g.20gb")[at % 2]) for at in range(40)]

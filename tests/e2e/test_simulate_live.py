@@ -74,7 +74,6 @@ def up(emptied):
 
 
 def by_name(done) -> dict:
-    """The answers of a --json document by pod."""
     return {pod["name"]: pod for pod in json.loads(done.stdout)["pods"]}
 
 

@@ -131,7 +131,6 @@ def test_a_restarted_agent_makes_the_trace_of_a_pod_no_longer(tmp_path):
 
 
 def _collected(folder: Path, collector: Collector) -> AbstractContextManager[Running]:
-    """A system of one node, whose spans go to a collector."""
     return up(folder, fleet_text(1, 1), environment={"SLUICE_OTLP_ENDPOINT": collector.endpoint})
 
 

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
+from factories.words import booking_of, write_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write, WriteAccepted
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.bus.events import Stream, WriteAccepted
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
     Booking,
     DeviceGrant,
@@ -69,16 +70,7 @@ class AgentDriver:
         self.number += 1
         stream = address_stream(address)
         current = await self.bus.last(stream, address.subject)
-        write = Write(
-            operation=OperationId(f"desk-{self.number}"),
-            attempt=1,
-            stream=stream,
-            subject=address.subject,
-            guard=address.subject,
-            expected=current.sequence if current is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, current, f"desk-{self.number}", guard=address.subject)
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
     async def open(self, node, known_run=""):
@@ -93,19 +85,17 @@ class AgentDriver:
     async def grant(self, node, allocation, *devices, namespace="default", share: Share | None = None) -> Booking:
         """Order a slice, or shares, of devices given as (GPU index, profile, start, size)."""
         uuids = self.uuids(node)
-        booking = Booking(
-            allocation=AllocationId(allocation),
-            request=RequestId("r"),
-            request_revision=1,
-            source=SourceName("folder"),
-            owner=f"pod-{allocation}",
-            namespace=namespace,
-            name="pod",
-            node=node,
-            devices=tuple(
+        booking = booking_of(
+            allocation,
+            node,
+            tuple(
                 DeviceGrant(container="main", gpu=uuids[gpu], profile=profile, start=start, size=size, share=share)
                 for gpu, profile, start, size in devices
             ),
+            request="r",
+            owner=f"pod-{allocation}",
+            name="pod",
+            namespace=namespace,
         )
         incarnation = await self.bus.incarnation(Stream.BOOK)
         message = Grant(revision=1, incarnation=incarnation, booking=booking)

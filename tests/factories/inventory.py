@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from factories.words import write_of
+
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
@@ -119,16 +121,7 @@ class Bench:
     ) -> Write:
         """The write that the core's outbox would make as its `number`-th."""
         address = subjects.inventory(node)
-        return Write(
-            operation=OperationId(f"{RUN}-{number}"),
-            attempt=attempt,
-            stream=Stream.STATE,
-            subject=address.subject,
-            guard=address.guard,
-            expected=expected,
-            message=message,
-            request="",
-        )
+        return write_of(address, message, expected, f"{RUN}-{number}", attempt=attempt)
 
 
 RULES = InventoryConfig(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from factories.words import booking_of
 
 from sluice.contracts.bus.subjects import guarded
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -119,18 +120,14 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
         at = 0
         for size in LAYOUTS[(number + index + turn) % len(LAYOUTS)]:
             request = RequestId(f"r{number}-{index}-{at}")
-            booking = Booking(
-                allocation=AllocationId(f"{request}_run1_1"),
+            booking = booking_of(
+                f"{request}_run1_1",
+                node,
+                (DeviceGrant(container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size),),
                 request=request,
-                request_revision=1,
-                source=SourceName("folder"),
                 owner=f"uid-{request}",
-                namespace=("research", "serving", "batch", "team-a", "notebooks")[(number + at) % 5],
                 name=f"train-{number}-{index}-{at}",
-                node=node,
-                devices=(
-                    DeviceGrant(container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size),
-                ),
+                namespace=("research", "serving", "batch", "team-a", "notebooks")[(number + at) % 5],
             )
             uuid = f"MIG-{number:08x}-{index:04x}-4000-8000-{at:012x}"
             instances.append(

@@ -80,15 +80,6 @@ class Faults:
 
         self._do(again)
 
-    def behind(self, resource: str, version: int | None) -> None:
-        """Lists with resourceVersion=0 are answered as things were at an old version; None ends it."""
-        old = self._server.lister.behind
-        self._do(lambda: old.pop(resource, None) if version is None else old.update({resource: version}))
-
-    def compact(self) -> None:
-        """The history is gone, except for the present state."""
-        self._do(self._server.store.compact)
-
     def expire_pages(self) -> None:
         """Tokens of lists that are being read in pages are too old."""
         self._do(self._server.lister.expire)

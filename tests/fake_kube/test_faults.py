@@ -98,32 +98,6 @@ async def test_a_replay_brings_old_versions_again(kube: Cluster, fake: FakeKube)
         assert [await told(stream) for _ in range(2)] == first
 
 
-async def test_a_cache_that_is_behind_answers_lists_of_any_version(kube: Cluster, fake: FakeKube) -> None:
-    """resourceVersion=0 may be old; a list without a version never is."""
-    await kube.post(PODS, pod("old"))
-    fake.faults.behind("pods", int(await now(kube)))
-    await kube.post(PODS, pod("new"))
-
-    assert [each["metadata"]["name"] for each in (await kube.get(PODS, resourceVersion=0)).items] == ["old"]
-    assert len((await kube.get(PODS)).items) == 2
-    fake.faults.behind("pods", None)
-    assert len((await kube.get(PODS, resourceVersion=0)).items) == 2
-
-
-async def test_a_compacted_history_leaves_open_watches_alone(kube: Cluster, fake: FakeKube) -> None:
-    """But no watch can begin in the past."""
-    old = await now(kube)
-    async with kube.watch(PODS, resourceVersion=old) as stream:
-        await kube.post(PODS, pod("a"))
-        assert (await told(stream))[1] == "a"
-        fake.faults.compact()
-        await kube.post(PODS, pod("b"))
-        assert (await told(stream))[1] == "b"
-    async with kube.watch(PODS, resourceVersion=old) as stream:
-        event = await stream.next()
-    assert event["object"]["code"] == 410
-
-
 async def test_pages_can_become_too_old(kube: Cluster, fake: FakeKube) -> None:
     """A list then starts again."""
     for name in ("a", "b"):

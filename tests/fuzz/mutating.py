@@ -103,7 +103,6 @@ def _word(data: bytes, rng: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def _tree(data: bytes, rng: random.Random, seeds: Sequence[bytes]) -> bytes:
-    """One change in a JSON tree; of what is none, a word."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):
@@ -128,7 +127,6 @@ def _tree(data: bytes, rng: random.Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """Every holder with a key of it. No recursion: a tree may be deep."""
     rest = [tree]
     while rest:
         holder = rest.pop()

@@ -69,7 +69,6 @@ class HardwareReport:
 
 
 def _rank(section: str) -> tuple[int, str]:
-    """The machine first, then its GPUs, then what was tried on them."""
     return (0 if section == "machine" else 1 if section.startswith("GPU ") else 2, section)
 
 

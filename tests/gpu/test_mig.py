@@ -22,7 +22,6 @@ from sluice_node_agent.device.processes import Processes
 
 @pytest.fixture(scope="module")
 def place(gpus, hardware_report: HardwareReport) -> tuple[GpuReport, ProfileReport, PlacementReport]:
-    """The smallest instance that has room, and where."""
     for gpu in gpus:
         taken = {at for made in gpu.instances for at in range(made.start, made.start + made.size)}
         for profile in sorted(gpu.profiles, key=lambda each: (each.compute_slices, each.memory_mib, each.name)):

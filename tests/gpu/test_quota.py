@@ -28,7 +28,6 @@ REQUESTS = ((0.3, 0.7), (0.1, 0.2, 0.3, 0.4))
 
 @pytest.fixture(scope="module")
 def library(hardware_report: HardwareReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built here, by the machine's own compiler."""
     try:
         return build_library(Path(tmp_path_factory.mktemp("quota")))
     except NoCompilerError as error:
@@ -63,7 +62,6 @@ def counted(process: Lines, until: float) -> tuple[int, float]:
 
 
 def parts_of_the_time(processes: Sequence[Lines]) -> list[float]:
-    """Which part of the time each process's kernels ran."""
     for process in processes:
         process.say("")
     begin = time.monotonic() + SETTLE_S

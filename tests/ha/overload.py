@@ -222,7 +222,6 @@ async def _sustained(source: Source, seconds: float) -> float:
 
 
 async def _flood(source: Source, rate_per_s: float, seconds: float, outcome: Outcome) -> None:
-    """Ask at a rate, whatever is answered; withdraw what is bound."""
     began = time.monotonic()
     first = len(source.names)
 

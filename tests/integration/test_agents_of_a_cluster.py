@@ -33,7 +33,6 @@ class Cluster:
         self._last = 0
 
     async def order(self, name: str) -> None:
-        """An allocator writes into the node's ledger."""
         self._last = await say(self._allocator, place(name), self._last)
 
     @asynccontextmanager

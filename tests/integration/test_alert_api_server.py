@@ -42,7 +42,6 @@ async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
 
 
 def counted() -> dict[str, float]:
-    """All counters of this process, by name."""
     return {metric.name: sum(series.values()) for metric, series in metrics.PROCESS.samples().items()}
 
 

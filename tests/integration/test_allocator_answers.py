@@ -58,7 +58,6 @@ def bench_with(*gpus: int) -> Bench:
 
 
 async def refused_with(call) -> tuple[grpc.StatusCode, str]:
-    """The status with which a call fails."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""

@@ -31,7 +31,6 @@ WORD = f"sluice.slice.{subjects.node_token(NODE)}.a"
 
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[CalloutRig]:
-    """A broker with streams; callouts are started by the test."""
     async with callout_rig(tmp_path) as rig:
         await with_streams(rig)
         yield rig

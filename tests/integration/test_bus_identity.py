@@ -50,7 +50,6 @@ class Guarded:
 
     @asynccontextmanager
     async def bus(self, role: Role) -> AsyncIterator[NatsBus]:
-        """The bus of a role, for the test."""
         password = (self._folder / role.value).read_text().strip()
         bus = await NatsBus.connect(self.url, name=role.value, credentials=Credentials(role.value, password))
         try:

@@ -65,7 +65,6 @@ class Site:
         return {key: base64.b64decode(text).decode() for key, text in found.items()} if resource == "secrets" else found
 
     def mark(self) -> str:
-        """What the broker's pods are to be of."""
         template = self.kube.get("statefulsets.apps", SYSTEM, "sluice-nats")["spec"]["template"]
         return template["metadata"].get("annotations", {}).get(ANNOTATION, "")
 
@@ -218,7 +217,6 @@ class Rotating:
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[Connection]:
-        """An agent of a node, by its token."""
         token = self._folder / "token"
         token.touch(mode=0o600)
         token.write_text(self._site.kube.bound_token(NODES, AGENT, pod="p", node=NODE))

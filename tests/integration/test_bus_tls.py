@@ -1,7 +1,6 @@
 """The bus over TLS: which clients are admitted, which broker is trusted, no plain text, and rotated files."""
 
 import asyncio
-import datetime as dt
 import re
 import signal
 import socket
@@ -240,47 +239,6 @@ async def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
 
 
 # -- new files ----------------------------------------------------------------------------------------------------
-
-
-async def test_every_certificate_and_authority_is_changed_under_a_service_that_works(broker: TlsBroker) -> None:
-    """Short-lived ones, in the order of docs/security.md, until nothing of the old authorities is trusted."""
-    await broker.start()
-    assert broker.server is not None
-    settings = broker.settings_of(Role.ADMINISTRATOR)
-    bus = await NatsBus.connect(broker.url, name="t", credentials=credentials_from_settings(settings, look_s=0))
-    try:
-        await bus.ensure_streams()
-        new_bus = Authority(broker.folder / "new-bus", "Sluice bus")
-        new_users = Authority(broker.folder / "new-users", "Sluice users")
-        both = broker.bus.pair.certificate + new_bus.pair.certificate
-        with structlog.testing.capture_logs() as logged:
-            # 1. Both are trusted everywhere. The service reconnects because of it.
-            broker.believes(broker.users, new_users)
-            await _reload(broker)
-            settings.nats_ca_file.write_bytes(both)
-            await until(lambda: _count(logged, "connected again") == 1)
-            # 2. Every process shows certificates of the new ones.
-            broker.shows(new_bus, HOST, lasts=dt.timedelta(minutes=5))
-            await _reload(broker)
-            name = certificate_name(Role.ADMINISTRATOR)
-            assert settings.nats_certificate_file is not None
-            made = new_users.files(name, name, lasts=dt.timedelta(minutes=5))
-            made.certificate.rename(settings.nats_certificate_file)
-            await until(lambda: _count(logged, "read again") == 2)
-            assert _count(logged, "connected again") == 1  # its own certificate is no reason to reconnect
-            # 3. The old ones are withdrawn.
-            broker.believes(new_users)
-            await _reload(broker)
-            settings.nats_ca_file.write_bytes(new_bus.pair.certificate)
-            await until(lambda: _count(logged, "connected again") == 2 and bus.connected)
-        assert await bus.incarnation(Stream.BOOK)
-        # And certificates of the old ones are refused on both sides.
-        old = broker.settings_of(Role.ADMINISTRATOR)
-        assert "not trusted" in await why_not(old)
-        old = msgspec.structs.replace(old, nats_ca_file=_written(broker, new_bus))
-        assert "it does not know its authority" in await why_not(old)
-    finally:
-        await bus.close()
 
 
 def _written(broker: TlsBroker, authority: Authority) -> Path:

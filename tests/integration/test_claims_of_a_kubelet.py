@@ -6,13 +6,14 @@ import json
 import pytest
 from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
 from factories.cluster.claim_kubelet import ClaimKubelet
+from factories.words import booking_of
 from judges.cdi_rules import what_is_wrong
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.dra.names import DRIVER, cdi_device, device_names
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceGrant, Grant, ResourceClaimRef, Share
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import DeviceGrant, Grant, ResourceClaimRef, Share
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 
@@ -39,7 +40,6 @@ class Scene:
         self.news = None
 
     async def start(self):
-        """An agent of this node, opened by the allocator."""
         known = self.news.agent_run if self.news is not None else ""
         self.agent = await start_agent(
             self.folder,
@@ -60,21 +60,18 @@ class Scene:
         self.news = await self.desk.open(NODE, known_run=known)
 
     async def grant(self, *, gpu=0, place=("3g.20gb", 4, 4), share=None):
-        """Order a slice whose devices go through a claim."""
         profile, start, size = place
         device = DeviceGrant(
             container="main", gpu=self.desk.uuids(NODE)[gpu], profile=profile, start=start, size=size, share=share
         )
-        booking = Booking(
-            allocation=AllocationId("a1_R_1"),
-            request=RequestId("r"),
-            request_revision=1,
-            source=SourceName("cluster"),
+        booking = booking_of(
+            "a1_R_1",
+            NODE,
+            (device,),
+            request="r",
             owner=POD,
-            namespace="default",
             name="pod",
-            node=NODE,
-            devices=(device,),
+            source="cluster",
             resource_claims=(ResourceClaimRef(uid=CLAIM, name="sluice-x", requests={"main": "main"}),),
         )
         incarnation = await self.bus.incarnation(Stream.BOOK)
@@ -90,7 +87,6 @@ class Scene:
 
 @pytest.fixture(params=["v1", "v1beta1"])
 async def scene(request, tmp_path):
-    """A running agent, and a kubelet of one version."""
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         (folder / "pods").mkdir()

@@ -18,7 +18,6 @@ UP_S, WAIT_S, POLL_S = 120, 120, 0.5
 
 
 def why_not_composed() -> str:
-    """Why nothing can be composed here; empty when it can."""
     if why := why_not():
         return why
     return "" if docker("compose", "version").returncode == 0 else "docker has no compose plugin"
@@ -63,7 +62,6 @@ class Composed:
         assert done.returncode == 0, done.stderr
 
     def states(self) -> dict[str, str]:
-        """The state of each pod as shown to people."""
         done = self.compose("run", "--rm", "--no-deps", "console", "pods", "--json")
         return {pod["name"]: pod["state"] for pod in json.loads(done.stdout)["pods"]} if done.returncode == 0 else {}
 

@@ -175,7 +175,6 @@ async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(nod
 
 
 def _any_library():
-    """A file that a program may preload: one that this very process has loaded."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in lines if "/libm.so" in line or "/libm-" in line)
 

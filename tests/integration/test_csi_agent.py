@@ -5,12 +5,13 @@ import signal
 import pytest
 from factories.agent_driver import AgentDriver, daemons_below
 from factories.cluster.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.names import is_ticket_name
-from sluice.contracts.messages import Booking, DeviceGrant, Grant, Share
+from sluice.contracts.messages import DeviceGrant, Grant, Share
 from sluice.contracts.ticket_paths import ticket_of
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
@@ -52,18 +53,14 @@ def _start(node, url, roles):
 
 async def _grant(desk, allocation, *, share=None):
     """As `desk.grant`, for a pod."""
-    booking = Booking(
-        allocation=AllocationId(allocation),
-        request=RequestId("r"),
-        request_revision=1,
-        source=SourceName("cluster"),
+    booking = booking_of(
+        allocation,
+        NODE,
+        (DeviceGrant(container="main", gpu=desk.uuids(NODE)[0], profile="3g.20gb", start=4, size=4, share=share),),
+        request="r",
         owner=UID,
-        namespace="default",
         name="pod",
-        node=NodeName(NODE),
-        devices=(
-            DeviceGrant(container="main", gpu=desk.uuids(NODE)[0], profile="3g.20gb", start=4, size=4, share=share),
-        ),
+        source="cluster",
     )
     incarnation = await desk.bus.incarnation(Stream.BOOK)
     message = Grant(revision=1, incarnation=incarnation, booking=booking)

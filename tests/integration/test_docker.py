@@ -50,7 +50,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT
 
 @pytest.fixture(scope="module", params=FORBIDDEN)
 def image(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """Each service with its image; removed again."""
     name = build_image(str(request.param), f"test-{os.getpid()}")
     yield str(request.param), name
     remove_image(name)

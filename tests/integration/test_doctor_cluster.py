@@ -33,7 +33,6 @@ class Desk:
         self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig)}
 
     async def run(self, *words: str, given: str = "") -> tuple[int | None, str, str]:
-        """A program, its exit code and its output."""
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *words, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe

@@ -47,7 +47,6 @@ class Rig:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """Small streams, with an allocator's rights and two agents'."""
     users = {
         rights.user: User(rights, secrets.token_hex(8)) for rights in (permissions_of(role, node) for role, node in WHO)
     }

@@ -2,20 +2,18 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from factories.broker.bus_rigs import ensured
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream
+from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import (
@@ -23,14 +21,10 @@ from sluice.contracts.messages import (
     AnyMessage,
     HostFacts,
     Released,
-    RequestRejected,
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.runtime.bus import Bus
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import EXIT_CONFIG, Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
@@ -125,7 +119,6 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path) -> Site:
-    """An empty folder and an empty bus."""
     (tmp_path / "pods").mkdir()
     return Site(MemoryBroker(), tmp_path / "pods", tmp_path / "data")
 
@@ -144,7 +137,6 @@ class ToldFolder(ManifestFolder):
 
 @asynccontextmanager
 async def watching(site: Site, run: str) -> AsyncIterator[None]:
-    """A running pod-watcher, stopped at the end."""
     settings = PodWatcherSettings(pods_dir=site.pods, data_dir=site.data, relist_s=1.0, gone_grace_s=0.2, tick_s=0.05)
     clock = SystemClock()
     service = Service("pod-watcher", RunId(run), settings, clock, RequestTraces())
@@ -200,18 +192,6 @@ async def test_a_pod_keeps_its_id_over_a_restart_and_a_wiped_broker(site):
         assert site.requests() == {uid: replace(asked, incarnation=life) for uid, asked in before.items()}
 
 
-async def test_a_broken_file_is_refused_and_a_mended_one_is_served(site):
-    """The pod beside it never notices."""
-    site.write("good")
-    (site.pods / "bad.yaml").write_text("metadata: [\n", encoding="utf-8")
-    async with watching(site, "w1"):
-        await site.until(lambda: len(site.requests()) == 2)
-        kinds = {message.origin: type(message) for message in site.requests().values()}
-        assert kinds == {"good.yaml": AllocationRequested, "bad.yaml": RequestRejected}
-        site.write("bad")
-        await site.until(lambda: site.counted() == 2)
-
-
 async def test_a_folder_that_is_replaced_by_another_is_followed(site):
     """A mounted volume may be swapped; the new one is watched, and nothing ends while there is none."""
     site.write("train")
@@ -258,38 +238,3 @@ def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, word
     assert process.returncode == EXIT_CONFIG
     assert words in said
     assert "Traceback" not in said
-
-
-async def test_the_process_runs_on_a_real_broker_and_stops_when_asked(tmp_path):
-    """Settings, signals and the composition root, all together."""
-    pods = tmp_path / "pods"
-    pods.mkdir()
-    (pods / "train.yaml").write_text(POD.format(name="train", profile="1g.5gb"), encoding="utf-8")
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="test", traces=RequestTraces())
-        try:
-            await ensured(bus)
-            environ = {"SLUICE_NATS_URL": broker.url, "SLUICE_DATA_DIR": str(tmp_path / "data")}
-            process = start(environ | {"SLUICE_POD_WATCHER_PODS_DIR": str(pods)})
-            try:
-                asked = await first_request(bus)
-                process.send_signal(signal.SIGTERM)
-                _, said = await asyncio.to_thread(process.communicate, timeout=30)
-            finally:
-                process.kill()
-                await asyncio.to_thread(process.wait)
-        finally:
-            await bus.close()
-    assert (asked.name, asked.claims[0].profile) == ("train", "1g.5gb")
-    assert process.returncode == 0, said
-    assert "default/train (train.yaml) asks for 1g.5gb" in said
-
-
-async def first_request(bus: Bus) -> AllocationRequested:
-    """The first request that is seen on a bus."""
-    async with asyncio.timeout(30), aclosing(bus.read(Stream.STATE, ("sluice.request.>",))) as reading:
-        async for batch in reading:
-            for event in batch:
-                if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
-                    return event.entry.message
-    raise AssertionError("the reader has ended")

@@ -8,19 +8,12 @@ import grpc
 import msgspec
 import pytest
 from factories.inventory import EMPTY_A100, gpu_report, news, snapshot
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    InstanceReport,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    SliceReport,
-)
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RunId
+from sluice.contracts.messages import DeviceGrant, InstanceReport, NodeChanged, NodeInventory, NodeSnapshot, SliceReport
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
 from sluice.contracts.proto.snapshots import inventory_from_proto, snapshot_to_proto
@@ -90,7 +83,6 @@ class Site:
         return entry.message if entry is not None else None
 
     async def until_said(self, node: NodeName, wanted) -> NodeInventory:
-        """Wait for a wanted message about a node."""
         changed = asyncio.Event()
         self.broker.listeners[changed] = None
         try:
@@ -105,7 +97,6 @@ class Site:
 
 @asynccontextmanager
 async def site(**settings) -> AsyncIterator[Site]:
-    """A running inventory, stopped at the end."""
     (port,) = free_ports(1)
     told = InventorySettings(grpc_address=f"127.0.0.1:{port}", **(FAST | settings))
     broker = MemoryBroker()
@@ -127,7 +118,6 @@ async def site(**settings) -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAgent]]:
-    """Agents that serve these snapshots, announced and pulled."""
     async with AsyncExitStack() as stack:
         agents = [FakeAgent(one) for one in found]
         for agent, one in zip(agents, found, strict=True):
@@ -139,29 +129,17 @@ async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAge
 
 
 def told_by(found: NodeSnapshot, endpoint: str) -> NodeChanged:
-    """The announcement that goes with a snapshot."""
     return news(found.generation, node=found.node, endpoint=endpoint, agent_run=found.agent_run)
 
 
 def status(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str]:
-    """The code and text of a failed call."""
     return error.code(), error.details() or ""
 
 
 def busy() -> NodeSnapshot:
     """A node with one A100 that holds a slice of ours at 6, and one that is empty."""
     device = DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile="1g.5gb", start=6, size=1)
-    booking = Booking(
-        allocation=AllocationId("a_1"),
-        request=RequestId("r"),
-        request_revision=1,
-        source=SourceName("folder"),
-        owner="uid",
-        namespace="default",
-        name="train",
-        node=NodeName("busy"),
-        devices=(device,),
-    )
+    booking = booking_of("a_1", "busy", (device,), request="r", owner="uid", name="train")
     instance = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=AllocationId("a_1"))
     return snapshot(
         node=NodeName("busy"),
@@ -344,7 +322,6 @@ async def drained(events: AsyncIterator[inventory_pb2.WatchResponse]) -> None:
 
 
 def wipe(place: Site) -> None:
-    """The broker loses its data and has its streams recreated."""
     before = place.broker.values.incarnation(Stream.BOOK)
     place.broker.wipe()
     place.broker.values.ensure(place.broker.clock.monotonic())
@@ -361,7 +338,6 @@ async def puller() -> AsyncIterator[Puller]:
 
 
 async def pulled(puller: Puller, agent: FakeAgent) -> PullSucceeded | PullFailed:
-    """One pull of an agent that is served for it."""
     async with agent.serve() as endpoint:
         return await puller.pull(Pull(snapshot().node, endpoint))
 

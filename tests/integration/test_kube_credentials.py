@@ -131,7 +131,6 @@ async def test_an_authority_that_is_withdrawn_is_believed_no_more(server: ApiSer
 
 
 async def cancelled(api: KubeApi, *, when: asyncio.Event) -> None:
-    """A call that ends in that moment."""
     call = asyncio.ensure_future(api.call("GET", "/who"))
     async with asyncio.timeout(10):
         await when.wait()

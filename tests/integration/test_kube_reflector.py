@@ -49,7 +49,6 @@ class Watching:
         self.task: asyncio.Task[None] | None = None
 
     async def take(self, event: Event) -> None:
-        """Take in events as a core does."""
         self.events.append(event)
         self.on_event(event)
         match event:

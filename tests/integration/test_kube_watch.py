@@ -11,12 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 from factories.cluster.kubernetes import Cluster, pod
+from factories.words import write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream, Write
+from sluice.contracts.bus.events import Observed, Stream
 from sluice.contracts.bus.trace_headers import trace_id
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -30,11 +31,10 @@ from sluice.contracts.messages import (
 )
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
+from sluice_pod_watcher.shell.kube.app import watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 
 WAIT_S = 30.0
@@ -140,16 +140,7 @@ class Scene:
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
-        write = Write(
-            operation=OperationId(f"test-{next(self._runs)}"),
-            attempt=1,
-            stream=stream,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, last, f"test-{next(self._runs)}")
         await self.bus.write(write, {})
 
     async def create(self, *names: str) -> list[str]:
@@ -158,7 +149,6 @@ class Scene:
         return [each.body["metadata"]["uid"] for each in made]
 
     async def reconnect(self) -> None:
-        """The test's own connections broke too; replace them."""
         for _ in range(20):
             with contextlib.suppress(aiohttp.ClientError):
                 await self.cluster.get(self.path)
@@ -209,7 +199,6 @@ async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 def writes(kube: FakeKube) -> int:
-    """How many patches of pod objects there were."""
     return kube.count(verb="patch", path="pods")
 
 
@@ -298,38 +287,6 @@ async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> N
     await scene.until(lambda: isinstance(room(), HostFacts) and room().cpu_cores == 60.0, "its room is taken")
     scene.kube.nodes.cordon("gpu-1.example.internal")
     await scene.until(lambda: room().cordoned, "a cordon is seen")
-
-
-async def test_one_of_two_watchers_works_and_the_other_takes_over(scene: Scene) -> None:
-    """Two would do everything twice; none would do nothing."""
-    await scene.kill()
-    bus = scene.broker.bus("leases")
-    working: list[str] = []
-
-    async def candidate(name: str) -> None:
-        async def work() -> None:
-            working.append(name)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                working.remove(name)
-
-        lease = Lease(bus, SystemClock(), role="pod-watcher", run=RunId(name), ttl_s=1)
-        await watch_by_lease(lease, SystemClock(), work)
-
-    tasks = {name: asyncio.create_task(candidate(name)) for name in ("one", "two")}
-    async with asyncio.timeout(WAIT_S):
-        while not working:  # noqa: ASYNC110 - see Scene.until
-            await asyncio.sleep(0.02)
-        (first,) = working
-        tasks[first].cancel()
-        await asyncio.wait((tasks[first],))
-        while working != [name for name in tasks if name != first]:  # noqa: ASYNC110 - see Scene.until
-            await asyncio.sleep(0.02)
-    for task in tasks.values():
-        task.cancel()
-    await asyncio.wait(tasks.values())
-    await scene.watch()
 
 
 async def test_a_watcher_whose_lease_has_run_out_writes_to_no_pod(scene: Scene) -> None:

@@ -84,14 +84,12 @@ class Desk:
         return process.returncode, out.decode(), err.decode()
 
     def nothing_is_left(self) -> bool:
-        """Whether its files and its port-forward are gone."""
         pid = (self.folder / "forward").read_text().strip() if (self.folder / "forward").exists() else ""
         return not any((self.folder / "tmp").iterdir()) and not (pid and Path(f"/proc/{pid}").exists())
 
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """With a broker that holds two waiting pods."""
     bus_ca = Authority(tmp_path / "bus", "Sluice bus")
     broker = PasswordBroker(tmp_path, free_ports(1)[0], bus_ca, Authority(tmp_path / "users", "Sluice users"))
     broker.shows(bus_ca, NAME)

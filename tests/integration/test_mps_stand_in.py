@@ -200,7 +200,6 @@ def test_a_server_has_at_most_48_clients(bench: Bench) -> None:
 
 
 def _context(bench: Bench) -> socket.socket:
-    """A context of this process, as a client of the stand-in."""
     context = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     context.settimeout(PATIENCE_S)
     context.connect(str(bench.pipe / "control"))

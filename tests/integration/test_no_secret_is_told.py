@@ -65,7 +65,6 @@ class Rig:
         return found
 
     def environment(self, service: str, **more: str) -> dict[str, str]:
-        """With a password, keys and a token."""
         role = SERVICES.get(service, Role.CONSOLE)
         data = self.folder / "data" / service
         data.mkdir(parents=True, exist_ok=True)
@@ -149,7 +148,6 @@ async def told(service: str, *words: str, environment: dict[str, str], until: tu
 
 
 def check(texts: list[str], rig: Rig, sentence: str) -> None:
-    """It failed as it should, and leaked no secret."""
     for text in texts:
         assert sentence in " ".join(text.split()), text
         assert not {secret for secret in rig.secrets() if secret in text}, text

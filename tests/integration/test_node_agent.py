@@ -1,11 +1,9 @@
 """The agent's shell: real files, real gRPC, a real process that is killed, and a real broker."""
 
-import asyncio
-
 import grpc
 import msgspec
 import pytest
-from factories.agent_driver import AgentDriver, kill, pull, running, start_agent
+from factories.agent_driver import AgentDriver, pull, running, start_agent
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -14,8 +12,6 @@ from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
-from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.service import Service
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.memory_bus import MemoryBroker
@@ -145,40 +141,3 @@ async def _start(settings, broker_url):
         SLUICE_NODE_AGENT_NODES=N1,
         SLUICE_NODE_AGENT_TICK_S=0.05,
     )
-
-
-async def test_a_killed_agent_goes_on_where_it_was_over_a_real_broker(settings, tmp_path):
-    """Kill -9 while slices are created and destroyed loses none and leaves none behind."""
-    async with Broker(tmp_path / "nats") as broker:
-        bus = await NatsBus.connect(broker.url, name="desk")
-        await bus.ensure_streams()
-        desk = AgentDriver(bus, settings.data_dir)
-        process = await _start(settings, broker.url)
-        try:
-            run = (await desk.open(N1)).agent_run
-            bookings = []
-            for number, delay_s in enumerate((0.0, 0.03, 0.06, 0.1)):
-                name = f"a{number}"
-                booking = await desk.grant(
-                    N1, name, (number % 2, "1g.5gb", number, 1), ((number + 1) % 2, "1g.5gb", number, 1)
-                )
-                bookings.append(booking)
-                if number:
-                    await desk.revoke(bookings[number - 1])
-                await asyncio.sleep(delay_s)
-                await kill(process)
-                process = await _start(settings, broker.url)
-                run = (await desk.open(N1, known_run=run)).agent_run
-                await desk.ready(N1, name)
-            for booking in bookings[:-1]:
-                await desk.gone(N1, booking.allocation)
-            assert desk.instances(N1) == [("1g.5gb", 3), ("1g.5gb", 3)]
-            await desk.revoke(bookings[-1])
-            await desk.gone(N1, "a3")
-            assert desk.instances(N1) == []
-            assert list((settings.data_dir / "tickets" / N1).iterdir()) == []
-            process.terminate()
-            assert await asyncio.wait_for(process.wait(), 10) == 0
-        finally:
-            await kill(process)
-            await bus.close()

@@ -34,7 +34,6 @@ PLACE = (0, "3g.20gb", 4, 4)
 
 @pytest.fixture
 def folder():
-    """A data folder with room for sockets."""
     with short_folder() as made:
         (made / "fleet.toml").write_text(FLEET)
         yield made
@@ -88,7 +87,6 @@ async def _until_health(address, right):
 
 
 async def _quarantine(desk, *, owner="", kind="compute"):
-    """A revoked slice with a process that stays on its device."""
     await desk.open(NODE)
     booking = await desk.grant(NODE, "a1", PLACE)
     uuid = (await desk.ready(NODE, "a1")).devices[0].uuid

@@ -39,7 +39,6 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def folder():
-    """A data folder with room for sockets."""
     with short_folder() as made:
         yield made
 

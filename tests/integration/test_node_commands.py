@@ -35,7 +35,6 @@ TELLS_WITHIN_S = 20.0
 
 @pytest.fixture
 def data():
-    """A data folder whose path leaves room for sockets."""
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         yield folder

@@ -32,7 +32,6 @@ def server(tmp_path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def system(server: Cluster, tmp_path) -> Iterator[ClusterSystem]:
-    """Two nodes, each with a process of its own."""
     watcher = {"NODE_REMOVED_AFTER_S": "2", "EVICT_LOST": "false"}
     with whole_on(tmp_path / "whole", server, (GONE, STAYS), watcher=watcher, others=HURRY) as started:
         yield started

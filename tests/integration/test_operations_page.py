@@ -25,7 +25,6 @@ pytestmark = [
 
 
 def commands() -> list[str]:
-    """Every line of a code block that calls kubectl."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line.startswith("kubectl ") and not any(word in line for word in NOT_HERE)]

@@ -80,12 +80,10 @@ class Site:
         return found.message.owner if found is not None else ""
 
     async def run_of_source(self) -> str:
-        """The run that published the source's sync marker."""
         found = await self.bus.last(Stream.STATE, subjects.source(SourceName("cluster")).subject)
         return found.message.run if found is not None else ""
 
     def bundle(self) -> set[str]:
-        """The API server's trusted authorities, of every webhook."""
         hooks = self.kube.get(CONFIGURATION, "", "sluice")["webhooks"]
         return {base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks}
 
@@ -134,7 +132,6 @@ async def shown(port: int, bundle: str) -> bytes:
 
 
 async def created(site: Site) -> dict:
-    """A pod, as the API server has stored it."""
     made = await site.cluster.post("/api/v1/namespaces/default/pods", ASKING)
     assert made.code == 201, made
     return made.body

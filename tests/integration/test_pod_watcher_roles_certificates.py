@@ -29,7 +29,6 @@ class Site:
         self.publisher = ConfiguredBundle(api, "sluice")
 
     def bundles(self) -> list[str]:
-        """The API server's trusted authorities, by webhook."""
         hooks = self.kube.get(CONFIGURATION, "", "sluice")["webhooks"]
         return [base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks]
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from factories.broker.bus_rigs import ensured, eventually
+from factories.words import write_of
 from structlog.testing import capture_logs
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write, WriteAccepted, WriteUnknown
-from sluice.contracts.ids import OperationId, RunId
+from sluice.contracts.ids import RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats import broker_liveness
@@ -33,18 +34,8 @@ WITHIN_S = LOST_QUORUM_S + 2 * ROUNDS * ELECTION_S
 
 
 def write(number: int, expected: int) -> Write:
-    """A message as a service would publish."""
     address = subjects.lease("allocator")
-    return Write(
-        operation=OperationId(f"r-{number}"),
-        attempt=1,
-        stream=Stream.STATE,
-        subject=address.subject,
-        guard=address.guard,
-        expected=expected,
-        message=LeaseHeld(role="allocator", owner=RunId("r")),
-        request="",
-    )
+    return write_of(address, LeaseHeld(role="allocator", owner=RunId("r")), expected, f"r-{number}")
 
 
 async def is_replicated(connection: Connection) -> bool:
@@ -54,7 +45,6 @@ async def is_replicated(connection: Connection) -> bool:
 
 
 def silent_s() -> float:
-    """The value that a scraper would see."""
     return sum(metrics.PROCESS.samples().get(SILENT, {}).values())
 
 

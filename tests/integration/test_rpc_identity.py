@@ -15,10 +15,11 @@ import pytest
 import pytest_asyncio
 from factories.credentials import Authority, Files, credentials
 from factories.inventory import news
+from factories.words import write_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write, WriteAccepted
-from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.bus.events import Stream, WriteAccepted
+from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeChanged, NodeInventory
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, health_pb2, health_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
@@ -63,7 +64,6 @@ class Rig:
         return Files(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
 
     def security(self, who: str) -> TransportSecurity:
-        """Of the test itself, in some role."""
         files = self.files(who)
         return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 
@@ -137,16 +137,7 @@ class Rig:
         address = subjects.node(node)
         entry = await self.bus.last(Stream.STATE, address.subject)
         expected = 0 if entry is None else entry.sequence
-        write = Write(
-            operation=OperationId(f"thief-{expected}"),
-            attempt=1,
-            stream=Stream.STATE,
-            subject=address.subject,
-            guard=address.guard,
-            expected=expected,
-            message=news(generation=1000, node=node, endpoint=endpoint),
-            request="",
-        )
+        write = write_of(address, news(generation=1000, node=node, endpoint=endpoint), expected, f"thief-{expected}")
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
 

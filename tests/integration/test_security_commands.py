@@ -143,7 +143,6 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
 
 
 def trust(folder: Path) -> TransportSecurity:
-    """A service's trust, which checks its files each time."""
     return TransportSecurity(TlsIdentity(folder / "rpc.pem", folder / "rpc.pem", folder / "rpc-ca.crt", look_s=0))
 
 

@@ -24,7 +24,6 @@ def _lines(log: Path) -> list[str]:
 
 
 async def told(log: Path, line: str) -> list[str]:
-    """The reader's output, once it contains this line."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             lines = _lines(log)

@@ -28,13 +28,11 @@ WITHIN_S = 15.0
 
 @pytest.fixture
 def settings(tmp_path):
-    """One node that is measured all the time."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     return NodeAgentSettings(data_dir=tmp_path, fleet_file=tmp_path / "fleet.toml", tick_s=0.05, usage_every_s=0.2)
 
 
 async def _usage(endpoint, holds):
-    """The node's answer, once it contains what is waited for."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             (answer,) = (await ask_agents({N1: endpoint}, LOOPBACK)).values()

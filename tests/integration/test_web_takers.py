@@ -32,7 +32,6 @@ class Asked:
     looked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take(self, size: int) -> bytes:
-        """At most so much; empty at the end."""
         return await asyncio.get_running_loop().sock_recv(self.here, size)
 
 

@@ -54,7 +54,6 @@ class Caller:
 
 @contextlib.asynccontextmanager
 async def webhook(config=None, source=None, **limits):
-    """A webhook on a random port, with its first certificate."""
     context = new_context()
     certificates = RotatingCertificates(MemoryStore(), ("127.0.0.1", "localhost"), CertificateConfig())
     keeper = CertificateRotator(context, source or certificates, NoBundlePublisher(), SystemClock())

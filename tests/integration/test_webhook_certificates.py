@@ -140,7 +140,6 @@ async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
 
 
 def generation_of(kept, shown):
-    """Which generation in a store is shown."""
     found = msgspec.json.decode(kept.text, type=Generations).generations
     return next(each for each in found if each.certificate_pem.encode() == shown.certificate_pem)
 

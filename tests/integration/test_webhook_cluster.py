@@ -26,7 +26,6 @@ async def created(kube, body, **labels):
 
 
 def body_of(*, annotations=None, resources=None, **spec):
-    """A pod as a person writes it."""
     container = {"name": "main", "image": "train:latest"} | ({"resources": resources} if resources else {})
     metadata = {"generateName": "train-"} | ({"annotations": annotations} if annotations else {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]} | spec}

@@ -285,7 +285,6 @@ class Chooser:
         )
 
     def _ways(self, node: NodeTruth, gpu: GpuReport, board: BoardTruth, asking: PlaceRequest, claim: Claim, mode: str):
-        """Every legal board with one more device of this claim."""
         if mode in MODES_OF_SHARES:
             share = self.share_for(gpu, claim, mode)
             yield from self._homes_for(node, gpu, board, asking.namespace, share) if share is not None else ()
@@ -330,7 +329,6 @@ class Chooser:
         return sum(rooms) >= (claim.shares_percent or 0)
 
     def _most_percent(self, node: NodeTruth, gpu: GpuReport, asking: PlaceRequest) -> int:
-        """Parts of an amount live in homes that are all of a GPU."""
         board = self.truth.board(gpu.uuid)
         for percent in range(100, 0, -1):
             share = self.part_of(gpu, asking.claims[0], percent)

@@ -205,7 +205,6 @@ def _overlaps(states: Sequence[tuple[float, dict]]) -> Iterator[str]:
 
 
 def _stays(states: Sequence[tuple[float, dict]]) -> list[Stay]:
-    """Those with a UUID: a GPU instance alone serves no pod."""
     there: dict[Instance, float] = {}
     done: list[Stay] = []
     for at, state in states:
@@ -267,7 +266,6 @@ def _taken_away(said: _Said, pods: Mapping[str, Pod], stays: Mapping[str, Stay])
 
 
 def _left(said: _Said, pods: Mapping[str, Pod], stays: Iterable[Stay], late: _Late) -> Iterator[str]:
-    """Unwanted and unpublished instances are destroyed in time. Without any pod nothing is left."""
     owners = said.owners()
     is_over = all(pod.until < END for pod in pods.values())
     for stay in stays:

@@ -153,7 +153,6 @@ def _shares(book: list[Word]) -> dict[str, set[Home]]:
 
 
 def _together(place: Place, one: str, other: str, shares: dict[str, set[Home]]) -> bool:
-    """Whether both have a share of one home that is at this place."""
     gpu, at = place
     both = shares.get(one, set()) & shares.get(other, set())
     return any(home == gpu and start <= at < start + size for home, start, size in both)

@@ -208,7 +208,6 @@ def _spans(device: Device, places: list[tuple[str | None, int, int]]) -> Iterato
 
 
 def _budgets(device: Device, profiles: Mapping[str, Profile], rows: list[Profile]) -> Iterator[str]:
-    """Whether the GPU has what these instances use up besides their slices."""
     if sum(row.compute_slices for row in rows) > device.compute_slices:
         yield f"more than {device.compute_slices} compute slices"
     for kind, counts in enumerate(zip(*(row.engines for row in profiles.values()), strict=True)):

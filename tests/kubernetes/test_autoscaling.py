@@ -65,7 +65,6 @@ class Autoscaler:
             await asyncio.sleep(TURN_S)
 
     async def _add(self) -> None:
-        """The machine comes first, its Node object with its kubelet, and its agent last."""
         name = f"gpu-{len(self.added)}"
         self.added.append(name)
         await asyncio.to_thread(self.fake.nodes.add, name, cpu="64", memory="256Gi", labels=LABELS)
@@ -119,7 +118,6 @@ async def _install_component(server: Cluster) -> None:
 
 @pytest.fixture
 async def scaled(system: ClusterSystem, server: Cluster) -> AsyncIterator[tuple[Scene, Autoscaler]]:
-    """A namespace of the test's own, beside an autoscaler."""
     assert server.fake is not None
     async with scene_on(system, server) as scene:
         autoscaler = Autoscaler(system, server.fake)
@@ -140,8 +138,6 @@ async def placeholders(scene: Scene) -> list[Json]:
 
 
 async def _back_to_none(scene: Scene, autoscaler: Autoscaler) -> None:
-    """No machine, no placeholder, nothing missing, and no node on the bus."""
-
     async def look() -> bool:
         demand = scene.live.fleet_state.at("pool", PoolDemand, "a100")
         shown = [each for _, each in scene.live.fleet_state.of("inventory", NodeInventory) if not each.removed]

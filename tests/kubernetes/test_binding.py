@@ -77,7 +77,6 @@ async def test_a_patch_that_does_not_fit_says_nothing_about_why(
 
 
 async def _minor(kube: Cluster) -> int:
-    """Of the server's version; the fake's answers are those of the newest."""
     return 0 if kube.fake is not None else int((await kube.get("/version")).body["minor"].rstrip("+"))
 
 

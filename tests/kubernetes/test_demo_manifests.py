@@ -32,14 +32,12 @@ HALF = {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240}
 
 @pytest.fixture(scope="module")
 def reviewed(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Admission as where the kubelet hands devices over."""
     with played_webhook(server, tmp_path_factory.mktemp("review"), AdmissionConfig(hand_over="dra")):
         yield server
 
 
 @pytest_asyncio.fixture
 async def scene(reviewed: Cluster, kube: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[ClaimScene]:
-    """Our classes, NVIDIA's as ours, and a pod-watcher."""
     for file in (COMPONENTS / "resource-claims/added.yaml", COMPONENTS / "nvidia-classes/added.yaml"):
         for document in yaml.safe_load_all(file.read_text()):
             assert (await kube.post(CLASSES, document)).code in {201, 409}
@@ -75,8 +73,6 @@ async def apply(scene: ClaimScene, name: str) -> None:
 
 
 async def pods(scene: ClaimScene, count: int) -> list[Json]:
-    """The pods of the namespace, once there are so many."""
-
     async def look() -> list[Json]:
         found = (await scene.kube.get(PATHS["Pod"].format(scene.namespace))).items
         return found if len(found) == count else []

@@ -100,7 +100,6 @@ class Custom:
 
     @property
     def definition(self) -> Json:
-        """Without a schema: any field is kept."""
         version = {
             "name": "v1alpha1",
             "served": True,

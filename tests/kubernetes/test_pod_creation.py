@@ -18,7 +18,6 @@ def with_container(body: Json, **changes: object) -> Json:
 
 
 def mounting(**mount: str) -> Json:
-    """A pod whose container mounts a volume in some way."""
     body = pod(volumes=[{"name": "v", "emptyDir": {}}])
     return with_container(body, volumeMounts=[{"name": "v", "mountPath": "/v", **mount}])
 
@@ -223,7 +222,6 @@ async def test_a_name_is_taken_once(kube: Cluster, pods: str) -> None:
 
 
 def binding(node: str, key: str) -> Json:
-    """Places the pod p, and brings an annotation along."""
     return {"metadata": {"name": "p", "annotations": {key: "all"}}, "target": {"kind": "Node", "name": node}}
 
 

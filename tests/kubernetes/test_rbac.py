@@ -12,7 +12,6 @@ NAMED = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"]
 
 
 def review(namespace: str, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> Json:
-    """A question to the server: may I?"""
     asked = {
         "namespace": namespace,
         "verb": verb,

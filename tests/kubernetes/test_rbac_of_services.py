@@ -15,14 +15,15 @@ from factories.cluster.account_rights import NEEDED, Right
 from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
 from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.words import write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write, WriteAccepted, stream_of
+from sluice.contracts.bus.events import WriteAccepted, stream_of
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -77,7 +78,6 @@ async def give_rights(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def deployed(server: Cluster) -> Cluster:
-    """A cluster in which Sluice's accounts have their rights."""
     if server.fake is not None:
         asyncio.run(install(server))
         asyncio.run(give_rights(server))
@@ -250,16 +250,7 @@ class Site:
         bus, stream = self._buses[role], stream_of(address.kind)
         last = await bus.last(stream, address.subject)
         self._number += 1
-        write = Write(
-            operation=OperationId(f"test-{self._number}"),
-            attempt=1,
-            stream=stream,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, last, f"test-{self._number}")
         assert isinstance(await bus.write(write, {}), WriteAccepted)
 
     async def said(self, address: Address, kind: type) -> Any:
@@ -290,7 +281,6 @@ class Site:
             assert made.code == 201, made
 
     async def pod(self, name: str, *claims: str, namespace: str = "default") -> tuple[RequestId, Json]:
-        """A person's pod, as it was stored."""
         volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
         body = {
             "apiVersion": "v1",
@@ -303,7 +293,6 @@ class Site:
         return RequestId(made.body["metadata"]["uid"]), made.body
 
     def calls(self, account: str) -> set[tuple[str, str]]:
-        """What an account has asked of the API server."""
         user = f"system:serviceaccount:{SYSTEM}:sluice-{account}"
         return {(verb, path) for who, verb, path in self.kube.front.requests if who == user}
 

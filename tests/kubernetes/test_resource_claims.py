@@ -20,13 +20,11 @@ def claims(namespace: str) -> str:
 
 
 def claim(*owners: Json, name: str = "c", spec: Json | None = None, finalizers: tuple[str, ...] = (FINALIZER,)) -> Json:
-    """A claim as the pod-watcher makes it."""
     about = {"name": name, "finalizers": list(finalizers), "ownerReferences": list(owners)}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": about, "spec": spec or SPEC}
 
 
 def owner(of: Json) -> Json:
-    """A pod as the owner of its claim."""
     about = of["metadata"]
     return {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"], "controller": True}
 
@@ -34,14 +32,12 @@ def owner(of: Json) -> Json:
 def allocation(
     node: str = "nowhere", *, device: str = "0a1b-0", request: str = "main", when: str | None = "2026-01-02T03:04:05Z"
 ) -> Json:
-    """One device of our driver on a node."""
     results = [{"request": request, "driver": "gpu.sluice.dev", "pool": node, "device": device}]
     found = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": named(node)}]}}
     return {**found, **({"allocationTimestamp": when} if when else {})}
 
 
 async def stored(kube: Cluster, written: Json) -> Json:
-    """An allocation as the server keeps it."""
     timed = await keeps_times(kube)
     return {key: value for key, value in written.items() if timed or key != "allocationTimestamp"}
 

@@ -163,7 +163,6 @@ async def test_nobody_of_a_job_asks_before_kueue_has_let_it_in(at, reader: Reade
 
 
 def _answer(scene: Scene, name: str) -> str:
-    """What the allocator says of a pod, as the bus has it."""
     listed = pods_document(scene.live.fleet_state).pods
     return next((each.message for each in listed if (each.namespace, each.name) == (scene.namespace, name)), "")
 
@@ -306,7 +305,6 @@ def _nodes_once_idle(scene: Scene, node: str) -> dict[str, Json]:
 
 
 def sluice(scene: Scene, *words: str) -> str:
-    """The operator's command, and what it prints."""
     done = scene.system.sluice(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout

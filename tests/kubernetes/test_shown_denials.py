@@ -287,7 +287,6 @@ async def admitting(folder: Path) -> AsyncIterator[Cluster]:
 
 
 def named(body: Json, name: str) -> Json:
-    """The pod under this name, as it is sent."""
     metadata = {key: value for key, value in body["metadata"].items() if key not in {"generateName", "namespace"}}
     return {**body, "metadata": {**metadata, "name": name}}
 
@@ -298,7 +297,6 @@ def documents(bodies: dict[str, Json]) -> str:
 
 
 def alike(found: str, wanted: str) -> bool:
-    """Whether a sentence is the wanted one."""
     before, star, after = wanted.partition("*")
     return found == wanted if not star else found.startswith(before) and found.endswith(after)
 

@@ -8,9 +8,10 @@ import pytest
 from factories.cluster.described_pods import NODE, RULES, Described, DescribeStage, Said, staged
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.scheduling.placement import claim
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     Booking,
     Claim,
@@ -82,17 +83,7 @@ UNUSED = {RefusalReason.UNSUPPORTED_MODE}
 
 
 def booking(uid: RequestId, *devices: DeviceGrant) -> Booking:
-    return Booking(
-        allocation=AllocationId(f"{uid}_r_1"),
-        request=uid,
-        request_revision=1,
-        source=SourceName("cluster"),
-        owner=uid,
-        namespace="ns",
-        name="p",
-        node=NodeName(NODE),
-        devices=devices,
-    )
+    return booking_of(f"{uid}_r_1", NODE, devices, request=uid, name="p", namespace="ns", source="cluster")
 
 
 def sick(uids: dict[str, RequestId]) -> NodeInventory:
@@ -263,7 +254,6 @@ def test_every_refusal_is_seen_somewhere():
 
 
 def alike(note: str, wanted: str) -> bool:
-    """Whether a note is the wanted one."""
     before, star, after = wanted.partition("*")
     return note == wanted if not star else note.startswith(before) and note.endswith(after)
 

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from factories.cluster.described_pods import RULES, DescribeStage, kubectl_is_there, staged
 from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
-    Booking,
     DeviceGrant,
     GpuReport,
     InstanceReport,
@@ -30,17 +30,7 @@ NODE = NodeName("gpu-1")
 
 
 def booked(name: str, state: str, *devices: DeviceGrant) -> SliceReport:
-    booking = Booking(
-        allocation=AllocationId(f"{name}_r_1"),
-        request=RequestId(name),
-        request_revision=1,
-        source=SourceName("cluster"),
-        owner=name,
-        namespace="research",
-        name=name,
-        node=NODE,
-        devices=devices,
-    )
+    booking = booking_of(f"{name}_r_1", NODE, devices, request=name, namespace="research", source="cluster")
     return SliceReport(booking=booking, revision=1, state=state, revoked=state == "quarantined")
 
 
@@ -85,13 +75,11 @@ def fleet(observed: datetime) -> NodeInventory:
 
 
 async def shown(stage: DescribeStage) -> None:
-    """The definition is there, and the fleet is written."""
     made = await stage.cluster.post(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
     assert made.code == 201, made
 
 
 async def say(stage: DescribeStage, word: NodeInventory, good) -> None:
-    """The inventory speaks, and the objects say it."""
     await stage.say(subjects.inventory(NODE), word)
     await stage.until(lambda: good({each["metadata"]["name"]: each for each in gpus(stage)}), "the GPUs are shown")
 

@@ -89,7 +89,6 @@ def beside(host: HostNeeds, **facts: object) -> Place | NoPlace:
 
 
 def taken(first: Claim, then: Claim, *, namespace: str = "default", **gpu: object) -> Place | NoPlace:
-    """One GPU, on which somebody is already."""
     shop = Shop(node("gpu-1", 1, **gpu))
     assert shop.take(first) is not None
     return shop.ask(then, namespace=namespace)

@@ -10,7 +10,6 @@ MANAGED = "sluice.dev/managed=true"
 
 
 def labelled(name: str = "p", **changes: str) -> Json:
-    """A gated pod that carries our label."""
     body = pod(name)
     body["metadata"]["labels"] = {"sluice.dev/managed": "true", **changes}
     return body
@@ -38,7 +37,6 @@ async def forgetful(kube: Cluster, pods: str) -> Cluster:
 
 
 async def told(stream: Stream) -> tuple[str, str]:
-    """The next event's type and its pod's name."""
     event = await stream.next()
     return event["type"], event["object"]["metadata"].get("name", "")
 

@@ -23,7 +23,6 @@ Handler = Callable[[Json], Json]
 
 
 def patched(request: Json, *operations: Json, **more: object) -> Json:
-    """An answer that allows, with a patch."""
     patch = (
         {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(operations).encode()).decode()}
         if operations

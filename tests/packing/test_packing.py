@@ -45,7 +45,6 @@ def test_the_ideal_takes_exactly_what_some_packing_holds():
 
 
 def _layouts(taken: int, inside: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Every way to put instances on one GPU, by trying all starts."""
     found = [inside]
     for profile, (size, starts) in SPANS.items():
         if inside and profile < inside[-1]:

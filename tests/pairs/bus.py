@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from itertools import count
 
+from factories.words import write_of
 from simulation.world.virtual_clock import VirtualClock
 
-from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, stream_of
+from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage
 from sluice.testing.stream_model import PublishAccepted, StreamModel
 
@@ -36,16 +36,8 @@ class Bus:
     def put(self, address: Address, message: AnyMessage, ttl_s: int | None = None) -> None:
         """Write to a subject with one writer, which always knows its guard."""
         name = f"other-{next(self._numbers)}"
-        write = Write(
-            operation=OperationId(name),
-            attempt=1,
-            stream=stream_of(address.kind),
-            subject=address.subject,
-            guard=address.guard,
-            expected=self.values.highest(address.guard, self.now),
-            message=message,
-            request=name,
-            ttl_s=ttl_s,
+        write = write_of(
+            address, message, self.values.highest(address.guard, self.now), name, request=name, ttl_s=ttl_s
         )
         assert isinstance(self.write(OTHERS, write), WriteAccepted)
 

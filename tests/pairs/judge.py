@@ -191,7 +191,6 @@ class Judge:
         return any(each in self.standing for each in self._after.get(allocation, ()))
 
     def _is_given_once(self, booking: Booking) -> None:
-        """Nothing is given twice: now, and when those have gone who are waited for."""
         waiting = [each for each in self.standing if self.waits(each)]
         given_up = [each for each in waiting if isinstance(self.standing[each], Revoke)]
         promised = [each for each in waiting if isinstance(self.standing[each], Grant)]

@@ -195,7 +195,6 @@ class World:
             yield from agent.there
 
     def _fresh(self) -> Allocator:
-        """A core that has just read all there is, and books what stands."""
         core = Allocator(RunId("judge"), rules_of(self.plan))
         for stream in (Stream.BOOK, Stream.STATE):
             core.handle(ReadingStarted(stream, self.bus.values.incarnation(stream)), 0.0)

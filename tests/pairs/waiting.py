@@ -94,7 +94,6 @@ class Waiting:
         return Truth(nodes, bookings)
 
     def _free_but_for(self, promise: Grant | None, asked: AllocationRequested) -> Place | None:
-        """A place that is free when a promise is given up."""
         booked = self.ctx.cluster.booking(promise.booking.allocation) if promise is not None else None
         if booked is not None:
             self.ctx.cluster.unbook(booked.allocation)

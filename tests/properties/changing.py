@@ -46,7 +46,6 @@ class ChangingFleet(RuleBasedStateMachine):
             self._tell("show", self.truth.nodes[name].snapshot)
 
     def _tell(self, what: str, *args: Any) -> None:
-        """The engine learns a fact, and the history keeps it."""
         self.history.append((what, args))
         getattr(self.fleet, what)(*args)
 

@@ -292,7 +292,6 @@ class FleetMachine(ChangingFleet):
         assert answers == self.answers
 
     def _fill(self, name: str, gpu: GpuReport) -> None:
-        """The emptied GPU takes as many of its smallest instances as it ever could."""
         smallest = min(gpu.profiles, key=lambda p: (p.compute_slices, p.memory_mib, len(p.name), p.name))
         claim = Claim(container="main", profile=smallest.name, only=DeviceFilter(uuids=(gpu.uuid,)))
         expected = smallest_sum(gpu, self.truth.board(gpu.uuid))

@@ -41,7 +41,6 @@ class Crowds:
             self._calm()
 
     def _goes_on(self, rounds: int) -> None:
-        """Agents and controllers do what they are ordered, and time passes."""
         for _ in range(rounds):
             self._calm()
             for request in self.world.facts.to_evict():

@@ -161,7 +161,6 @@ class SharingJudge:
                 assert not short, f"{namespace} has {left} left of {least} for {grant.booking.allocation}"
 
     def _is_in_turn(self, booking: Booking) -> None:
-        """No pod gets a place that is reserved for an earlier turn."""
         mine = self._turn(booking.request)
         for promise in self.promises():
             other = promise.booking

@@ -27,7 +27,6 @@ def test_a_control_that_is_removed_is_missed(name):
 
 
 def rows() -> list[list[str]]:
-    """The threat table: threat, control, tests, of each row."""
     section = PAGE.read_text().partition("## Threats")[2].partition("\n## ")[0].partition("\n### ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]

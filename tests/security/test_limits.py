@@ -47,7 +47,6 @@ class Waiting:
 
 
 async def until(look):
-    """Wait for a condition, with a bound."""
     async with asyncio.timeout(BOUND_S):
         while not look():  # noqa: ASYNC110 - no event when a call begins
             await asyncio.sleep(0.005)

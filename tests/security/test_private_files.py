@@ -13,13 +13,11 @@ from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 
 
 def modes(folder):
-    """Of a folder and of all in it."""
     return {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(autouse=True)
 def careless():
-    """A umask that lets everyone read what is written."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from factories.words import booking_of
+
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     Entry,
@@ -16,7 +18,7 @@ from sluice.contracts.bus.events import (
     WriteRefused,
     WriteUnknown,
 )
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId
 from sluice.contracts.messages import (
     AnyMessage,
     Booking,
@@ -90,16 +92,15 @@ class Broker:
         self, devices: tuple[DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
     ) -> tuple[Held, list[Reading]]:
         self._named += 1
-        booking = Booking(
-            allocation=AllocationId(f"a{self._named}"),
-            request=RequestId(f"r{self._named}"),
-            request_revision=1,
-            source=SourceName("soak"),
+        booking = booking_of(
+            f"a{self._named}",
+            self.node,
+            devices,
+            request=f"r{self._named}",
             owner=owner,
-            namespace=namespace,
             name=f"pod-{self._named}",
-            node=self.node,
-            devices=devices,
+            namespace=namespace,
+            source="soak",
         )
         held = self.held[booking.allocation] = Held(booking)
         waits = tuple(AllocationId(other) for other in after)

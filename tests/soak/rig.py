@@ -214,7 +214,6 @@ class Rig:
             self._serve(frame)
 
     def _dump_stacks(self) -> None:
-        """Have the agent write to its log where it is."""
         if self._channel is None:
             return
         size = self.place.log.stat().st_size
@@ -292,7 +291,6 @@ class Rig:
     # -- deaths -------------------------------------------------------------------------------------------------------
 
     def _ended(self) -> None:
-        """The agent's process has ended: was that wanted? Check, and start over."""
         wanted, names = self._wanted_dead, self.struck
         status = self._reap()
         if not wanted or not os.WIFSIGNALED(status):

@@ -49,7 +49,6 @@ DOSES = {
 
 
 def _soak(*options: str) -> tuple[subprocess.CompletedProcess, dict[str, int]]:
-    """Run it as a person does; its last line, read."""
     done = subprocess.run(
         [sys.executable, str(SOAK), *options], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

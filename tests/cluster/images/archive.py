@@ -34,7 +34,6 @@ class Image:
 
     @property
     def size(self) -> int:
-        """Bytes of all its layers."""
         return sum(layer.size for layer in self.layers)
 
 
@@ -118,7 +117,6 @@ def _extract(archive: tarfile.TarFile, name: str, digest: str, folder: Path) -> 
     out = folder / f"{digest}.tar"
     if not out.exists():
         content = archive.extractfile(name)
-        assert content is not None
         partial = folder / f"{digest}.partial"
         state = hashlib.sha256()
         with partial.open("wb") as file:

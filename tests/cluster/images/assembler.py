@@ -59,7 +59,6 @@ class Assembler:
         for stage in file.stages:
             being = self._stage(stage, outer)
             self.built[stage.name] = being
-        assert being is not None
         self.store.keep_image(name, being.settings, [key for key in being.keys if self.store.layer(key)], self.used)
 
     def _stage(self, stage: Stage, outer: Mapping[str, str]) -> Being:
@@ -172,7 +171,6 @@ class Assembler:
 
 
 def _set(step: Instruction, settings: dict[str, Any], values: Mapping[str, str]) -> None:
-    """An instruction that changes no file."""
     match step.word:
         case "ENV":
             variables = {**_environment(settings), **pairs_of(step, values)}

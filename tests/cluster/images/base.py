@@ -106,7 +106,6 @@ def this_suite() -> str:
 
 
 def base_key(suite: str) -> str:
-    """What a base is kept under."""
     return digest_of([suite, platform.machine(), *PACKAGES, "-", *REMOVED, "-", *EMPTY])[:16]
 
 

@@ -51,7 +51,6 @@ def nats_server() -> Path:
 def names(broker: Path) -> dict[str, str]:
     """The name that build.sh gives each image, by what it calls it."""
     found = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert found is not None
     version = re.search(r"^nats-server: v(\S+)$", run([broker, "--version"], limit_s=_ASK_S), re.MULTILINE)
     if version is None:
         raise ImageError(f"{broker} --version does not say `nats-server: vVERSION`: name a nats-server in NATS_SERVER")
@@ -125,7 +124,6 @@ def _make(engine: Engine, base: Layer, suite: str, out: Path, say: Callable[[str
 
 
 def describe(image: Image, base: str) -> str:
-    """One line on an image's size."""
     own = sum(layer.size for layer in image.layers if layer.digest != base)
     return f"{image.name}: {image.size / 1e6:.1f} MB" + (
         f", {own / 1e6:.1f} over the base" if own != image.size else ""

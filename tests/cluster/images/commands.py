@@ -48,7 +48,6 @@ def run(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            assert process.stdout is not None
             process.stdout.close()
     text = without_passwords(written.decode(errors="replace"))
     if process.returncode != 0:

@@ -26,7 +26,6 @@ class Instruction:
     flags: Mapping[str, str]
 
     def error(self, problem: str) -> ImageError:
-        """What is wrong with it."""
         return ImageError(f"line {self.line}, {self.word}: {problem}")
 
 

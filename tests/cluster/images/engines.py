@@ -76,7 +76,6 @@ class Assembling(Engine):
     name = "none"
 
     def prepare(self, base: Layer, name: str) -> None:
-        """Keep the layer by a link."""
         store = Store(self.folder)
         store.make()
         key = f"base-{base.digest}"
@@ -98,7 +97,6 @@ class Assembling(Engine):
         }
 
     def exported(self, names: Sequence[str]) -> list[Image]:
-        """Nothing is copied."""
         return [Store(self.folder).image(name)[0] for name in names]
 
     def sweep(self) -> None:
@@ -210,8 +208,7 @@ class Docker(Engine):
         archive.unlink()
         return [images[name] for name in names]
 
-    def sweep(self) -> None:
-        """Nothing: an engine is also others'."""
+    def sweep(self) -> None: ...
 
 
 ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Buildah, Docker, Assembling)}

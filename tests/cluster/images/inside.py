@@ -44,7 +44,6 @@ def main(argument: str) -> int:
 
 
 def mount(*words: str | Path) -> None:
-    """One mount; raises CalledProcessError."""
     subprocess.run(["mount", *words], check=True, timeout=_MOUNT_S)
 
 

@@ -73,7 +73,6 @@ def state_of(root: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def apply_layer(layer: Path, root: Path) -> None:
-    """Unpack a layer over a folder."""
     with tarfile.open(layer) as archive:
         removed = [name for name in archive.getnames() if Path(name).name.startswith(WHITEOUT)]
     for name in removed:

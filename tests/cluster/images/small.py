@@ -51,6 +51,5 @@ def busybox() -> Path:
 
 
 def applets_of(program: Path) -> list[str]:
-    """The commands that a busybox has."""
     done = subprocess.run([program, "--list"], capture_output=True, text=True, timeout=_ASK_S, check=True)
     return [name for name in done.stdout.split() if name != "busybox"]

@@ -21,7 +21,6 @@ class Store:
     folder: Path
 
     def make(self) -> None:
-        """Make the folder."""
         for name in ("layers", "images"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
 

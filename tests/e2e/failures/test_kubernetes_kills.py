@@ -166,7 +166,6 @@ class Storm:
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
-    """A fleet on which just these pods have room."""
     folder = tmp_path_factory.mktemp("kills")
     gpus = -(-PODS // SLICES_PER_GPU)
     nodes = [f"gpu-{number:02}" for number in range(-(-gpus // GPUS_PER_NODE))]
@@ -179,7 +178,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSy
 
 @contextlib.asynccontextmanager
 async def storm(system: ClusterSystem, cluster: Cluster) -> AsyncIterator[Storm]:
-    """A namespace, and everything that happens to its pods."""
     async with scene_on(system, cluster) as scene:
         yield Storm(scene, scene.fake("its store"), system.process("pod-watcher"))
 

@@ -53,7 +53,6 @@ def filled(folder):
 
 
 async def page_says(url, words):
-    """Return when the page's server sends its browsers these words."""
     host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
     async with asyncio.timeout(NOTICED_WITHIN_S):
         while True:

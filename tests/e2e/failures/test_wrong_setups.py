@@ -1,6 +1,5 @@
 """Wrong set-ups of a node, as a person meets them: real agents, each telling one clear sentence, never a traceback."""
 
-import asyncio
 import ctypes
 import json
 import os
@@ -94,12 +93,10 @@ def run(variables: dict[str, str], *words: str) -> Ended:
 
 
 def simulated(data: Path, **variables: object) -> dict[str, str]:
-    """The environment of an agent of the simulated node."""
     return environment(data, SLUICE_NODE_AGENT_FLEET_FILE=data.parent / "fleet.toml", **variables)
 
 
 def real(data: Path, machine: NvmlMachine, **variables: object) -> dict[str, str]:
-    """The environment of an agent on our NVML library."""
     found = environment(data, SLUICE_NODE_AGENT_NODES=NODE, **variables)
     return (
         found
@@ -247,42 +244,7 @@ async def test_no_permission_to_create_instances(data, machine):
 # -- MPS ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_mps_program_that_was_asked_for_and_is_not_there(data, machine):
-    """What an operator names must be there; else pods would wait for a mode that never comes."""
-    for variables in (
-        simulated(data, SLUICE_NODE_AGENT_MPS_CONTROL="/nowhere/mps"),
-        real(data, machine, SLUICE_NODE_AGENT_MPS_CONTROL="/nowhere/mps"),
-    ):
-        ended = run(variables)
-        assert ended.code == EXIT_CONFIG
-        assert "/nowhere/mps" in ended.sentence()
-        assert "/nowhere/mps" in problems(variables)["mps"]
-
-
-def test_an_mps_directory_that_cannot_be_made(data):
-    """Found at the start, not by the first pod that waits for its share."""
-    (data / "file").write_text("")
-    variables = simulated(data, SLUICE_NODE_AGENT_MPS_DIR=data / "file" / "mps")
-    ended = run(variables)
-    assert ended.code == EXIT_CONFIG
-    assert str(data / "file" / "mps") in ended.sentence()
-    assert f"{data / 'file'} is no directory" in problems(variables)["directories"]
-
-
 # -- journal and directories --------------------------------------------------------------------------------------
-
-
-async def test_two_agents_of_one_node(data):
-    """The second ends; the first is not disturbed."""
-
-    async def order(bus):
-        await AgentDriver(bus, data).open(NODE)
-        ended = await asyncio.to_thread(run, simulated(data))
-        assert ended.code == EXIT_CONFIG
-        assert "another agent of node n1 is running" in ended.sentence()
-
-    said = await told_by_agent(data, simulated(data), order)
-    assert said["source"] == "agent"
 
 
 def test_a_journal_of_another_node(data):

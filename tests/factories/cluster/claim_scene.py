@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from factories.cluster.kubernetes import MERGE, Cluster, Json, pod
 from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.words import write_of
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write, WriteAccepted, stream_of
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.bus.events import Stream, WriteAccepted, stream_of
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.kube.names import claim_name
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices
 from sluice.runtime.nats.jetstream_bus import NatsBus
@@ -74,16 +75,7 @@ class ClaimScene:
             ticket="",
             containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
         )
-        write = Write(
-            operation=OperationId(f"test-{self.numbers}"),
-            attempt=1,
-            stream=stream_of(address.kind),
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, last, f"test-{self.numbers}")
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:

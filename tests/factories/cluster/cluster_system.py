@@ -133,7 +133,6 @@ class ClusterSystem:
             self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), variables)
 
     def _claim_settings(self, kubelets: Path, node: str) -> dict[str, str]:
-        """Of the agent of a node whose kubelet hands devices over."""
         root = kubelets / node
         folders = {"KUBELET_ROOT": root, "PODS_DIR": root / "pods", "CDI_DIR": root / "cdi"}
         for folder in folders.values():
@@ -142,7 +141,6 @@ class ClusterSystem:
         return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
 
     def _kubelet_settings(self, pods: Path) -> dict[str, str]:
-        """Of an agent on a node with a kubelet, whose volumes another driver serves."""
         (self.folder / "kubelet").mkdir(exist_ok=True)
         settings = {
             "ROLE": "agent",

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from factories.cluster.kubernetes import Cluster, Json, pod
+from factories.words import write_of
 from fake_kube.server import FakeKube
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream, Write, WriteAccepted, stream_of
+from sluice.contracts.bus.events import Observed, Stream, WriteAccepted, stream_of
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.kube.names import ENV_ALWAYS, GATE, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices
 from sluice.runtime.clock import SystemClock
@@ -103,16 +104,7 @@ class DescribeStage:
     async def say(self, address: Address, message: AnyMessage) -> None:
         stream = stream_of(address.kind)
         last = await self.bus.last(stream, address.subject)
-        write = Write(
-            operation=OperationId(f"test-{next(self._numbers)}"),
-            attempt=1,
-            stream=stream,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=message,
-            request="",
-        )
+        write = write_of(address, message, last, f"test-{next(self._numbers)}")
         answer = await self.bus.write(write, {})
         assert isinstance(answer, WriteAccepted), answer
 

@@ -70,7 +70,6 @@ def pod_cgroups() -> Iterator[PodCgroups]:
 
 
 def _remove(cgroup: Path) -> None:
-    """Its last process may still be ending: then it is busy for a moment."""
     until = time.monotonic() + WITHIN_S
     while cgroup.exists():
         for left in (cgroup / "cgroup.procs").read_text().split():  # what a killed shell has started

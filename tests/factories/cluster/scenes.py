@@ -207,7 +207,6 @@ class Scene:
         return self.cluster.fake is None or wanted <= set(self._running(pod))
 
     async def _sync_kubelets(self) -> None:
-        """Containers that were held are tried again, as by a kubelet's periodic sync."""
         if self.cluster.fake is None or time.monotonic() < self._synced_at + KUBELET_SYNC_S:
             return
         self._synced_at = time.monotonic()

@@ -112,7 +112,6 @@ def _of_homes_below(root: Path) -> list[psutil.Process]:
 
 
 def _none_left(root: Path) -> bool:
-    """Kill all daemons, listing them each time: one may have forked meanwhile."""
     running = _of_homes_below(root)
     for process in running:
         with contextlib.suppress(psutil.Error):

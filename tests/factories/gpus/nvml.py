@@ -276,7 +276,6 @@ class NvmlMachine:
         return next(model for model in _MODELS.values() if product in model["product_names"])
 
     def _fill(self, instance: ctypes.c_void_p) -> None:
-        """Make the compute instance with most SMs: the one that fills it."""
         info, best = pynvml.c_nvmlComputeInstanceProfileInfo_t(), (0, 0)
         for profile in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             query = self.library.nvmlGpuInstanceGetComputeInstanceProfileInfo

@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from factories.words import booking_of
+
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     Entry,
@@ -52,19 +54,9 @@ FOLDER = SourceName("folder")
 
 def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> Booking:
     """A booking of all of the first GPU of a node."""
-    return Booking(
-        allocation=AllocationId(allocation),
-        request=RequestId(request),
-        request_revision=1,
-        source=FOLDER,
-        owner=request,
-        namespace="default",
-        name=request,
-        node=NodeName(node),
-        devices=(
+    return booking_of(allocation, node, (
             DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
-        ),
-    )  # fmt: skip
+        ), request=request)  # fmt: skip
 
 
 def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:

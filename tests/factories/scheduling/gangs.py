@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import msgspec
 from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
-    Booking,
     Bound,
     DeviceGrant,
     Grant,
@@ -93,15 +93,13 @@ def gone(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
 
 
 def grant_of(name: str, node: str, request: AllocationRequested) -> Grant:
-    booking = Booking(
-        allocation=AllocationId(f"{name}_elsewhere_1"),
-        request=RequestId(name),
-        request_revision=1,
-        source=request.source,
+    booking = booking_of(
+        f"{name}_elsewhere_1",
+        node,
+        (DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
+        request=name,
         owner=request.owner,
         namespace=request.namespace,
-        name=name,
-        node=NodeName(node),
-        devices=(DeviceGrant(container="main", gpu=f"GPU-{node}-0", profile="7g.40gb", start=0, size=8),),
+        source=request.source,
     )
     return Grant(revision=1, incarnation="1000", booking=booking)

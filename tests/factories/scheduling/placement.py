@@ -2,8 +2,9 @@
 
 import msgspec
 from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import (
     Booking,
     Claim,
@@ -53,17 +54,8 @@ class Shop:
             return None
         self._numbered += 1
         name = f"a{self._numbered}"
-        booking = Booking(
-            allocation=AllocationId(name),
-            request=RequestId(name),
-            request_revision=1,
-            source=SourceName("folder"),
-            owner=name,
-            namespace=str(rest.get("namespace", "default")),
-            name=name,
-            node=place.node,
-            devices=place.devices,
-            room=room,
+        booking = booking_of(
+            name, place.node, place.devices, namespace=str(rest.get("namespace", "default")), room=room
         )
         self.booked[name] = booking
         self.cluster.book(booking)
@@ -112,7 +104,3 @@ def share(percent: int, **changes: object) -> Claim:
 def given(devices: tuple[DeviceGrant, ...]) -> list[tuple[str | None, int, int]]:
     """Profile, start and size of each device."""
     return [(device.profile, device.start, device.size) for device in devices]
-
-
-def percents(devices: tuple[DeviceGrant, ...]) -> list[int]:
-    return [device.share.sm_partition for device in devices if device.share is not None]

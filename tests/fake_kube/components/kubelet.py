@@ -4,7 +4,6 @@ from collections import Counter
 
 from fake_kube.calls import stamp
 from fake_kube.components import containers, scheduler_claims
-from fake_kube.components.claim_controller import claim_names
 from fake_kube.errors import Json
 from fake_kube.kinds import pod_defaults, pod_subresources
 from fake_kube.requests.patch_formats import clone
@@ -23,9 +22,6 @@ class Kubelet:
         self._store = store
         self.lingering: set[Key] = set()
         self.tickets: containers.Ready = lambda uid, path: True
-        self.prepared: containers.Ready = lambda uid, path: True
-        """Whether the driver answers Prepare for a claim, by pod UID and the claim's name."""
-        self.in_use: set[str] = set()
         self.running: dict[str, dict[str, dict[str, str]]] = {}
         self.starts: Counter[tuple[str, str]] = Counter()
 
@@ -92,10 +88,7 @@ class Kubelet:
     def _prepares(self, pod: Json) -> bool:
         if not pod["spec"].get("resourceClaims") or pod["metadata"]["uid"] in self.running:
             return True
-        names = claim_names(pod).values()
-        return scheduler_claims.ready(pod, self._store) and all(
-            self.prepared(pod["metadata"]["uid"], name) for name in names
-        )
+        return scheduler_claims.ready(pod, self._store)
 
     def finish(self, key: Key, code: int) -> None:
         """All containers of a pod end by themselves with this exit code."""
@@ -139,8 +132,6 @@ class Kubelet:
             codes = [each["state"]["terminated"]["exitCode"] for each in ended["status"].get("containerStatuses") or []]
             ended["status"]["phase"] = "Succeeded" if codes and not any(codes) else "Failed"
         pod = store.put("pods", ended)
-        if meta["uid"] in self.in_use:
-            return
         last = clone(pod)
         last["metadata"]["deletionGracePeriodSeconds"] = 0
         pod_subresources.drop(store, "pods", store.put("pods", last))

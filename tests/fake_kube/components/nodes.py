@@ -118,19 +118,6 @@ class Nodes:
         """Which directories of a pod's CSI volume are there; by default all."""
         self._server.call(lambda: setattr(self._kubelet, "tickets", ready))
 
-    def prepares(self, ready: containers.Ready) -> None:
-        """Whether the driver of claims answers Prepare, by pod UID and the claim's name; by default it does."""
-        self._server.call(lambda: setattr(self._kubelet, "prepared", ready))
-
-    def volume_in_use(self, uid: str, *, on: bool = True) -> None:
-        """The driver does not answer Unpublish: a graceful DELETED waits for it."""
-
-        def switch() -> None:
-            (self._kubelet.in_use.add if on else self._kubelet.in_use.discard)(uid)
-            self._again()
-
-        self._server.call(switch)
-
     def poke(self) -> None:
         """Every kubelet looks again at all its pods, as at its periodic sync."""
         self._server.call(self._again)

@@ -83,11 +83,6 @@ class Lister:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pages: dict[str, tuple[int, list[Json]]] = {}
-        self.behind: dict[str, int] = {}
-        """
-        By resource: lists that allow it are answered from this old version (a fault: a cache
-        that has fallen behind).
-        """
 
     def answer(self, query: Query) -> Json:
         """The items and their version. Raises ApiError: 410: version or page forgotten; 504: one of the future."""
@@ -104,8 +99,6 @@ class Lister:
             if wanted < store.shelf(name).oldest:
                 raise too_old(wanted, store.shelf(name).oldest)
             at = wanted
-        elif query.version == "0" and name in self.behind:
-            at = self.behind[name]
         objects = store.shelf(name).objects if at == store.version else store.at(name, at)
         found = [
             objects[key]

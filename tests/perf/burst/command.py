@@ -85,7 +85,6 @@ def _measure_all(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _scene(machines: clusters.Cluster) -> Iterator[Scene]:
-    """Nodes with played kubelets, and what every variant finds installed."""
     with tempfile.TemporaryDirectory(prefix="sluice-burst-") as name:
         scene = Scene(machines, NODES, Path(name))
         for node in NODES:

@@ -44,7 +44,6 @@ async def _kubelet(folder: Path, name: str) -> None:
 
 
 async def _register_plugins(plugin: ClaimKubelet) -> None:
-    """Each agent that comes: those of one variant end with it."""
     known: set[tuple[str, int]] = set()
     while True:
         there = set()

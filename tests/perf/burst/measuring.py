@@ -162,7 +162,6 @@ def _size(file: Path) -> int:
 
 
 def _cpu_s(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """So far, of the processes of each name and what they have started."""
     found = {}
     for name, all_of in pids.items():
         processes = [psutil.Process(pid) for pid in all_of]
@@ -172,7 +171,6 @@ def _cpu_s(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
 
 
 def _writes(audit: Path, at: int) -> Counter[str]:
-    """Requests that the audit log holds from here on; Leases are no pod's."""
     found: Counter[str] = Counter()
     for line in audit.read_bytes()[at:].splitlines():
         entry = json.loads(line)

@@ -122,7 +122,6 @@ class Scene:
         return port, Process("webhook", command, environment, self.folder / "webhook.log", has_session=True)
 
     def _admission(self, port: int) -> list[Json]:
-        """As it is deployed, with the webhook at the loopback."""
         (configuration,) = manifests("admission/webhook.yaml")
         authority = base64.b64encode(self.machines.control_plane.authority.pair.certificate.read_bytes()).decode()
         for hook in configuration["webhooks"]:

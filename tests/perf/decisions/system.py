@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from factories.words import booking_of
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     NO_NEEDS,
     AllocationRequested,
     AnyMessage,
-    Booking,
     Claim,
     Grant,
     HostFacts,
@@ -107,19 +107,7 @@ class System:
             if isinstance(found, Place):
                 placed += 1
                 name = f"before-{number}"
-                fleet.book(
-                    Booking(
-                        allocation=AllocationId(name),
-                        request=RequestId(name),
-                        request_revision=1,
-                        source=FOLDER,
-                        owner=name,
-                        namespace="default",
-                        name=name,
-                        node=found.node,
-                        devices=found.devices,
-                    )
-                )
+                fleet.book(booking_of(name, found.node, found.devices))
         return placed
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from factories.words import write_of
 from perf.kubernetes.objects import node, node_name, other_pod, our_pod
 from perf.kubernetes.replay import Replay, serving
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, Stream, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.bus.events import Observed, Stream
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, HostFacts, SourceSynced
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
@@ -114,19 +115,7 @@ class Bus:
             containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid.rpartition('-')[2]}"),),
         )
         address = subjects.binding(RequestId(uid))
-        await self.bus.write(
-            Write(
-                operation=OperationId(f"desk-{self._number}"),
-                attempt=1,
-                stream=Stream.BOOK,
-                subject=address.subject,
-                guard=address.guard,
-                expected=0,
-                message=word,
-                request="",
-            ),
-            {},
-        )
+        await self.bus.write(write_of(address, word, None, f"desk-{self._number}"), {})
 
     async def until(self, good: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

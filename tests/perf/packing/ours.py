@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 from judges.layouts import Layouts
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import Booking, Claim, NodeSnapshot
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import Claim, NodeSnapshot
 from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place
 from sluice_allocator.core.placement.defragment import plan_moves
 
@@ -66,19 +67,7 @@ class Core:
         return [other for other, _ in moved]
 
     def _book(self, number: int, found: Place) -> None:
-        self._fleet.book(
-            Booking(
-                allocation=AllocationId(str(number)),
-                request=RequestId(str(number)),
-                request_revision=1,
-                source=FOLDER,
-                owner=str(number),
-                namespace="default",
-                name=str(number),
-                node=found.node,
-                devices=found.devices,
-            )
-        )
+        self._fleet.book(booking_of(str(number), found.node, found.devices))
         if self._layouts is not None:
             devices: list[dict[str, Any]] = msgspec.to_builtins(found.devices)
             self.problems += self._layouts.grant(str(number), "default", devices)

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from factories.scheduling.allocator import FOLDER, gpu_report, snapshot
+from factories.scheduling.allocator import gpu_report, snapshot
+from factories.words import booking_of
 from judges.layouts import Layouts
 from perf.trace.openb import TraceNode, TracePod
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import Booking, Claim, DeviceGrant, GpuReport, HostFacts, HostNeeds, HostRoom, Mode
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import Claim, DeviceGrant, GpuReport, HostFacts, HostNeeds, HostRoom, Mode
 from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place
 
 MEMORY_MIB = {
@@ -113,20 +114,7 @@ class Cluster:
         found = find_place(self._fleet, self._asking(claim, room))
         if not isinstance(found, Place):
             return
-        self._fleet.book(
-            Booking(
-                allocation=AllocationId(name),
-                request=RequestId(name),
-                request_revision=1,
-                source=FOLDER,
-                owner=name,
-                namespace="default",
-                name=name,
-                node=found.node,
-                devices=found.devices,
-                room=room,
-            )
-        )
+        self._fleet.book(booking_of(name, found.node, found.devices, room=room))
         self.given.append((pod, found.devices))
         self._judge(name, pod, found)
 

@@ -148,7 +148,6 @@ async def _changes(  # where it happens
 
 
 async def _storm(here: Page, tab: Tab, session: CDPSession, nodes: int, gpus: int) -> float:
-    """CPU of the page when every tenth node changes at once."""
     before = (await _metrics(session))["TaskDuration"]
     values: dict[str, object] = {}
     for number in range(9, nodes, 10):

@@ -257,7 +257,6 @@ class Faults:
             del gpu.instances[gi_id]
 
     def _relay(self, fault: Fault) -> None:
-        """An administrator removes an instance of a fixed layout for a while."""
         gpus = list(self.world.machines[fault.target].gpus.values())
         self.world.administrator.takes_one_away(gpus, fault.lasts_s)
 

@@ -228,7 +228,6 @@ class Troubles:
         self.world.judge.hidden |= set(self._hidden_pods(words))
 
     def _hidden_pods(self, words: Mapping[str, AnyMessage]) -> Iterator[tuple[str, str, str]]:
-        """Of which pods the server that lags says something else than the others do."""
         lagging = self.world.broker.lagging
         for request, word in words.items() if lagging is not None else ():
             entry = lagging.last(f"sluice.request.{request}")
@@ -249,7 +248,6 @@ class Troubles:
     # -- the network ----------------------------------------------------------------------------------------------
 
     def _cut(self, fault: Fault) -> None:
-        """One way to the bus is cut. What was on its way still arrives."""
         broker = self.world.broker
         if fault.target in broker.cut:
             return

@@ -10,9 +10,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from factories.words import write_of
+
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Write
-from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.bus.events import Stream
+from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeRemoved
 
 if TYPE_CHECKING:
@@ -56,15 +58,11 @@ class Removals:
             return
         last = world.broker.values.last(address.subject, world.clockwork.now)
         self._said += 1
-        word = Write(
-            operation=OperationId(f"operator-{self._said}"),
-            attempt=1,
-            stream=Stream.STATE,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=NodeRemoved(node=NodeName(node), cause="its Node object was deleted"),
-            request="",
+        word = write_of(
+            address,
+            NodeRemoved(node=NodeName(node), cause="its Node object was deleted"),
+            last,
+            f"operator-{self._said}",
             ttl_s=world.plan.closing_ttl_s,
         )
         world.broker.write("the operator", word, lambda _answer: None)

@@ -162,7 +162,6 @@ class Goals:
         return self.limits is None or self.limits.lets(pod.namespace, pod.counts_on)
 
     def _serves(self, pod: Pod, bound: Bound) -> list[str]:
-        """Whether what was granted is what is asked for now."""
         booking = self.judge.bookings[bound.allocation]
         if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
             processes, machine = self.judge.processes_of(booking.owner), self.judge.machines[booking.node]
@@ -244,7 +243,6 @@ class Goals:
         return missing
 
     def _places_of(self, machine: Machine, allocations: list[str]) -> list[tuple[str, str, Span]]:
-        """The instances of allocations, but those of fixed layouts, each once."""
         granted = [
             held_by(booking, device)
             for booking in (self.judge.bookings[allocation] for allocation in allocations)
@@ -319,7 +317,6 @@ class Goals:
         return False
 
     def _usable(self, node: str) -> list[Gpu]:
-        """The GPUs of a node that no operator has taken out of use."""
         gpus = self.agents[node].machine.gpus.values()
         return [gpu for gpu in gpus if self.cordons is None or self.cordons.may_be_used(node, gpu.uuid)]
 

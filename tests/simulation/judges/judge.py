@@ -464,7 +464,6 @@ class Judge(NodeJudge):
             self._said_by_agent(host.machine, message, is_new=instruction.attempt == 1)
 
     def _said_by_agent(self, machine: Machine, message: AnyMessage, *, is_new: bool) -> None:
-        """What is sent again was true when it was said."""
         if isinstance(message, SliceGone) and message.allocation not in self.said_gone:
             self.check_gone(machine, message.allocation)
             self.said_gone[message.allocation] = None

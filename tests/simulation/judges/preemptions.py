@@ -11,6 +11,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING
 
+from factories.words import write_of
 from simulation.judges.books import Books
 from simulation.judges.quotas import QuotaSaid
 from simulation.plans.pods import Pod
@@ -19,7 +20,7 @@ from simulation.world.manifest_folder import Folder
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
-from sluice.contracts.ids import OperationId, RequestId
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -184,16 +185,7 @@ class Evictor:
         if self._broker.values.incarnation(Stream.STATE) is None:
             return
         self._numbered += 1
-        write = Write(
-            operation=OperationId(f"evictor-{self._numbered}"),
-            attempt=1,
-            stream=Stream.STATE,
-            subject=address.subject,
-            guard=address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=outcome,
-            request="",
-        )
+        write = write_of(address, outcome, last, f"evictor-{self._numbered}")
         self._broker.write("evictor", write, _nothing)
 
 
@@ -251,7 +243,6 @@ class PreemptionJudge:
         ranks[rank if rank in said else said[-1]] = inf
 
     def _ranks_of(self, request: str) -> list[Rank]:
-        """What a request says about preemption, and what a deciding process may still believe."""
         now = self._judge.clockwork.now
         return [rank for rank, until in self._ranks.get(request, {}).items() if now - until <= ORDER_IS_LATE_S]
 

@@ -281,7 +281,6 @@ def _too_much(limits: Amounts, counts: Counts, of: str) -> str:
 
 
 def _at_least(device: DeviceGrant, row: GpuRow) -> Counts:
-    """What is sure of a device, whatever the allocator knows of its GPU."""
     profile = row.profile(device.profile) if device.profile else None
     if device.share is not None:
         return (1, device.share.memory_mib, 0)

@@ -63,7 +63,6 @@ def _may_be(daemon: Daemon, ticket: Ticket) -> bool:
 
 
 def _devices(machine: Machine, ticket: Ticket, booking: Booking) -> list[MINE]:
-    """The devices of a ticket, each with the grant that it serves."""
     found: list[MINE] = []
     for device in booking.devices:
         gpu, span = machine.gpus[device.gpu], (device.start, device.size)

@@ -220,7 +220,6 @@ class TimeJudge:
         return self.judge.ready.get(allocation)
 
     def _told_of(self, machine: Machine, home: str, booking: Booking, word: SliceReady) -> list[str]:
-        """A pod whose processes compute beside the quota is reported, and no other one."""
         mine = [process.pid for process in _clients(machine, home) if process.owner == booking.owner]
         said = [text for text in word.warnings if text.startswith("QuotaNotEnforced: process ")]
         pids = sorted(int(text.split()[2]) for text in said)
@@ -241,7 +240,6 @@ def _shares(booking: Booking, container: str) -> list[Share]:
 
 
 def _promised(booking: Booking, container: str) -> tuple[str, int, int, int]:
-    """Whose it is, and its parts of the time, of all shares together."""
     shares = _shares(booking, container)
     parts = [sum(each.quota_request_permille for each in shares), sum(each.quota_limit_permille for each in shares)]
     request, limit = (min(WHOLE_PERMILLE, part) for part in parts)

@@ -149,7 +149,6 @@ class KubeSide:
                 each.replay(3 + fault.number % 40, since)
 
     def _node_gone(self, fault: "Fault") -> None:
-        """A Node object is deleted by mistake; its kubelet registers it again."""
         found = self.api.objects.get(("Node", "", fault.target))
         if found is not None:
             self.api.drop(found)
@@ -172,7 +171,6 @@ class KubeSide:
             self.claims.put(claim, {key: text for key, text in claim["status"].items() if key != "reservedFor"})
 
     def _waits(self, claim: Json) -> bool:
-        """Whether its one pod has an open gate and no node yet."""
         pod = self.api.by_uid(claim["status"]["reservedFor"][0]["uid"])
         return pod is not None and not is_gated(pod) and not pod["spec"].get("nodeName")
 

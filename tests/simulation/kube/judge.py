@@ -225,7 +225,6 @@ def _matches(uid: str, told: dict[str, str], bound: Bound, *, by_claim: bool) ->
 
 
 def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:
-    """A container's environment, by the protocol; the directory is the container's own path."""
     shares = bool(given.mps_pipe_directory)
     return [
         ("visible-devices", given.visible_devices),
@@ -240,7 +239,6 @@ def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:
 
 
 def _has_ended(pod: Json) -> bool:
-    """Whether its kubelet has reported that all of it has ended, for good."""
     statuses = pod["status"].get("containerStatuses", [])
     over = bool(statuses) and all("terminated" in each["state"] for each in statuses)
     return over and (is_dying(pod) or pod["status"]["phase"] in DONE)

@@ -320,7 +320,6 @@ def with_cluster(plan: Plan, without: Sequence[str] = ()) -> Plan:
 
 
 def _with_burst(plan: Plan) -> Plan:
-    """In some seeds most pods come in one instant, and many go in one."""
     dice = Random(f"burst {plan.seed}")
     if dice.random() >= BURST_SEEDS:
         return plan
@@ -418,7 +417,6 @@ def _sharing(life: PodLife, dice: Random) -> PodLife:
 
 
 def _some_of(nodes: _Nodes, most: int, dice: Random) -> _Nodes:
-    """So many of them, in their order; the first, which has MIG, stays."""
     others = nodes[1:]
     kept = sorted(dice.sample(range(len(others)), min(most - 1, len(others))))
     return (nodes[0], *(others[number] for number in kept))

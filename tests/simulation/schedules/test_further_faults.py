@@ -33,7 +33,6 @@ LEDGER_ANEW_S = 25.0
 
 
 def with_a_running_pod() -> Scene:
-    """Two nodes, one pod on one of them."""
     scene = Scene(MIG_NODE, MIG_NODE)
     scene.pod("first", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("first"))

@@ -62,7 +62,6 @@ def test_the_judge_catches_a_bug_about_clusters(bug: PlantedBug) -> None:
 
 
 def _is_let_go(scene: Scene, name: str) -> bool:
-    """Whether the pod that has this name now runs on what it was given."""
     uid = scene.world.cluster.folder.uids.get(name)
     return uid is not None and scene.world.kubelets.runs(uid)
 

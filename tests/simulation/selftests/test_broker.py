@@ -31,7 +31,6 @@ class Late:
         self.broker.fate_of = lambda _host, said: "late" if said.operation == "late" else None
 
     def send(self, over: int) -> None:
-        """The word, over the one with this number."""
         self.broker.write("pod-watcher", write("late", over), lambda _answer: None)
 
     def put(self, operation: str, over: int) -> int:

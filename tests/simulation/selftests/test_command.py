@@ -32,7 +32,6 @@ raise SystemExit(command.main(["--seeds", "100000", "--jobs", "2", "--hashes", "
 
 
 def fine(seed: int, *_args: object, **_options: object) -> Outcome:
-    """A seed in which nothing is wrong."""
     return Outcome(seed)
 
 
@@ -54,7 +53,6 @@ def wrong_at_two(seed: int, *_args: object, **_options: object) -> Outcome:
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """What the run says at the very end."""
     return capsys.readouterr().out.splitlines()[-1]
 
 
@@ -124,7 +122,6 @@ def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
 
 
 def recorded(path: Path, *more: str, seeds: int = 5) -> list[str]:
-    """A run that keeps what it does."""
     return ["--seeds", str(seeds), "--jobs", "1", "--quiet", "--record", str(path), *more]
 
 

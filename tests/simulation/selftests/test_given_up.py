@@ -1,36 +1,24 @@
 """What a process has given up must not land; what it only did not choose may."""
 
+from factories.words import booking_of, write_of
 from simulation.judges.given_up import GivenUp
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import Booking, Grant, Released
+from sluice.contracts.ids import NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import Grant, Released
 
 NODE, REQUEST, RUN = NodeName("node-0"), RequestId("r"), RunId("allocator-b")
 
 
 def ordered(allocation: str, revision: int = 1) -> Write:
-    booking = Booking(
-        allocation=AllocationId(allocation),
-        request=REQUEST,
-        request_revision=1,
-        source=SourceName("folder"),
-        owner="pod",
-        namespace="lab",
-        name="pod",
-        node=NODE,
-        devices=(),
-    )
+    booking = booking_of(allocation, NODE, request=REQUEST, owner="pod", name="pod", namespace="lab")
     address = subjects.ledger(NODE, booking.allocation)
-    return Write(
-        operation=OperationId(f"{allocation}-{revision}"),
-        attempt=1,
-        stream=Stream.BOOK,
-        subject=address.subject,
-        guard=address.guard,
-        expected=0,
-        message=Grant(revision=revision, incarnation="1", booking=booking),
+    return write_of(
+        address,
+        Grant(revision=revision, incarnation="1", booking=booking),
+        None,
+        f"{allocation}-{revision}",
         request=REQUEST,
     )
 

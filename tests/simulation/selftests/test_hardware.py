@@ -19,7 +19,6 @@ def gpu() -> Gpu:
 
 
 def refused(kind: str) -> "pytest.RaisesExc[DeviceRefusedError]":
-    """The driver says no, in this way."""
     return pytest.raises(DeviceRefusedError, check=lambda error: error.kind == kind)
 
 

@@ -144,6 +144,5 @@ class KubeletPlugin:
         self.clockwork.after(late, lambda: self.callers[machine.node](claim, answered, prepare=prepare))
 
     def _again(self, machine: Machine, claim: str) -> None:
-        """The call of a kubelet that was restarted since: it hears no answer."""
         if claim not in self._over:
             self.callers[machine.node](claim, lambda _: None, prepare=True)

@@ -233,7 +233,6 @@ class Kubelets:
             self.clockwork.after(RESTART_S, lambda: self._try(request))
 
     def _prepare(self, request: str, bound: Bound) -> None:
-        """The claim of a pod whose containers use no device is prepared as well."""
         machine, claim = self.machines[bound.node], self.claims.get(request)
         if claim is not None and self.plugin.prepared(machine, claim) is None:
             self.plugin.prepare(machine, claim, lambda: None, lambda: request not in self.ended)
@@ -265,7 +264,6 @@ class Kubelets:
         self.clockwork.after(RESTART_S, lambda: self._try(request))
 
     def _start_by_claim(self, machine: Machine, request: str, read: list[CdiDevice]) -> None:
-        """Containers start, and open what is behind their device files now."""
         for device in read:
             runs = {process.device for process in machine.of_pod(self.owners[request])}
             parts = device.parts[:1] if device.container.mps_pipe_directory else device.parts

@@ -2,11 +2,11 @@
 
 from typing import Protocol
 
+from factories.words import write_of
 from simulation.world.broker import Answer, Broker
 
 from sluice.contracts.bus.events import Stream, Write, WriteAccepted
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage
 
 RETRY_S = 0.5
@@ -65,13 +65,4 @@ class Operator:
     def _write(self, said: Said) -> Write:
         last = self._broker.values.last(said.address.subject, self._broker.clockwork.now)
         self._number += 1
-        return Write(
-            operation=OperationId(f"operator-{self._number}"),
-            attempt=1,
-            stream=Stream.BOOK,
-            subject=said.address.subject,
-            guard=said.address.guard,
-            expected=last.sequence if last is not None else 0,
-            message=said.message,
-            request="",
-        )
+        return write_of(said.address, said.message, last, f"operator-{self._number}")

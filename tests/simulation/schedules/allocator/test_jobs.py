@@ -14,7 +14,6 @@ TWO_NODES = (MIG_NODE, MIG_NODE)
 
 
 def ask_for(scene: Scene, job: str, size: int = 2, profile: str = "7g.40gb") -> list[str]:
-    """All pods of a job are written at once."""
     names = [f"{job}-{number}" for number in range(size)]
     for name in names:
         scene.pod(name, of_job(job, size, profile))
@@ -22,7 +21,6 @@ def ask_for(scene: Scene, job: str, size: int = 2, profile: str = "7g.40gb") -> 
 
 
 def runs_whole(scene: Scene, names: list[str]) -> bool:
-    """Whether every pod of a job runs."""
     return all(scene.runs(name) for name in names)
 
 

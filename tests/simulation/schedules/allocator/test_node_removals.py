@@ -319,7 +319,6 @@ def test_a_removed_node_is_no_host_to_spread_over() -> None:
 
 
 def _spread_over_two() -> Scene:
-    """The first runs where its profile is; the second has waited for some time."""
     scene = Scene(MIG_NODE, A30_NODE)
     scene.pod("a", sliced("1g.5gb"), terms=Terms("llm", spread=True))
     scene.until(lambda: scene.runs("a"))

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 
 import msgspec
 import pytest
+from factories.words import booking_of
 from simulation.judges.judge import ViolationError
 from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.judges.quotas import QuotaSaid
@@ -15,8 +16,8 @@ from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
-from sluice.contracts.messages import Amounts, Booking, DeviceGrant, Grant, Pending, QuotaSet, Revoke
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
+from sluice.contracts.messages import Amounts, DeviceGrant, Grant, Pending, QuotaSet, Revoke
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.state.context import Unsent
 
@@ -25,7 +26,6 @@ RAISED_AT = 20.0
 
 
 def ranked(profile: str, priority: int, *, preemptible: bool = False) -> Ask:
-    """One slice, for a pod of this priority."""
     ask = sliced(profile)
     more = ((PRIORITY, str(priority)), *(((PREEMPTIBLE, "true"),) if preemptible else ()))
     return Ask((*ask.annotations, *more), ask.containers, ask.devices)
@@ -42,7 +42,6 @@ def guaranteed_one() -> Scene:
 
 
 def two_have_to_go(**how) -> Scene:
-    """A GPU with two pods that may be evicted."""
     scene = Scene(MIG_NODE, folder_evicts=True, **how)
     for name in VICTIMS:
         scene.pod(name, ranked("3g.20gb", 0, preemptible=True), lingers_s=0.5)
@@ -221,16 +220,11 @@ def test_the_judge_sees_that_what_is_promised_is_taken_for_had() -> None:
 
 def _booked(name: str, namespace: str, *, instead_of: str = "") -> Grant:
     """One device on the only node; for whose place another is evicted."""
-    booking = Booking(
-        allocation=AllocationId(name),
-        request=RequestId(name),
-        request_revision=1,
-        source=SourceName("folder"),
-        owner=name,
+    booking = booking_of(
+        name,
+        "node-0",
+        (DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),),
         namespace=namespace,
-        name=name,
-        node=NodeName("node-0"),
-        devices=(DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),),
     )
     after = (AllocationId(instead_of),) if instead_of else ()
     return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after, evict=bool(after))

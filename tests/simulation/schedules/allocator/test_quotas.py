@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from factories.words import booking_of
 from simulation.judges.judge import ViolationError
 from simulation.judges.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.judges.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
@@ -13,11 +14,10 @@ from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
-    Booking,
     Bound,
     DeviceGrant,
     EvictionOrdered,
@@ -226,16 +226,12 @@ def test_the_judge_counts_a_promise_or_the_place_that_was_free_earlier(limit_gpu
 
 def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationId, ...] = ()) -> Grant:
     """So many devices on the only node, by the only allocator."""
-    booking = Booking(
-        allocation=AllocationId(allocation),
-        request=RequestId(request),
-        request_revision=1,
-        source=SourceName("folder"),
-        owner=request,
+    booking = booking_of(
+        allocation,
+        "node-0",
+        (DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
+        request=request,
         namespace="den",
-        name=request,
-        node=NodeName("node-0"),
-        devices=(DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
     )
     return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after)
 

@@ -14,7 +14,6 @@ def gpu_of(scene: Scene) -> Gpu:
 
 
 def is_as_it_was(scene: Scene) -> bool:
-    """Whether the layout is what its administrator made."""
     found = sorted((one.span, one.profile.name, one.maker) for one in gpu_of(scene).instances.values())
     return found == sorted((span, name, OPERATOR) for name, span in LAYOUT)
 

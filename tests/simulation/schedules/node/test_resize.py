@@ -26,7 +26,6 @@ def told(scene: Scene, name: str) -> int:
 
 
 def counts(scene: Scene, name: str) -> int:
-    """What it counts: the largest that may still be used."""
     bound = scene.bound(name)
     devices = scene.world.judge.sizes.most(scene.world.judge.bookings[bound.allocation])
     return max(device.share.memory_mib for device in devices if device.share is not None)
@@ -43,7 +42,6 @@ def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
 
 
 def sharing(node: object, memory_mib: int, **more: object) -> Scene:
-    """A world with one pod that runs on a share."""
     scene = Scene(node, **more)  # type: ignore[arg-type]
     scene.pod("a", mps(memory_mib))
     scene.until(lambda: scene.runs("a"))

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
+from factories.words import write_of
 from msgspec.structs import replace
 from simulation.judges.judge import Judge, ViolationError
 from simulation.plans.pods import mps
@@ -11,9 +12,9 @@ from simulation.world.hardware import OPERATOR, DeviceRefusedError, Machine, Pro
 from simulation.world.mps_daemons import Daemon
 from simulation.world.weather import Fate
 
-from sluice.contracts.bus.events import Stream, Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.bus.subjects import slice_
-from sluice.contracts.ids import AllocationId, OperationId
+from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Revoke, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance
 from sluice_node_agent.core.journal_records import SliceRecord
@@ -175,15 +176,6 @@ def fails(judge: Judge, allocation: AllocationId, *, caught: bool) -> None:
     failed = SliceFailed(
         allocation=allocation, request=booking.request, revision=1, error="Unknown", message="create_ci failed by plan"
     )
-    write = Write(
-        operation=OperationId("fails"),
-        attempt=1,
-        stream=Stream.STATE,
-        subject=address.subject,
-        guard=address.guard,
-        expected=0,
-        message=failed,
-        request=booking.request,
-    )
+    write = write_of(address, failed, None, "fails", request=booking.request)
     with pytest.raises(ViolationError, match="warm in the way") if caught else nullcontext():
         judge.landed(write, 1)
