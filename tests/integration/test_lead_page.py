@@ -70,7 +70,7 @@ async def lead(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Lead]]
 async def _world(
     browser: Browser, complaints: list[str], nodes: int, gpus: int, query: str, options: dict[str, object]
 ) -> AsyncIterator[Lead]:
-    async with page(ask=idle_of, charts=charts_of, trace_url=TRACE) as here:
+    async with page(ask=idle_of, charts=charts_of, trace_viewer=TRACE) as here:
         scene(here, nodes, gpus)
         context = await browser.new_context(**({"viewport": {"width": 1440, "height": 900}} | options))  # type: ignore[arg-type]
         tab = await context.new_page()
