@@ -18,7 +18,14 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 WITHIN_MS = 15_000
-FLEETS = pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (13, 8)], ids=["4 GPUs", "104 GPUs"])
+FLEETS = pytest.mark.parametrize(
+    ("nodes", "gpus"),
+    [
+        pytest.param(2, 2, id="4 GPUs"),
+        pytest.param(13, 8, id="104 GPUs"),
+        pytest.param(150, 8, id="1200 GPUs", marks=pytest.mark.exhaustive),
+    ],
+)
 TRACE = "https://traces.example/trace/{trace_id}"
 
 

@@ -209,7 +209,7 @@ class _Answers:
             return problem(400, str(error))
 
     async def idle(self, _: Request) -> Response:
-        return JsonAnswer(await self._usages.idle(self._board.endpoints()), headers=NO_STORE)
+        return JsonAnswer(await self._usages.idle(self._board.endpoints), headers=NO_STORE)
 
     async def ended(self, request: Request) -> Response:
         hours = request.query_params.get("hours", str(HOURS[0]))
