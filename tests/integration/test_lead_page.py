@@ -103,7 +103,7 @@ async def test_what_is_free_for_a_3g(lead, nodes, gpus):
     await me.reads("#fits li", rf"^{count} . 3g\.20gb")
     if count:
         await me.click("#fits [data-word='fits:3g.20gb']")
-        await me.reads("#found", "on [0-9]+ GPUs?, ")
+        await me.reads("#found", "[0-9]+ GPUs?, ")
         lit = "[...document.querySelectorAll('.gpu:not(.dimmed)')]"
         await me.tab.wait_for_function(f"() => {lit}.every((gpu) => gpu.ariaLabel.includes('3g.20gb'))")
     else:

@@ -129,7 +129,7 @@ export class MapView {
       slices += said.slices;
       gpus += said.lit?.size ?? 0;
     }
-    return `${count(slices, "slice")} on ${count(gpus, "GPU")}, ${shown} of ${count(all, "node")}`;
+    return `${slices ? `${count(slices, "slice")} on ` : ""}${count(gpus, "GPU")}, ${shown} of ${count(all, "node")}`;
   }
 
   /** @param {string} name */
