@@ -269,7 +269,7 @@ async def page(
     hosts: tuple[str, ...] = (),
     ask: Ask = ask_nodes,
     charts: AskReport | None = None,
-    trace_url: str = "",
+    trace_viewer: str = "",
 ) -> AsyncIterator[Page]:
     """A server for the time of the context, live and with an empty bus. `ask` asks agents, `charts` the recorder."""
     board = Board(stored_at=(times := {}))
@@ -281,7 +281,7 @@ async def page(
     board.bus("live", "2026-01-01T00:00:00+00:00")
     board.step(1)
     reports = Reports("nats://127.0.0.1:1", charts)
-    app = make_app(board, hub, stories, Usages(ask), reports, hosts=hosts, trace_url=trace_url)  # type: ignore[arg-type]
+    app = make_app(board, hub, stories, Usages(ask), reports, hosts=hosts, trace_viewer=trace_viewer)  # type: ignore[arg-type]
     async with serving(app, hub, taken):
         yield Page(board, hub, stories, times, host, port)
 

@@ -18,7 +18,14 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 WITHIN_MS = 15_000
-FLEETS = pytest.mark.parametrize(("nodes", "gpus"), [(2, 2), (13, 8)], ids=["4 GPUs", "104 GPUs"])
+FLEETS = pytest.mark.parametrize(
+    ("nodes", "gpus"),
+    [
+        pytest.param(2, 2, id="4 GPUs"),
+        pytest.param(13, 8, id="104 GPUs"),
+        pytest.param(150, 8, id="1200 GPUs", marks=pytest.mark.exhaustive),
+    ],
+)
 TRACE = "https://traces.example/trace/{trace_id}"
 
 
@@ -70,7 +77,7 @@ async def lead(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Lead]]
 async def _world(
     browser: Browser, complaints: list[str], nodes: int, gpus: int, query: str, options: dict[str, object]
 ) -> AsyncIterator[Lead]:
-    async with page(ask=idle_of, charts=charts_of, trace_url=TRACE) as here:
+    async with page(ask=idle_of, charts=charts_of, trace_viewer=TRACE) as here:
         scene(here, nodes, gpus)
         context = await browser.new_context(**({"viewport": {"width": 1440, "height": 900}} | options))  # type: ignore[arg-type]
         tab = await context.new_page()
@@ -96,7 +103,7 @@ async def test_what_is_free_for_a_3g(lead, nodes, gpus):
     await me.reads("#fits li", rf"^{count} . 3g\.20gb")
     if count:
         await me.click("#fits [data-word='fits:3g.20gb']")
-        await me.reads("#found", "on [0-9]+ GPUs?, ")
+        await me.reads("#found", "[0-9]+ GPUs?, ")
         lit = "[...document.querySelectorAll('.gpu:not(.dimmed)')]"
         await me.tab.wait_for_function(f"() => {lit}.every((gpu) => gpu.ariaLabel.includes('3g.20gb'))")
     else:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from sluice_allocator.settings import AllocatorSettings
+from sluice_console.settings import ConsoleSettings
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
@@ -15,6 +16,7 @@ PAGES = sorted(
 )
 SETTINGS = {
     "ALLOCATOR": AllocatorSettings,
+    "CONSOLE": ConsoleSettings,
     "INVENTORY": InventorySettings,
     "NODE_AGENT": NodeAgentSettings,
     "POD_WATCHER": PodWatcherSettings,

@@ -78,6 +78,6 @@ async def test_what_is_idle_is_asked_of_all_agents_once_a_minute():
     agents = Agents()
     usages = Usages(agents.ask, lambda: agents.now)
     endpoints = {"gpu-1": "host:1", "gone": "host:2"}
-    found, _ = await asyncio.gather(usages.idle(endpoints), usages.idle(endpoints))
+    found, _ = await asyncio.gather(usages.idle(endpoints.copy), usages.idle(endpoints.copy))
     assert ([each.request for each in found.slices], list(found.silent)) == (["two"], ["gone"])
     assert len(agents.asked) == 2

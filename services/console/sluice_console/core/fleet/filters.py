@@ -5,7 +5,7 @@ The page gets the parsed terms and applies them to its rows; `filter.js` has the
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -148,7 +148,7 @@ class FleetFilter:
     def picks_pod(self, pod: PodDocument, models: Collection[str]) -> bool:
         """Whether a request is meant; terms about GPUs do not matter. `models`: of its devices."""
         text = f"{pod.namespace}/{pod.name} {pod.request} {pod.node} {pod.state} {pod.message}".lower()
-        holds = {
+        holds: dict[str, Callable[[Term], bool]] = {
             "": lambda term: term.value in text,
             "team": lambda term: term.is_like(pod.namespace),
             "node": lambda term: term.is_like(pod.node),
@@ -162,7 +162,7 @@ class FleetFilter:
     def picks_slice(self, each: UsageDocument, model: str) -> bool:
         """Whether a slice of `sluice usage` is meant."""
         text = f"{each.owner} {each.request} {each.node} {each.profile or ''} {each.device} {model}".lower()
-        holds = {
+        holds: dict[str, Callable[[Term], bool]] = {
             "": lambda term: term.value in text,
             "team": lambda term: term.is_like(each.owner.partition("/")[0]),
             "node": lambda term: term.is_like(each.node),

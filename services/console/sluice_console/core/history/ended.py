@@ -49,8 +49,8 @@ def ended_pods(history: Iterable[HistoryMessage]) -> list[EndedPodDocument]:
             case Revoke(booking=booking, cause=cause):
                 revoked[booking.allocation] = (booking, cause)
             case Closed(allocation=allocation, cause=cause):
-                booking, why = revoked.pop(allocation, (None, ""))
-                if booking is not None:
+                if allocation in revoked:
+                    booking, why = revoked.pop(allocation)
                     found.pop(booking.request, None)  # the latest is the last
                     found[booking.request] = EndedPodDocument(
                         request=booking.request,

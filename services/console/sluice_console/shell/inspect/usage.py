@@ -36,7 +36,9 @@ async def usage(url: str, *, idle_s: float | None, form: OutputFormat, picked: F
     if picked.terms:
         idle = frozenset(each.request for each in document.slices if (each.idle_s or 0.0) >= IDLE_S)
         picked = replace(picked, idle=idle)
-        model = {gpu.uuid: gpu.model for each in fleet_state.inventories().values() for gpu in each.snapshot.gpus}
+        model: dict[str, str] = {
+            gpu.uuid: gpu.model for each in fleet_state.inventories().values() for gpu in each.snapshot.gpus
+        }
         slices = (each for each in document.slices if picked.picks_slice(each, model.get(each.gpu, "")))
         document = msgspec.structs.replace(document, slices=tuple(slices))
     if is_for_programs(form):

@@ -79,14 +79,14 @@ def make_app(
     reports: Reports,
     *,
     hosts: Collection[str] = (),
-    trace_url: str = "",
+    trace_viewer: str = "",
 ) -> ASGIApp:
     """
     The ASGI application. `hosts` are further names of this server besides `localhost` and addresses.
 
-    `trace_url`: where traces are viewed, with `{trace_id}`; empty for nowhere.
+    `trace_viewer`: where traces are viewed, with `{trace_id}`; empty for nowhere.
     """
-    answers = _Answers(board, hub, stories, usages, reports, trace_url)
+    answers = _Answers(board, hub, stories, usages, reports, trace_viewer)
     routes = [
         Route("/", answers.page),
         Route("/healthz", _healthz),
@@ -118,11 +118,11 @@ class _Answers:
     """The queries that need the board."""
 
     def __init__(  # noqa: PLR0917 - what each query needs
-        self, board: Board, hub: Hub, stories: Stories, usages: Usages, reports: Reports, trace_url: str
+        self, board: Board, hub: Hub, stories: Stories, usages: Usages, reports: Reports, trace_viewer: str
     ) -> None:
         self._board = board
         self._reports = reports
-        self._trace_url = trace_url
+        self._trace_viewer = trace_viewer
         self._usages = usages
         self._hub = hub
         self._stories = stories
@@ -178,7 +178,7 @@ class _Answers:
 
     async def trace(self, request: Request) -> Response:
         async def read(pod: PodDocument) -> object:
-            return {**msgspec.structs.asdict(await self._stories.trace_of(pod)), "viewer": self._trace_url}
+            return {**msgspec.structs.asdict(await self._stories.trace_of(pod)), "viewer": self._trace_viewer}
 
         return await self._of_request(request, read)
 
@@ -209,7 +209,7 @@ class _Answers:
             return problem(400, str(error))
 
     async def idle(self, _: Request) -> Response:
-        return JsonAnswer(await self._usages.idle(self._board.endpoints()), headers=NO_STORE)
+        return JsonAnswer(await self._usages.idle(self._board.endpoints), headers=NO_STORE)
 
     async def ended(self, request: Request) -> Response:
         hours = request.query_params.get("hours", str(HOURS[0]))

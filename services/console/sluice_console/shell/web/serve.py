@@ -7,8 +7,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 from sluice_console.core.web.board import Board
-from sluice_console.shell.errors import CommandError
-from sluice_console.shell.live.connect import StoredTimes
+from sluice_console.shell.live.connect import StoredTimes, settings_of_console
 from sluice_console.shell.web.app import make_app
 from sluice_console.shell.web.feed import Feed
 from sluice_console.shell.web.hub import Hub
@@ -19,26 +18,20 @@ from sluice_console.shell.web.stories import Stories
 from sluice_console.shell.web.usage import Usages
 
 
-class TraceUrlError(CommandError):
-    """The template of trace addresses is none. One sentence."""
-
-
-async def web(url: str, address: str, hosts: Collection[str], trace_url: str) -> int:
+async def web(url: str, address: str, hosts: Collection[str]) -> int:
     """
     Serve the page at `address` from the broker at `url`, also while that is away; end at SIGINT or SIGTERM.
 
-    Raises NotServedError, TraceUrlError, and BusError if waiting would not help.
+    Raises NotServedError, and BusError if waiting would not help.
     """
-    if trace_url and not (trace_url.startswith(("http://", "https://")) and "{trace_id}" in trace_url):
-        example = "https://jaeger.example/trace/{trace_id}"
-        raise TraceUrlError(f"--trace-url {trace_url}: must be an http(s) address with {{trace_id}}, such as {example}")
+    trace_viewer = settings_of_console().trace_viewer
     names = frozenset(map(name_of_host, hosts))
     taken = listen(address)
     times = StoredTimes()
     board = Board(stored_at=times.at)
     hub = Hub(board)
     feed = Feed(board, hub, times)
-    app = make_app(board, hub, Stories(url), Usages(), Reports(url), hosts=names, trace_url=trace_url)
+    app = make_app(board, hub, Stories(url), Usages(), Reports(url), hosts=names, trace_viewer=trace_viewer)
     stop = asyncio.Event()
     with _on_signal(stop):
         async with serving(app, hub, taken):

@@ -51,15 +51,15 @@ class Usages:
         own = tuple(each for each in answer.slices if each.request == pod.request)
         return usages_document({pod.node: replace(answer, slices=own)}, {})
 
-    async def idle(self, endpoints: Mapping[str, str]) -> UsagesDocument:
+    async def idle(self, endpoints: Callable[[], Mapping[str, str]]) -> UsagesDocument:
         """Slices idle for an hour or longer, of all agents at `endpoints`."""
         return await self._idle.of("", endpoints)
 
     async def _of_node(self, node: str, endpoint: str) -> NodeUsage | str:
         return (await self._ask({node: endpoint}))[node]
 
-    async def _of_fleet(self, _key: str, endpoints: Mapping[str, str]) -> UsagesDocument:
-        found = await self._ask(endpoints)
+    async def _of_fleet(self, _key: str, endpoints: Callable[[], Mapping[str, str]]) -> UsagesDocument:
+        found = await self._ask(endpoints())
         answers = {node: answer for node, answer in found.items() if isinstance(answer, NodeUsage)}
         silent = {node: answer for node, answer in found.items() if isinstance(answer, str)}
         return usages_document(answers, silent, idle_s=IDLE_S)

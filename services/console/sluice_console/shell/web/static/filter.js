@@ -105,7 +105,8 @@ function picksBareNode(terms, node) {
  * What is meant on one node.
  * @param {Term[]} terms @param {NodeRow} node @param {Gpu[]} gpus @param {Map<string, number>} idle
  * @returns {{shown: boolean, lit: Map<string, Set<string>> | null, slices: number}} whether the node shows; by UUID the
- *   slices that are meant (GPUs that are not meant are missing), null for everything; and how many slices are meant
+ *   slices that are meant (GPUs that are not meant are missing), null for everything; and how many slices are meant,
+ *   0 without a term about slices
  */
 export function match(terms, node, gpus, idle) {
   if (terms.length === 0) return { shown: true, lit: null, slices: 0 };
@@ -113,11 +114,12 @@ export function match(terms, node, gpus, idle) {
   /** @type {Map<string, Set<string>>} */
   const found = new Map();
   let slices = 0;
+  const isOfSlices = terms.some((term) => term.key === "" || term.key === "team" || OF_SLICES.has(term.value));
   for (const gpu of gpus) {
     const names = lit(terms, node, gpu, idle);
     if (names === null) continue;
     found.set(gpu.uuid, names);
-    slices += names.size;
+    if (isOfSlices) slices += names.size;
   }
   return { shown: found.size > 0, lit: found, slices };
 }

@@ -58,10 +58,10 @@ function draw() {
   begun = true;
   const keys = [...waiting];
   waiting.clear();
+  if (keys.some((key) => key.startsWith("team/")) && colour(store.teams().map((row) => row.team))) map.redraw();
   map.changed(keys);
   if (keys.includes("fleet")) showTotals(store.get("fleet") ?? {});
   const unlisted = store.get("fleet")?.unlisted ?? 0;
-  if (keys.some((key) => key.startsWith("team/")) && colour(store.teams().map((row) => row.team))) map.mend(lead.idle);
   if (unlisted !== shownUnlisted || keys.some((key) => key.startsWith("request/"))) drawQueue();
   if (keys.some((key) => /^(team|node|gpu)\//.test(key))) drawLead();
   shownUnlisted = unlisted;

@@ -56,19 +56,19 @@ export class MapView {
     this.arrange();
   }
 
-  /** Mark what is idle. @param {Map<string, number>} idle seconds by request; changed or other teams' colours redraw all */
+  /** Mark what is idle. @param {Map<string, number>} idle seconds by request */
   mend(idle) {
     this._idle = idle;
     this._matched.clear();
     this.arrange();
-    this._redraw();
+    this.redraw();
   }
 
   /** Mark the places of one request. @param {string} request */
   mark(request) {
     if (request === this._marked) return;
     this._marked = request;
-    this._redraw();
+    this.redraw();
   }
 
   /** Rows have changed. @param {Iterable<string>} keys */
@@ -129,7 +129,7 @@ export class MapView {
       slices += said.slices;
       gpus += said.lit?.size ?? 0;
     }
-    return `${count(slices, "slice")} on ${count(gpus, "GPU")}, ${shown} of ${count(all, "node")}`;
+    return `${slices ? `${count(slices, "slice")} on ` : ""}${count(gpus, "GPU")}, ${shown} of ${count(all, "node")}`;
   }
 
   /** @param {string} name */
@@ -148,7 +148,8 @@ export class MapView {
     this._drawn.clear();
   }
 
-  _redraw() {
+  /** Draw all that is in sight again: colours or marks are others. */
+  redraw() {
     const focus = this._focus;
     const had = this._canvas.contains(document.activeElement);
     this._clear();
