@@ -160,6 +160,7 @@ def _slice_to_proto(report: SliceReport) -> node_pb2.SliceReport:
         after=report.after,
         evict=report.evict,
         counts=devices_to_proto(report.counts),
+        idle_since=report.idle_since,
     )
 
 
@@ -304,4 +305,5 @@ def _slice_from_proto(report: node_pb2.SliceReport) -> SliceReport | Undecodable
         after=tuple(AllocationId(each) for each in report.after),
         evict=report.evict,
         counts=counts,
+        idle_since=report.idle_since,
     )

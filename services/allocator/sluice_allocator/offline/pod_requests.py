@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
 from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
@@ -91,7 +93,7 @@ def request_of(
 def _unmoved(leeway: Leeway) -> Leeway:
     """The leeway of a pod that runs once: it is not restarted elsewhere, so moving it is left out."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
-    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+    return replace(leeway, movable=False, substitute=substitute)
 
 
 def _needs(arrival: Arrival, ask: PodRequest) -> HostNeeds:

@@ -27,6 +27,7 @@ from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import (
     KUBELET_EVENTS,
+    NODE_EVENTS,
     RESULTS,
     AgentStarted,
     DeviceRefused,
@@ -36,9 +37,11 @@ from sluice_node_agent.core.events import (
     GpuTroubled,
     HandOverChanged,
     KubeletEvent,
+    NodeEvent,
     PrepareAsked,
     QuarantineReleased,
     Result,
+    SlicesIdled,
     TicketsCompared,
     UnprepareAsked,
 )
@@ -181,11 +184,8 @@ class Agent:
         elif isinstance(event, AgentStarted):
             self._start(event, now)
             changed = True
-        elif isinstance(event, GpuTroubled):
-            self._expect(event.gpu, now)
-            self._read(event.gpu)
-        elif isinstance(event, QuarantineReleased):
-            self._release(event)
+        elif isinstance(event, NODE_EVENTS):
+            changed = self._hear_node(event, now)
         elif isinstance(event, KUBELET_EVENTS):
             self._hear_kubelet(event, now)
         else:
@@ -202,6 +202,18 @@ class Agent:
             self._reconciler.clear_away()
         looks, self._looks = self._looks, []
         return [*self._in_flight.drain(), *looks, *self._hand_over.drain(), *self._outbox.drain()]
+
+    def _hear_node(self, event: NodeEvent, now: float) -> bool:
+        """News from beside the core; returns whether the snapshot may differ at once."""
+        match event:
+            case GpuTroubled():
+                self._expect(event.gpu, now)
+                self._read(event.gpu)
+            case QuarantineReleased():
+                self._release(event)
+            case SlicesIdled():
+                self._state.idle_since = event.since
+        return isinstance(event, SlicesIdled)
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
         """

@@ -4,7 +4,7 @@ The state of one node: its devices, the slices and homes of shares on them, and 
 Plain state with the queries that slices and homes share.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId
@@ -32,6 +32,8 @@ class NodeState:
     """Whether the time of fractional shares is enforced."""
     devices: Devices = field(default_factory=Devices)
     slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
+    idle_since: Mapping[AllocationId, int] = field(default_factory=dict)
+    """Of slices that idle, in unix seconds."""
     homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
     _tenants: dict[SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
 

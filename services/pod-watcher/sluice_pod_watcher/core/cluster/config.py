@@ -1,6 +1,7 @@
 """The tunables of a cluster's pod-watcher, with the reason for each default."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.contracts.driver_capabilities import CAPABILITIES
@@ -51,6 +52,12 @@ class ClusterConfig:
     """
     evict_lost: bool = True
     """Whether to evict a pod whose slice was lost, if a controller recreates it."""
+    idle_evictions: Literal["report", "evict"] = "report"
+    """Whether pods that agreed to it are evicted when their slice idles, or only warned."""
+    idle_after_s: Mapping[str, int] = field(default_factory=dict)
+    """By namespace, `*` for the others: the time for pods that name none."""
+    idle_protected: str = ""
+    """Windows in which no idle pod is evicted that names none (`sluice.contracts.idle_rules`)."""
     evict_retry_s: float = 10.0
     """The pause after an eviction that a disruption budget has blocked; it doubles up to `retry_max_s`."""
     node_removed_after_s: float = 300.0

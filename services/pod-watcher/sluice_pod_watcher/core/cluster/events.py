@@ -127,6 +127,13 @@ class PodUnreadable:
 
 
 @dataclass(frozen=True, slots=True)
+class WallClock:
+    """The wall clock, in unix seconds: since when slices idle, and protected windows, are in its time."""
+
+    unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PodEvicted:
     """The eviction was accepted: the pod will be deleted."""
 
@@ -305,6 +312,7 @@ Event = (
     | ClaimsRead
     | ClaimsUnreadable
     | PodEvicted
+    | WallClock
     | EvictionRefused
     | GpusListed
     | GpuMirrored

@@ -52,6 +52,7 @@ from sluice_pod_watcher.core.cluster.events import (
     PodRead,
     PodSeen,
     PodUnreadable,
+    WallClock,
 )
 from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
@@ -117,10 +118,8 @@ class ClusterWatcher:
         context = self._context
         self._continues = self._continues and not isinstance(event, Continued)
         match event:
-            case Ticked() | Continued():
-                context.publisher.tick(now)
-                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.delayed_queue.due(now))
-                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.status_writer.turns(now))
+            case Ticked() | Continued() | WallClock():
+                self._time_event(event, now)
             case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
                 self._host_event(event, now)
             case (
@@ -160,6 +159,15 @@ class ClusterWatcher:
         """Pods by phase, for metrics."""
         return self._context.pod_store.phases()
 
+    def _time_event(self, event: Ticked | Continued | WallClock, now: float) -> None:
+        context, reconciler = self._context, self._context.pod_reconciler
+        if isinstance(event, WallClock):
+            context.to_reconcile |= dict.fromkeys(reconciler.idle.clock(event.unix_s))
+            return
+        context.publisher.tick(now)
+        context.to_reconcile |= dict.fromkeys(reconciler.delayed_queue.due(now))
+        context.to_reconcile |= dict.fromkeys(reconciler.status_writer.turns(now))
+
     def _host_event(self, event: NodeSeen | NodeGone | OtherPodSeen | OtherPodGone, now: float) -> None:
         context = self._context
         context.node_capacity.handle(event)
@@ -179,6 +187,7 @@ class ClusterWatcher:
                 context.hand_over.gone(node)
                 context.placeholders.node_gone(node)
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
+                context.pod_reconciler.idle.node_gone(node)
 
     def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
         mirror = self._context.mirror

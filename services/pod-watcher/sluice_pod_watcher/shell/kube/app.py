@@ -16,7 +16,7 @@ from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event
+from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event, WallClock
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.shell.kube.claim_informer import ClaimInformer
@@ -32,6 +32,8 @@ from sluice_pod_watcher.shell.metrics import pods_of
 
 LOOK_S = 0.2
 """How often the lease is checked, and how long a holder may continue after it expired."""
+WALL_CLOCK_S = 15.0
+"""How often idle pods are looked at: their times are minutes."""
 RELEASE_S = 1.0
 """Timeout for releasing the lease at the end."""
 EVENTS_MAX = 2_000
@@ -99,9 +101,16 @@ async def watch_cluster(
             claims = ClaimInformer(api, clock, offer, resync_s, claims_wanted)
             tasks.create_task(claims.run(), name="watch claims")
             tasks.create_task(runner.run(), name="core")
+            tasks.create_task(_tell_time(clock, runner.offer), name="wall clock")
             tasks.create_task(freeze_periodically(clock), name="garbage")
     finally:
         status.ends()
+
+
+async def _tell_time(clock: Clock, offer: Callable[[Event], Awaitable[None]]) -> None:
+    while True:
+        await offer(WallClock(clock.utc().timestamp()))
+        await clock.sleep(WALL_CLOCK_S)
 
 
 async def _go_on(_wanted: Continue) -> Continued:

@@ -142,4 +142,4 @@ def _unmoved(leeway: Leeway) -> Leeway:
     It may still be evicted for more important pods: there its owner has agreed that it may end.
     """
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
-    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+    return msgspec.structs.replace(leeway, movable=False, substitute=substitute)
