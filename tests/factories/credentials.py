@@ -18,8 +18,6 @@ _PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "cred
 
 def _load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("credentials", _PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["credentials"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
@@ -30,7 +28,6 @@ credentials: Any = _load()
 
 
 def days(count: float) -> dt.timedelta:
-    """So many days."""
     return dt.timedelta(days=count)
 
 
@@ -46,7 +43,6 @@ class Files:
     authority: Path
 
     def environment(self) -> dict[str, str]:
-        """As settings of a service."""
         return {
             "SLUICE_GRPC_CERTIFICATE_FILE": str(self.certificate),
             "SLUICE_GRPC_KEY_FILE": str(self.key),

@@ -11,10 +11,17 @@ from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
 from sluice_pod_watcher.shell.webhook.ca import make_generation
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, with_new
-from sluice_pod_watcher.shell.webhook.cert_rotator import REFRESH_S, RETRY_S, CertificateRotator, NotPublishedError
+from sluice_pod_watcher.shell.webhook.cert_rotator import (
+    REFRESH_S,
+    RETRY_S,
+    CertificateRotator,
+    NotPublishedError,
+    UnusableCertificateError,
+    new_context,
+    show,
+)
 from sluice_pod_watcher.shell.webhook.cert_sources import MountedCertificates, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore, StoreUnavailableError
-from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, new_context, show
 
 NAME = "sluice-webhook.sluice-system.svc"
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -25,16 +32,13 @@ class Wall:
     """A wall clock set by the test. TLS itself uses the machine's: handshakes happen now."""
 
     def __init__(self, now=START):
-        """Begin at a time."""
         self.now = now
         self.slept = []
 
     def utc(self):
-        """The time."""
         return self.now
 
     def monotonic(self):
-        """Seconds since the beginning."""
         return (self.now - START).total_seconds()
 
     async def sleep(self, duration_s):
@@ -49,7 +53,6 @@ class Cluster:
     """The authorities that the API servers trust, and whether they can be updated now."""
 
     def __init__(self):
-        """Start empty."""
         self.bundle = ""
         self.told = 0
         self.fails = False

@@ -22,7 +22,7 @@ from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.shell.journal import journal
 from sluice_node_agent.shell.journal.journal import Journal
-from sluice_pod_watcher.shell import health as http_health
+from sluice_pod_watcher.shell import http_server as http_health
 from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 
 BOUND_S = 20.0
@@ -37,13 +37,11 @@ class Waiting:
         self.begun = 0
 
     async def wait(self, request, _context):
-        """One call."""
         self.begun += 1
         await self.release.wait()
         return request
 
     def register(self, server):
-        """Serve it."""
         handlers = {"Wait": grpc.unary_unary_rpc_method_handler(self.wait)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Waiting", handlers),))
 

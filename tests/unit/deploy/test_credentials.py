@@ -49,9 +49,6 @@ def made(nodes: list[str], kept: Kept | None = None, *, now: dt.datetime = NOW, 
     return found
 
 
-# -- passwords and certificates -----------------------------------------------------------------------------------
-
-
 def test_every_service_and_every_node_has_a_user_with_its_own_rights():
     """A user that is missing is a service that never connects; a right too many is what a stolen password can do."""
     there = made([NODE, OTHER])
@@ -227,19 +224,7 @@ def test_the_program_prints_what_can_be_applied(capsys, tmp_path):
         assert list(deploy_check.problems_of_schema(document, "")) == []
 
 
-def test_what_cannot_be_made_is_said_in_one_sentence(capsys):
-    """No traceback at the beginning of a pipe into kubectl."""
-    assert credentials.main(["--node", "Gpu 1"]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("credentials: node 'Gpu 1'")
-
-
-# -- the broker ---------------------------------------------------------------------------------------------------
-
-
 def configuration(rendered: list[deploy_check.Document]) -> str:
-    """Of the broker, as deployed."""
     return str(named(rendered, "ConfigMap", "sluice-nats")["data"]["nats.conf"])
 
 
@@ -287,10 +272,7 @@ def test_a_message_that_may_be_written_is_taken(rendered: Rendering):
 
 
 class Deployed:
-    """A running server with a deployed configuration."""
-
     def __init__(self, url: str, there: Kept) -> None:
-        """`there` is what the cluster's Secrets hold."""
         self.url = url
         self._there = there
 

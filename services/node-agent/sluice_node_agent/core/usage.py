@@ -1,9 +1,6 @@
 """
-The use of a node's slices, and since when each idles, from samples of its devices.
-
-No journal keeps it: after a restart it starts empty, so "idle for an hour" means watched for an hour.
-From it follows only whether an idle pod is evicted (`sluice.contracts.idle_rules`). It touches no device; the caller
-passes samples.
+The use of a node's slices, and since when each idles, from samples of its devices. It starts empty:
+"idle for an hour" means watched for an hour. From it follows only whether an idle pod is evicted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,11 +32,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """
-    One sample of a whole GPU without MIG, or of a MIG device (`GpuBackend.uses`).
-
-    None means that the driver does not report the value, which is not zero.
-    """
+    """One sample of a whole GPU without MIG, or of a MIG device (`GpuBackend.uses`). None is not reported, not zero."""
 
     uuid: str
     memory_mib: int | None
@@ -86,8 +79,6 @@ class UsedDevice:
 
 @dataclass(slots=True)
 class _Watched:
-    """What was sampled at one place."""
-
     since: float
     seen: "_Seen | None" = None
     seen_at: float = 0.0
@@ -96,8 +87,6 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One sample of one slice's device, without the part of other tenants."""
-
     memory_mib: int | None
     busy_percent: float | None
     sm_percent: float | None
@@ -106,7 +95,6 @@ class _Seen:
 
     @property
     def idles(self) -> bool | None:
-        """Whether it did nothing; None when that cannot be determined."""
         if self.busy_percent is not None:
             return self.busy_percent < IDLE_BELOW_PERCENT
         return None if self.processes else True
@@ -116,7 +104,6 @@ class UsageTracker:
     """The samples of one node's slices."""
 
     def __init__(self) -> None:
-        """Start without samples."""
         self._watched: dict[tuple[AllocationId, str], _Watched] = {}
         self._idle: dict[AllocationId, tuple[float, int]] = {}
         """Since when slices idle, by the monotonic and by the wall clock."""
@@ -130,10 +117,7 @@ class UsageTracker:
         return {gpu: tuple(devices) for gpu, devices in found.items()}
 
     def look(self, snapshot: NodeSnapshot, gpu: GpuUuid, uses: Iterable[DeviceUse], now: float) -> None:
-        """
-        Add a sample of one GPU at `now`; a device that was not sampled keeps its last one. Slices that are gone are
-        dropped, even if no caller asks for them.
-        """
+        """Add a sample of one GPU at `now`; other devices keep their last one. Slices that are gone are dropped."""
         by_device = {use.uuid: use for use in uses}
         for place in self._there(snapshot):
             use = by_device.get(place.device)
@@ -174,7 +158,6 @@ class UsageTracker:
         return {each: unix for each, (_, unix) in self._idle.items()}
 
     def _there(self, snapshot: NodeSnapshot) -> list[UsedDevice]:
-        """The places that exist; others are dropped."""
         places = list(used_devices(snapshot))
         there = {place.key for place in places}
         for key in [key for key in self._watched if key not in there]:
@@ -199,7 +182,6 @@ def used_devices(snapshot: NodeSnapshot) -> Iterator[UsedDevice]:
 
 
 def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> str:
-    """The UUID of a granted device; empty while it does not exist."""
     if grant.profile is None:
         return str(gpu.uuid)
     if grant.share is not None:

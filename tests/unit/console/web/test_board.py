@@ -5,13 +5,15 @@ import json
 import msgspec
 import pytest
 
+from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import Cordoned, Pending, Refused, RequestWithdrawn
+from sluice.contracts.messages import Amounts, Cordoned, Pending, QuotaSet, Refused, RequestWithdrawn
 from sluice.contracts.messages.nodes import NodeRemoved, PlacementReport
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.web.board import Board, BoardChange
 
 NODE = "gpu-1.example.internal"
+ZERO = {"gpus": 0, "memory_mib": 0, "compute_slices": 0.0}
 GPU = f"gpu/{NODE}/GPU-aaaaaaaa-0000"
 
 
@@ -25,13 +27,11 @@ class Watched:
         self.revision = None
 
     def hear(self, **values):
-        """Hear values by noun, as `make.world` names them."""
         for subject, message in self.make.fleet_state(**values).values.items():
             self.board.heard(subject, message)
         return self.step()
 
     def step(self, limit=100):
-        """The next event of a browser."""
         change = self.board.step(limit)
         if change is None:
             return None
@@ -44,14 +44,12 @@ class Watched:
         return told, change.gone
 
     def picture(self):
-        """The first event of a new browser."""
         revision, rows = self.board.picture()
         return revision, {key: json.loads(bytes(row)) for key, row in rows}
 
 
 @pytest.fixture
 def page(make) -> Watched:
-    """A board that has heard nothing."""
     return Watched(make)
 
 
@@ -105,6 +103,11 @@ def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
         },
         # The grant of a request that was not published yet: it has a row, for its slice is about to end.
         "request/run1-1": page.rows["request/run1-1"],
+        "team/default": {
+            "team": "default",
+            "used": {"gpus": 1, "memory_mib": 20480, "compute_slices": 3.0},
+            "pods": 1,
+        },
         "fleet": {"nodes": 1, "gpus": 1, "memory_mib": 40960, "in_use_mib": 20480, "requests": {"ending": 1}},
         "bus": {"state": "connecting"},
     }
@@ -171,6 +174,8 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
         "state": "waiting",
         "message": "waits: 4 x A100: no free place of that size",
         "reasons": [{"reason": "GpuLayoutFull", "count": 4}],
+        "ask": "3g.20gb",
+        "helps": "It starts when a pod with a slice there ends; a smaller slice may start sooner.",
     }
     assert told["fleet"]["requests"] == {"waiting": 1}
 
@@ -209,8 +214,7 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(
-        "sluice.cordon.gpu-1_example_internal",
-        Cordoned(node=NodeName(NODE), why="new fans", source=make.source),
+        "sluice.cordon.gpu-1_example_internal", Cordoned(node=NodeName(NODE), why="new fans", source=make.source)
     )
     told, _ = page.step()
     assert (told[f"node/{NODE}"]["state"], told[f"node/{NODE}"]["why"]) == ("cordoned", "new fans")
@@ -304,3 +308,21 @@ def test_what_is_nothing_of_ours_changes_nothing(page):
     page.board.heard("sluice.ledger.gpu-9.x", None)
     assert page.step() is None
     assert isinstance(Board().step(1), BoardChange)
+
+
+def test_a_team_stands_beside_its_quota_and_goes_with_its_last_pod(page, make):
+    """A lead compares the two, and a team that has left must not stay on the page."""
+    page.board.incarnation("1")
+    told, _ = page.hear(request=make.asked())
+    assert told["team/default"] == {"team": "default", "used": ZERO, "waiting": 1}
+    page.hear(**open_node(make))
+    quota = QuotaSet(namespace="default", total=Amounts(gpus=4))
+    page.board.heard(guarded("quota", "default").subject, quota)
+    told, _ = page.step()
+    assert told["team/default"]["quota"] == {"gpus": 4}
+    assert told["team/default"]["used"]["gpus"] == 1
+    for subject in make.fleet_state(request=make.asked(), **open_node(make)).values:
+        page.board.heard(subject, None)
+    page.board.heard(guarded("quota", "default").subject, None)
+    _, gone = page.step()
+    assert "team/default" in gone
