@@ -87,11 +87,11 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     evict_retry_s: float = 10.0
     """`watch`: pause after a blocked eviction; it doubles up to a minute."""
     idle_evictions: Literal["report", "evict"] = "report"
-    """`watch`: whether idle pods that opted in are evicted, or only warned (docs/usage.md#idle-pods)."""
+    """`watch`: evict idle pods (docs/usage.md#idle-pods), or only warn."""
     idle_after: tuple[str, ...] = ()
-    """`watch`: NAMESPACE=TIME, for pods without `sluice.dev/idle-after`; `*` for all other namespaces."""
+    """`watch`: NAMESPACE=TIME, `*` for all others: their pods' default."""
     idle_protected: str = ""
-    """`watch`: when no idle pod is evicted, such as `mon-fri 08:00-18:00`; the pod's annotation wins."""
+    """`watch`: windows without evictions of idle pods; a pod's own win."""
     unscheduled_after_s: float = 60.0
     """`watch`: a pod not scheduled this long after its gate opened has failed (`NotStarted`); 0 never."""
     start_after_s: float = 1800.0
