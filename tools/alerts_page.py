@@ -45,7 +45,5 @@ def _parts() -> Iterator[str]:
         texts, severity, after = alert["annotations"], alert["labels"]["severity"], alert.get("for")
         yield f"## {alert['alert']}\n"
         yield f"({severity}{f', after {after}' if after else ''}) {texts['summary']} {texts['description']}\n"
-    yield "## Recording rules\n\n| series | expression |\n|---|---|"
-    for rule in rules("record"):
-        yield f"| `{rule['record']}` | `{rule['expr']}` |"
-    yield ""
+    recorded = ", ".join(f"`{rule['record']}`" for rule in rules("record"))
+    yield f"## Recording rules\n\nFor long ranges: {recorded}.\n"

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from sluice.contracts import idle_rules
 from sluice.contracts.admission.config import ENV_ALLOWED, HOST_DIRECTORIES
 from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName, is_token
@@ -85,6 +86,12 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`watch`: evict a pod whose slice was lost, if a controller recreates it."""
     evict_retry_s: float = 10.0
     """`watch`: pause after a blocked eviction; it doubles up to a minute."""
+    idle_evictions: Literal["report", "evict"] = "report"
+    """`watch`: evict idle pods (docs/usage.md#idle-pods), or only warn."""
+    idle_after: tuple[str, ...] = ()
+    """`watch`: NAMESPACE=TIME, `*` for all others: their pods' default."""
+    idle_protected: str = ""
+    """`watch`: windows without evictions of idle pods; a pod's own win."""
     unscheduled_after_s: float = 60.0
     """`watch`: a pod not scheduled this long after its gate opened has failed (`NotStarted`); 0 never."""
     start_after_s: float = 1800.0
@@ -165,6 +172,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         if self.watch_health_address:
             address_of(self.watch_health_address, "watch_health_address")
         self.admission_config()
+        self._idle_after_s()
 
     def _check_numbers(self) -> None:
         for name, low, high in (
@@ -215,6 +223,20 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
                 f"limits_file does not apply to role = {self.role!r}; set it for the role that watches pods"
             )
 
+    def _idle_after_s(self) -> dict[str, int]:
+        """By namespace. Raises ValueError."""
+        found: dict[str, int] = {}
+        for entry in self.idle_after:
+            namespace, _, text = entry.partition("=")
+            seconds = idle_rules.idle_after_s(text)
+            if seconds is None or not (namespace == "*" or _OBJECT_NAME.fullmatch(namespace)):
+                right = f"give NAMESPACE=TIME, * for all others; TIME is {idle_rules.AFTER_ALLOWED}"
+                raise ValueError(f"idle_after holds {entry!r}: {right}")
+            found[namespace] = seconds
+        if idle_rules.windows_of(self.idle_protected) is None:
+            raise ValueError(f"idle_protected = {self.idle_protected!r}: give {idle_rules.WINDOW_ALLOWED}")
+        return found
+
     def config(self) -> FolderConfig:
         return FolderConfig(
             source=SourceName(self.source or FOLDER),
@@ -236,6 +258,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             node_removed_after_s=self.node_removed_after_s,
             evict_lost=self.evict_lost,
             evict_retry_s=self.evict_retry_s,
+            idle_evictions=self.idle_evictions,
+            idle_after_s=self._idle_after_s(),
+            idle_protected=self.idle_protected,
             mirror_gpus=self.mirror_gpus,
             hand_over=self.hand_over,
             namespace=self.namespace,

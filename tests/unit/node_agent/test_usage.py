@@ -2,12 +2,14 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
 import pytest
 from factories.gpus.shared_devices import ON_MIG, WHOLE, live_with
 from msgspec.structs import replace
 
 from sluice.contracts.proto.slice_usage import usage_from_proto, usage_to_proto
+from sluice.contracts.proto.snapshots import snapshot_from_proto, snapshot_to_proto
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
@@ -211,6 +213,62 @@ async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
     assert backend.looked == 2
 
 
+class Times:
+    """A clock that only its test moves; the wall clock may be set."""
+
+    def __init__(self) -> None:
+        """Both begin."""
+        self.now, self.unix_s = 1000.0, 1_800_000_000.0
+
+    def pass_(self, seconds: float) -> None:
+        """Time passes."""
+        self.now, self.unix_s = self.now + seconds, self.unix_s + seconds
+
+    def monotonic(self) -> float:
+        """The time of this process."""
+        return self.now
+
+    def utc(self) -> datetime:
+        """The time of people."""
+        return datetime.fromtimestamp(self.unix_s, UTC)
+
+
+async def test_the_node_tells_since_when_a_slice_idles_and_not_with_each_look(node):
+    """An idle pod would never be evicted, a busy one would be, or each look at 1,000 nodes be a message."""
+    live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.booking("a2", (2, None, 0, 8)))
+    times, busy, generations = Times(), {node.gpus[0]: 0.0, node.gpus[2]: 40.0}, set()
+
+    async def look(gpu, devices):
+        return tuple(seen(device, busy=busy[gpu]) for device in devices)
+
+    async def offer(event):
+        node.handle(event)
+
+    async def idle_since(seconds: float) -> dict[str, int]:
+        for _ in range(round(seconds / 30)):
+            times.pass_(30)
+            await watch.look_once()
+            generations.add(node.agent.snapshot().generation)
+        return {each.booking.allocation: each.idle_since for each in node.agent.snapshot().slices}
+
+    watch = UsagePoller(node.agent, look, times, every_s=30.0, offer=offer)
+    since = int(times.unix_s) + 30
+    assert await idle_since(300) == {"a1": 0, "a2": 0}
+    assert await idle_since(600) == {"a1": since, "a2": 0}
+    times.unix_s += 7200  # the wall clock is set
+    assert await idle_since(600) == {"a1": since, "a2": 0}
+    assert len(generations) == 2
+    busy[node.gpus[0]] = 1.0
+    assert await idle_since(30) == {"a1": 0, "a2": 0}
+    found = snapshot_from_proto(snapshot_to_proto(node.agent.snapshot()))
+    assert found == node.agent.snapshot()
+
+
+async def unwanted(event) -> None:
+    """Nothing idles long enough."""
+    raise AssertionError(event)
+
+
 def node_journal(node):
     node.start()
     return node.journal
@@ -225,7 +283,7 @@ async def test_a_gpu_that_cannot_be_looked_at_hides_no_other(node):
             raise GpuLostError(f"{gpu}: it does not answer")
         return tuple(seen(device, busy=40.0) for device in devices)
 
-    watch = UsagePoller(node.agent, look, SystemClock(), every_s=30.0)
+    watch = UsagePoller(node.agent, look, SystemClock(), every_s=30.0, offer=unwanted)
     await watch.look_once()
     told = {each.allocation: each for each in watch.told().slices}
     assert (told["a1"].age_s, told["a2"].busy_percent) == (None, 40.0)
@@ -240,7 +298,7 @@ async def test_who_wants_no_looks_has_none(node):
     async def look(_gpu, _devices):
         raise AssertionError("not sampled")
 
-    watch = UsagePoller(node.agent, look, SystemClock(), every_s=0.0)
+    watch = UsagePoller(node.agent, look, SystemClock(), every_s=0.0, offer=unwanted)
     await asyncio.wait_for(watch.run(), PATIENCE_S)
     assert list(watch.now()) == []
     assert [each.age_s for each in watch.told().slices] == [None]

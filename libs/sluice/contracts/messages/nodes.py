@@ -217,6 +217,8 @@ class SliceReport(msgspec.Struct, frozen=True, kw_only=True):
     """... and whether their pods are evicted for it."""
     counts: tuple[DeviceGrant, ...] = ()
     """As in its Grant: what it counts until it is as small as ordered."""
+    idle_since: int = 0
+    """Unix seconds since when nothing has used it; 0: it is used, or that is unknown. Restarts with the agent."""
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):

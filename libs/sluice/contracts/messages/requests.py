@@ -168,6 +168,10 @@ class Leeway(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     movable: bool = False
     """It may be evicted and started again elsewhere, so that a large request fits."""
     substitute: Substitute = "no"
+    idle_after_s: int | None = None
+    """It may be evicted once its slice was idle so long; 0 is never. None: the default of its namespace."""
+    idle_protected: str = ""
+    """But not in these windows (`sluice.contracts.idle_rules`)."""
 
 
 NO_LEEWAY = Leeway()

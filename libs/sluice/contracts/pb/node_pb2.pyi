@@ -219,7 +219,7 @@ class Instance(_message.Message):
     def __init__(self, gi_id: _Optional[int] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., uuid: _Optional[str] = ..., allocation: _Optional[str] = ..., unusable: _Optional[str] = ...) -> None: ...
 
 class SliceReport(_message.Message):
-    __slots__ = ("booking", "revision", "state", "revoked", "after", "evict", "counts")
+    __slots__ = ("booking", "revision", "state", "revoked", "after", "evict", "counts", "idle_since")
     BOOKING_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +227,7 @@ class SliceReport(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     EVICT_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
     booking: Booking
     revision: int
     state: SliceState
@@ -234,7 +235,8 @@ class SliceReport(_message.Message):
     after: _containers.RepeatedScalarFieldContainer[str]
     evict: bool
     counts: _containers.RepeatedCompositeFieldContainer[DeviceGrant]
-    def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ..., after: _Optional[_Iterable[str]] = ..., evict: _Optional[bool] = ..., counts: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ...) -> None: ...
+    idle_since: int
+    def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ..., after: _Optional[_Iterable[str]] = ..., evict: _Optional[bool] = ..., counts: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., idle_since: _Optional[int] = ...) -> None: ...
 
 class Booking(_message.Message):
     __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices", "room", "instead_of", "resource_claims")

@@ -7,6 +7,7 @@ Reads our own keys only; other vocabularies have no equivalent.
 import re
 from collections.abc import Mapping
 
+from sluice.contracts import idle_rules
 from sluice.contracts.driver_capabilities import (
     ALL,
     CAPABILITIES,
@@ -78,8 +79,30 @@ def leeway_of(given: Mapping[str, SourceValue]) -> Leeway:
     movable = values.boolean(given["movable"]) if "movable" in given else False
     substitute = given.get("substitute")
     chosen = _SUBSTITUTES[values.choice(substitute, tuple(_SUBSTITUTES))] if substitute is not None else "no"
-    found = Leeway(preemptible=preemptible, movable=movable, substitute=chosen)
+    found = Leeway(
+        preemptible=preemptible,
+        movable=movable,
+        substitute=chosen,
+        idle_after_s=_idle_after_s(given.get("idle-after")),
+        idle_protected=_idle_protected(given.get("idle-protected")),
+    )
     return NO_LEEWAY if found == NO_LEEWAY else found
+
+
+def _idle_after_s(written: SourceValue | None) -> int | None:
+    if written is None:
+        return None
+    found = idle_rules.idle_after_s(written.text())
+    if found is None:
+        raise written.wrong(RefusalReason.INVALID_VALUE, "not a time that works", idle_rules.AFTER_ALLOWED)
+    return found
+
+
+def _idle_protected(written: SourceValue | None) -> str:
+    text = written.text() if written is not None else ""
+    if written is not None and idle_rules.windows_of(text) is None:
+        raise written.wrong(RefusalReason.INVALID_VALUE, "not a window of time", idle_rules.WINDOW_ALLOWED)
+    return text
 
 
 def group_of(given: Mapping[str, SourceValue]) -> PodGroup | None:

@@ -28,7 +28,7 @@ FILTER_KEYS = ("gpu-model", "gpu-model-not", "gpu-uuid", "gpu-uuid-not", "numa-b
 CONTAINER_KEYS = (*SIZE_KEYS, "gpus", "mode", *FILTER_KEYS)
 DRIVER_CAPABILITIES = "driver-capabilities"
 """Allowed beside any vocabulary: it says how a container uses its devices."""
-LEEWAY_KEYS = ("preemptible", "movable", "substitute")
+LEEWAY_KEYS = ("preemptible", "movable", "substitute", "idle-after", "idle-protected")
 GROUP_KEYS = ("group", "group-size")
 POD_KEYS = ("priority", "node-policy", "gpu-policy", *LEEWAY_KEYS, *GROUP_KEYS)
 """Keys of the whole pod, never of one container."""

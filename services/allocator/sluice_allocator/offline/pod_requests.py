@@ -1,6 +1,7 @@
 """Turns a line of a workload into the request its pod would make, with the parser that clusters and folders use."""
 
 import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
@@ -81,7 +82,7 @@ def request_of(
 def _unmoved(leeway: Leeway) -> Leeway:
     """The leeway of a pod that runs once: it is not restarted elsewhere, so moving it is left out."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
-    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+    return replace(leeway, movable=False, substitute=substitute)
 
 
 def _needs(arrival: Arrival, ask: PodRequest) -> HostNeeds:

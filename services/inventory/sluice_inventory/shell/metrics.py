@@ -46,8 +46,7 @@ _OF_TEAM = ("namespace", "model")
 GRANTED = Metric(
     "sluice_namespace_gpu_seconds_total",
     "counter",
-    "GPUs granted, times seconds: an instance counts by its memory slices, a share by its memory. By the recorder "
-    "(report.md), a minute late; what it catches up with is only in reports.",
+    "GPUs granted (report.md), times seconds. A minute late; what the recorder catches up with is only in reports.",
     _OF_TEAM,
 )
 USED = Metric("sluice_namespace_gpu_used_seconds_total", "counter", "Of these, while a kernel ran.", _OF_TEAM)

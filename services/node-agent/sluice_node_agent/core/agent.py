@@ -142,11 +142,8 @@ class Agent:
         elif isinstance(event, events.AgentStarted):
             self._start(event, now)
             changed = True
-        elif isinstance(event, events.GpuTroubled):
-            self._expect(event.gpu, now)
-            self._read(event.gpu)
-        elif isinstance(event, events.QuarantineReleased):
-            self._release(event)
+        elif isinstance(event, events.NodeEvent):
+            changed = self._hear_node(event, now)
         elif isinstance(event, events.KubeletEvent):
             self._hear_kubelet(event, now)
         else:
@@ -163,6 +160,18 @@ class Agent:
             self._reconciler.clear_away()
         looks, self._looks = self._looks, []
         return [*self._in_flight.drain(), *looks, *self._hand_over.drain(), *self._outbox.drain()]
+
+    def _hear_node(self, event: events.NodeEvent, now: float) -> bool:
+        """News from beside the core; returns whether the snapshot may differ at once."""
+        match event:
+            case events.GpuTroubled():
+                self._expect(event.gpu, now)
+                self._read(event.gpu)
+            case events.QuarantineReleased():
+                self._release(event)
+            case events.SlicesIdled():
+                self._state.idle_since = event.since
+        return isinstance(event, events.SlicesIdled)
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
         """Reconcile what an event touched, and publish. `changed`: the snapshot may differ although nothing is due."""

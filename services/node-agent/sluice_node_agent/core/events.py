@@ -367,5 +367,13 @@ class MpsRefused(Result):
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class SlicesIdled:
+    """Since when slices idle that do so for minutes, in unix seconds; all others are used, or that is unknown."""
+
+    since: Mapping[AllocationId, int]
+
+
+NodeEvent = GpuTroubled | QuarantineReleased | SlicesIdled
 KubeletEvent = PrepareAsked | UnprepareAsked | HandOverChanged
-Event = BusEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | KubeletEvent | Result
+Event = BusEvent | Ticked | AgentStarted | NodeEvent | KubeletEvent | Result

@@ -1,13 +1,15 @@
 """
-The use of a node's slices, and since when each idles, from samples of its devices. No decision follows from it, and it
-starts empty: "idle for an hour" means watched for an hour.
+The use of a node's slices, and since when each idles, from samples of its devices. It starts empty:
+"idle for an hour" means watched for an hour. From it follows only whether an idle pod is evicted.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from msgspec.structs import replace
 
+from sluice.contracts.idle_rules import IDLE_TOLD_S
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, NodeSnapshot
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
@@ -103,6 +105,8 @@ class UsageTracker:
 
     def __init__(self) -> None:
         self._watched: dict[tuple[AllocationId, str], _Watched] = {}
+        self._idle: dict[AllocationId, tuple[float, int]] = {}
+        """Since when slices idle, by the monotonic and by the wall clock."""
 
     def wanted(self, snapshot: NodeSnapshot) -> dict[GpuUuid, tuple[str, ...]]:
         """Which devices of which GPUs to sample: those of ready slices."""
@@ -131,6 +135,27 @@ class UsageTracker:
         """The use of every ready slice; those that are gone are dropped."""
         slices = tuple(_usage_of(place, self._watched.get(place.key), now) for place in self._there(snapshot))
         return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
+
+    def idle_since(self, snapshot: NodeSnapshot, now: float, unix_s: float) -> dict[AllocationId, int]:
+        """
+        Of slices whose devices have all idled for `IDLE_TOLD_S`: since when, in unix seconds.
+
+        A time that was given stays the same while the slice idles, whatever the wall clock does.
+        """
+        quiet: dict[AllocationId, float | None] = {}
+        for place in self._there(snapshot):
+            watched, allocation = self._watched.get(place.key), place.booking.allocation
+            since = watched.quiet_since if watched is not None else None
+            before = quiet.get(allocation, -inf)
+            quiet[allocation] = None if since is None or before is None else max(before, since)
+        idle = {each: since for each, since in quiet.items() if since is not None and now - since >= IDLE_TOLD_S}
+        self._idle = {
+            each: kept
+            if (kept := self._idle.get(each)) is not None and kept[0] == since
+            else (since, int(unix_s - now + since))
+            for each, since in idle.items()
+        }
+        return {each: unix for each, (_, unix) in self._idle.items()}
 
     def _there(self, snapshot: NodeSnapshot) -> list[UsedDevice]:
         places = list(used_devices(snapshot))

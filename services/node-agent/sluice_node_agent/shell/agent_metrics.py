@@ -55,8 +55,7 @@ DEVICE_REFUSALS = Metric(
 SLICE_INFO = Metric(
     "sluice_slice_info",
     "gauge",
-    "1 for each device of a container, under DCGM's names: UUID of the GPU, GPU_I_ID and GPU_I_PROFILE of its instance "
-    "(empty without one). To join with DCGM's metrics.",
+    "1 for each device of a container, to join with DCGM's metrics (usage.md): of GPU, and of instance, if any.",
     ("UUID", "GPU_I_ID", "GPU_I_PROFILE", "namespace", "pod", "container", "mode"),
 )
 _OF_SLICE = ("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode")

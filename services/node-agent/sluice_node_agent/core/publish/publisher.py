@@ -249,7 +249,7 @@ class Publisher:
         slices = [(work.record, work.failures) for work in state.slices.values()]
         homes = [(home.record, home.seen, home.trouble, home.failures) for home in state.homes.values()]
         hand_over = (self._snapshots.hands_over, self._snapshots.why_not)
-        rest = (warm.in_nobodys_way(), found.doubtful, found.served_gpus(), hand_over)
+        rest = (warm.in_nobodys_way(), found.doubtful, found.served_gpus(), hand_over, state.idle_since)
         return slices, homes, state.devices.known(), *rest
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
@@ -280,9 +280,9 @@ class Publisher:
         changed = len(slices) != len(reported)
         for allocation, work in slices.items():
             record, state = work.record, slice_state(work, self._state, self._config)
-            known = reported.get(allocation)
-            if known is None or known[0] is not record or known[1].state != state:
-                reported[allocation] = record, slice_report(record, state)
+            known, idle_since = reported.get(allocation), self._state.idle_since.get(allocation, 0)
+            if known is None or known[0] is not record or (known[1].state, known[1].idle_since) != (state, idle_since):
+                reported[allocation] = record, slice_report(record, state, idle_since)
                 changed = True
         if changed:
             self._reported = {allocation: reported[allocation] for allocation in slices}

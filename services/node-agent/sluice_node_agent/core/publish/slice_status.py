@@ -70,7 +70,7 @@ def gone_message(tombstone: Tombstone | Closed, *, closing: bool) -> SliceGone:
     return replace(convert(tombstone, SliceGone, from_attributes=True), closing=closing)
 
 
-def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:
+def slice_report(record: SliceRecord, state: SliceState, idle_since: int) -> SliceReport:
     """A slice's report in a pull."""
     return SliceReport(
         booking=record.booking,
@@ -80,6 +80,7 @@ def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:
         after=record.after,
         evict=record.evict,
         counts=record.adjusting.counts if record.adjusting is not None else (),
+        idle_since=idle_since,
     )
 
 

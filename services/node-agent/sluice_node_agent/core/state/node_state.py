@@ -1,6 +1,6 @@
 """The state of one node: its devices, the slices and homes of shares on them, and the boot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId
@@ -30,6 +30,8 @@ class NodeState:
     time_quota: bool = False
     devices: Devices = field(default_factory=Devices)
     slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
+    idle_since: Mapping[AllocationId, int] = field(default_factory=dict)
+    """Of slices that idle, in unix seconds."""
     homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
     _tenants: dict[SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
 

@@ -173,6 +173,7 @@ class AgentRunner:
                 step_executors.uses,
                 shared.service.clock,
                 every_s=settings.usage_every_s,
+                offer=runner.offer,
                 hami=settings.hami_metrics,
             )
             shared.pulled.usage[node] = usage

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice_node_agent.core.agent import Agent
-from sluice_node_agent.core.events import GpuTroubled
+from sluice_node_agent.core.events import GpuTroubled, SlicesIdled
 from sluice_node_agent.core.usage import DeviceUse, UsageTracker
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.agent_metrics import USAGE_LOOK_SECONDS, usage_samples
@@ -30,8 +30,23 @@ Look = Callable[[GpuUuid, Collection[str]], Awaitable[tuple[DeviceUse, ...] | No
 class UsagePoller:
     """Samples one node's slices during one run of its agent."""
 
-    def __init__(self, core: Agent, look: Look, clock: Clock, *, every_s: float, hami: bool = False) -> None:
-        """Start without samples. `every_s` 0: never sample. `hami`: export metrics under HAMi's names, too."""
+    def __init__(
+        self,
+        core: Agent,
+        look: Look,
+        clock: Clock,
+        *,
+        every_s: float,
+        offer: Callable[[SlicesIdled], Awaitable[None]],
+        hami: bool = False,
+    ) -> None:
+        """
+        Start without samples. `every_s` 0: never sample. `hami`: export metrics under HAMi's names, too.
+
+        The core is offered which slices idle, when that changes.
+        """
+        self._offer = offer
+        self._idled: dict[AllocationId, int] = {}
         self._hami = hami
         self._core = core
         self._look = look
@@ -67,6 +82,11 @@ class UsagePoller:
                     self._refused.pop(gpu, None)
                     self._book.look(self._core.snapshot(), gpu, uses, self._clock.monotonic())
             metrics.observe(USAGE_LOOK_SECONDS, self._clock.monotonic() - began, outcome)
+        now, unix_s = self._clock.monotonic(), self._clock.utc().timestamp()
+        idled = self._book.idle_since(self._core.snapshot(), now, unix_s)
+        if idled != self._idled:
+            self._idled = idled
+            await self._offer(SlicesIdled(idled))
 
     def told(self) -> NodeUsage:
         """The use at the last sample. The agent must have started."""

@@ -136,6 +136,7 @@ class BusHandler:
                 self._context.placeholders.inventory(message, now)
                 self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
+                self._context.pod_reconciler.idle.heard(message)
                 self._heard_of_slices(self._context.pod_reconciler.slice_health.heard(message), now)
                 if self._context.config.mirror_gpus:
                     self._context.mirror.inventory(message)

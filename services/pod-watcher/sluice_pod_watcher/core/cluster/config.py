@@ -1,6 +1,7 @@
 """The tunables of a cluster's pod-watcher, with the reason for each default."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.contracts.driver_capabilities import CAPABILITIES
@@ -32,6 +33,10 @@ class ClusterConfig:
     start_after_s: float = 1800.0
     """Evict a scheduled pod without a started container this long after its gate opened; 0 disables."""
     evict_lost: bool = True  # whether to evict a pod whose slice was lost, if a controller recreates it
+    idle_evictions: Literal["report", "evict"] = "report"  # whether idle pods that agreed are evicted, or only warned
+    idle_after_s: Mapping[str, int] = field(default_factory=dict)
+    """By namespace, `*` for the others: the time for pods that name none."""
+    idle_protected: str = ""  # windows without evictions of idle pods that name none (`sluice.contracts.idle_rules`)
     evict_retry_s: float = 10.0  # after a disruption budget blocked an eviction; doubles up to `retry_max_s`
     node_removed_after_s: float = 300.0
     """A node whose object has been absent this long, and whose agent does not answer, is removed and its grants are

@@ -120,6 +120,12 @@ class PodUnreadable(msgspec.Struct, frozen=True):
     message: str
 
 
+class WallClock(msgspec.Struct, frozen=True):
+    """The wall clock, in unix seconds: since when slices idle, and protected windows, are in its time."""
+
+    unix_s: float
+
+
 class PodEvicted(msgspec.Struct, frozen=True):
     """The eviction was accepted: the pod will be deleted."""
 
@@ -269,6 +275,7 @@ Event = (
     | ClaimsRead
     | ClaimsUnreadable
     | PodEvicted
+    | WallClock
     | EvictionRefused
     | GpusListed
     | GpuMirrored

@@ -15,6 +15,7 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pods import pod_patches
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
+from sluice_pod_watcher.core.cluster.pods.idle_pods import IdlePods
 from sluice_pod_watcher.core.cluster.pods.pod_problem import SliceHealth, loss_cause, problem_of
 from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -45,6 +46,7 @@ class PodReconciler:
     avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)  # replacements of pods avoid them
     delayed_queue: DelayedQueue = field(default_factory=DelayedQueue)
     slice_health: SliceHealth = field(default_factory=SliceHealth)
+    idle: IdlePods = field(init=False)
     answers_are_old: bool = False  # of an older incarnation than the requests, and being read again
     claim_store: ClaimStore = field(default_factory=ClaimStore)
     claims: ClaimReconciler = field(init=False)  # by which kubelets hand devices over; it writes to `out` too
@@ -53,6 +55,7 @@ class PodReconciler:
     evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)  # pods beside others; whose claim it is
 
     def __post_init__(self) -> None:
+        self.idle = IdlePods(self.config)
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
     def take_out(self) -> list[events.Own]:
@@ -69,6 +72,7 @@ class PodReconciler:
         if record.ended is None and record.eviction and has_left:
             self._evict(record, record.eviction, now)  # those beside it
         if record.ended is not None or view is None or record.over:
+            self.idle.forget(record.uid)
             return
         is_bound_anew = isinstance(record.answer, Bound) and not view.dying
         if record.confirm_by == "write" and view.is_gated and not is_bound_anew and not record.needs_read:
@@ -279,6 +283,12 @@ class PodReconciler:
     def _why_evict(self, record: PodRecord, view: PodView, stuck: str, now: float) -> str:
         if record.eviction:
             return record.eviction
+        warning, is_idle = self.idle.step(record)
+        if warning:
+            self.status_writer.event(record, "Warning", "SliceIdle", warning)
+            self.out.append(WriteLogLine("info", f"{record.namespace}/{record.name}: {warning}", record.uid))
+        if is_idle:
+            return is_idle
         if not view.controller:
             return ""  # no controller would recreate it: it keeps its slice, and its condition shows the problem
         if stuck:

@@ -74,10 +74,8 @@ class ClusterWatcher:
         context = self._context
         self._continues = self._continues and not isinstance(event, events.Continued)
         match event:
-            case Ticked() | events.Continued():
-                context.publisher.tick(now)
-                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.delayed_queue.due(now))
-                context.to_reconcile |= dict.fromkeys(context.pod_reconciler.status_writer.turns(now))
+            case Ticked() | events.Continued() | events.WallClock():
+                self._time_event(event, now)
             case events.NodeSeen() | events.NodeGone() | events.OtherPodSeen() | events.OtherPodGone():
                 self._host_event(event, now)
             case (
@@ -130,6 +128,15 @@ class ClusterWatcher:
     def phases(self) -> Mapping[str, int]:
         return self._context.pod_store.phases()
 
+    def _time_event(self, event: Ticked | events.Continued | events.WallClock, now: float) -> None:
+        context, reconciler = self._context, self._context.pod_reconciler
+        if isinstance(event, events.WallClock):
+            context.to_reconcile |= dict.fromkeys(reconciler.idle.clock(event.unix_s))
+            return
+        context.publisher.tick(now)
+        context.to_reconcile |= dict.fromkeys(reconciler.delayed_queue.due(now))
+        context.to_reconcile |= dict.fromkeys(reconciler.status_writer.turns(now))
+
     def _host_event(
         self, event: events.NodeSeen | events.NodeGone | events.OtherPodSeen | events.OtherPodGone, now: float
     ) -> None:
@@ -151,6 +158,7 @@ class ClusterWatcher:
                 context.hand_over.gone(node)
                 context.placeholders.node_gone(node)
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
+                context.pod_reconciler.idle.node_gone(node)
 
     def _mirror_event(self, event: events.GpusListed | events.GpuMirrored | events.GpuNotMirrored, now: float) -> None:
         mirror = self._context.mirror

@@ -17,7 +17,7 @@ from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event, ListedKind, ListingEnded
+from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event, ListedKind, ListingEnded, WallClock
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.shell.kube.claim_informer import ClaimInformer
@@ -69,6 +69,7 @@ class WatchStatus:
 
 
 LOOK_S = 0.2  # how often the lease is checked, and how long a holder may continue after it expired
+WALL_CLOCK_S = 15.0  # how often idle pods are looked at: their times are minutes
 RELEASE_S = 1.0  # timeout for releasing the lease at the end
 EVENTS_MAX = 2_000  # queued objects for the core; beyond that the watches wait, and the API server with them
 
@@ -131,9 +132,16 @@ async def watch_cluster(
             claims = ClaimInformer(api, clock, offer, resync_s, claims_wanted)
             tasks.create_task(claims.run(), name="watch claims")
             tasks.create_task(runner.run(), name="core")
+            tasks.create_task(_tell_time(clock, runner.offer), name="wall clock")
             tasks.create_task(freeze_periodically(clock), name="garbage")
     finally:
         status.ends()
+
+
+async def _tell_time(clock: Clock, offer: Callable[[Event], Awaitable[None]]) -> None:
+    while True:
+        await offer(WallClock(clock.utc().timestamp()))
+        await clock.sleep(WALL_CLOCK_S)
 
 
 async def _go_on(_wanted: Continue) -> Continued:

@@ -47,6 +47,10 @@ OPTIONS_READ = [
     ({"gpu_policy": "binpack"}, Options(gpu_policy="binpack")),
     ({"preemptible": True}, Options(leeway=Leeway(preemptible=True))),
     ({"movable": "true"}, Options(leeway=Leeway(movable=True))),
+    (
+        {"idle-after": "2h", "idle-protected": "mon-fri 08:00-18:00"},
+        Options(leeway=Leeway(idle_after_s=7200, idle_protected="mon-fri 08:00-18:00")),
+    ),
     ({"substitute": "return"}, Options(leeway=Leeway(substitute="return"))),
     ({"group": "job", "group_size": 4}, Options(group=PodGroup(name="job", size=4))),
 ]

@@ -150,6 +150,8 @@ def test_containers_speak_for_themselves_and_the_pod_for_its_first_one():
         (keys(gpus="1", gpu_policy="binpak"), R.INVALID_VALUE, "gpu-policy", "binpak", None),
         (keys(gpus="1", gpu_policy="binpack,spread"), R.INVALID_VALUE, "gpu-policy", "binpack,spread", None),
         (keys(gpus="1", preemptible="yes"), R.INVALID_VALUE, "preemptible", "yes", None),
+        (keys(gpus="1", idle_after="5m"), R.INVALID_VALUE, "idle-after", "5m", None),
+        (keys(gpus="1", idle_protected="9-17"), R.INVALID_VALUE, "idle-protected", "9-17", None),
         (keys(gpus="1", substitute="larger"), R.INVALID_VALUE, "substitute", "larger", "false, true, return"),
         (keys(gpus="1", group="a b", group_size="2"), R.INVALID_VALUE, "group", "a b", None),
         (keys(gpus="1", group="job", group_size="0"), R.OUT_OF_RANGE, "group-size", "0", None),

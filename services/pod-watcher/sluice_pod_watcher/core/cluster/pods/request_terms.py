@@ -116,4 +116,4 @@ def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) 
 def _unmoved(leeway: msg.Leeway) -> msg.Leeway:
     """The leeway of a pod that no controller recreates: never moved, but evicted for more important pods."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
-    return msg.Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+    return msgspec.structs.replace(leeway, movable=False, substitute=substitute)
