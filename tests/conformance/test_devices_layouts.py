@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from factories.gpus.instances import instance_of
 from judges.layouts import Layouts
 from nvml.backends import DeviceRig
 from nvml.tables import CATALOG
@@ -152,7 +153,7 @@ def test_no_engine_is_given_away_twice(make_devices, key, there, refused, allowe
             rig.make(profile, start, compute=False)
     for profile, start in allowed:
         gi_id, _ = rig.make(profile, start, compute=False)
-        size = rig.backend.instance(uuid, gi_id).size
+        size = instance_of(rig.backend, uuid, gi_id).size
         rig.backend.destroy_gpu_instance(uuid, gi_id, start, size)
 
 
