@@ -13,6 +13,7 @@ import msgspec
 
 from sluice.runtime.settings import PREFIX, CommonSettings
 from sluice_allocator.settings import AllocatorSettings
+from sluice_console.settings import ConsoleSettings
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
@@ -20,6 +21,7 @@ from sluice_pod_watcher.settings import PodWatcherSettings
 PARTS: tuple[tuple[str, str, type[CommonSettings]], ...] = (
     ("Every service, and the `sluice` command", "", CommonSettings),
     ("Allocator", "allocator", AllocatorSettings),
+    ("`sluice` command and web page", "console", ConsoleSettings),
     ("Inventory", "inventory", InventorySettings),
     ("Node agent", "node-agent", NodeAgentSettings),
     ("Pod-watcher and webhook", "pod-watcher", PodWatcherSettings),

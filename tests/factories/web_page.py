@@ -33,13 +33,16 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
+from sluice_console.core.history.ended import EndedPodDocument, EndedPodsDocument
 from sluice_console.core.history.waterfall import PartDocument, SpanDocument, WaterfallDocument
 from sluice_console.core.web.board import Board
 from sluice_console.shell.web.app import make_app
 from sluice_console.shell.web.hub import Hub
 from sluice_console.shell.web.listen_address import listen
+from sluice_console.shell.web.reports import Ask as AskReport
+from sluice_console.shell.web.reports import Reports
 from sluice_console.shell.web.server import serving
-from sluice_console.shell.web.usage import Ask, Usages, ask_agent
+from sluice_console.shell.web.usage import Ask, Usages, ask_nodes
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_OPTIONS = (
@@ -64,6 +67,19 @@ class Stories:
 
     def __init__(self):
         self.error: Exception | None = None
+        self.gone: dict[str, PodDocument] = {}
+        """Pods that only the history knows."""
+        self.ended_pods: tuple[EndedPodDocument, ...] = ()
+
+    async def past(self, request: str, known: PodDocument | None) -> PodDocument | None:
+        """A pod, known or gone."""
+        return known or self.gone.get(request)
+
+    async def ended(self, _hours: int) -> EndedPodsDocument:
+        """Pods that have ended."""
+        if self.error is not None:
+            raise self.error
+        return EndedPodsDocument(pods=self.ended_pods)
 
     async def of(self, pod: PodDocument) -> StoryDocument:
         if self.error is not None:
@@ -137,7 +153,7 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
                 compute_slices=7,
                 profiles=(),
                 instances=tuple(instances),
-                creatable={"1g.5gb": 8 - at, "2g.10gb": (8 - at) // 2} if at < 8 else {},
+                creatable={CUTS[size]: count for size in CUTS if (count := (8 - at) // size)},
             )
         )
     snapshot = NodeSnapshot(
@@ -215,6 +231,8 @@ class Page:
     board: Board
     hub: Hub
     stories: Stories
+    stored_at: dict[str, float]
+    """By subject, in unix seconds; a test may set them."""
     host: str
     port: int
 
@@ -245,9 +263,16 @@ class Page:
 
 
 @asynccontextmanager
-async def page(*, clients_max: int = 8, hosts: tuple[str, ...] = (), ask: Ask = ask_agent) -> AsyncIterator[Page]:
-    """A server for the time of the context, live and with an empty bus. `ask` asks the agents of nodes."""
-    board = Board()
+async def page(
+    *,
+    clients_max: int = 8,
+    hosts: tuple[str, ...] = (),
+    ask: Ask = ask_nodes,
+    charts: AskReport | None = None,
+    trace_viewer: str = "",
+) -> AsyncIterator[Page]:
+    """A server for the time of the context, live and with an empty bus. `ask` asks agents, `charts` the recorder."""
+    board = Board(stored_at=(times := {}))
     hub = Hub(board, clients_max=clients_max)
     stories = Stories()
     taken = listen("127.0.0.1:0")
@@ -255,8 +280,10 @@ async def page(*, clients_max: int = 8, hosts: tuple[str, ...] = (), ask: Ask = 
     board.incarnation("1")
     board.bus("live", "2026-01-01T00:00:00+00:00")
     board.step(1)
-    async with serving(make_app(board, hub, stories, hosts, Usages(ask)), hub, taken):  # type: ignore[arg-type]
-        yield Page(board, hub, stories, host, port)
+    reports = Reports("nats://127.0.0.1:1", charts)
+    app = make_app(board, hub, stories, Usages(ask), reports, hosts=hosts, trace_viewer=trace_viewer)  # type: ignore[arg-type]
+    async with serving(app, hub, taken):
+        yield Page(board, hub, stories, times, host, port)
 
 
 @dataclass

@@ -84,7 +84,6 @@ def test_every_import_contract_is_kept():
     ],
 )
 def test_a_breach_of_a_contract_is_noticed(tmp_path, contract, module, line):
-    """A contract that can no longer be broken protects nothing."""
     for folder in SOURCES:
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for package in ("allocator/sluice_allocator",):
@@ -101,7 +100,6 @@ def test_every_contract_is_explained_under_its_name():
 
 
 def test_every_contract_says_what_to_do():
-    """A broken contract comes with guidance, not only with a no."""
     silent = [name for name in NAMES if not CONTRACTS[f"importlinter:contract:{name}"].get("broken_contract_guidance")]
     assert silent == []
 

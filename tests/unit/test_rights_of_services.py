@@ -86,7 +86,6 @@ def test_the_nouns_name_who_reads_them(role):
 
 @pytest.mark.parametrize("role", WRITES)
 def test_what_is_read_and_written_is_in_the_allow_list_of_the_broker(role):
-    """What is derived from the nouns, and what a service really does."""
     rights = permissions_of(role, NODE if role is Role.NODE_AGENT else None)
     for kind in WRITES[role]:
         assert [right for right in rights.publish if right.startswith(f"sluice.{kind}.")], kind

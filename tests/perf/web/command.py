@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from factories.lead import idle_of
 from factories.web_page import (
     CHROMIUM,
     CHROMIUM_OPTIONS,
@@ -62,7 +63,7 @@ class Seen:
 
 
 async def measure(nodes: int, gpus: int, changes: int) -> Seen:
-    async with page() as here:
+    async with page(ask=idle_of) as here:
         began = time.process_time()
         for number in range(nodes):
             here.hear(dict(node_values(number, gpus)))
@@ -227,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
     if not CHROMIUM.exists():
         sys.stderr.write(f"the page is not measured: {WHY_NO_CHROMIUM}\n")
         return 0
-    found = [asyncio.run(measure(nodes, 8, options.changes)) for nodes in (10, 1000)]
+    found = [asyncio.run(measure(nodes, 8, options.changes)) for nodes in (10, 150, 1000)]
     section = report(found)
     sys.stdout.write(f"{machine()}\n\n{section}\n")
     if options.write:

@@ -3,26 +3,8 @@
 import msgspec
 import pytest
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    Claim,
-    ContainerDevices,
-    DeviceGrant,
-    GpuReport,
-    Grant,
-    InstanceReport,
-    MpsDaemonReport,
-    NodeChanged,
-    NodeInventory,
-    NodeOpened,
-    NodeSnapshot,
-    Share,
-    SliceReport,
-)
 from sluice_console.core.fleet.fleet_state import FleetState
 
 NODE = NodeName("gpu-1.example.internal")
@@ -38,9 +20,9 @@ class Builder:
 
     node, gpu, request, allocation, source, run = NODE, GPU, REQUEST, ALLOCATION, SOURCE, RUN
 
-    def booking(self, *, profile: str | None = "3g.20gb", start: int = 4, size: int = 4) -> Booking:
+    def booking(self, *, profile: str | None = "3g.20gb", start: int = 4, size: int = 4) -> msg.Booking:
         """One device, by default the upper half of the GPU."""
-        return Booking(
+        return msg.Booking(
             allocation=ALLOCATION,
             request=REQUEST,
             request_revision=1,
@@ -49,32 +31,32 @@ class Builder:
             namespace="default",
             name="train",
             node=NODE,
-            devices=(DeviceGrant(container="main", gpu=GPU, profile=profile, start=start, size=size),),
+            devices=(msg.DeviceGrant(container="main", gpu=GPU, profile=profile, start=start, size=size),),
         )
 
-    def shared(self, allocation: str, name: str, *, uid: int = 1000) -> Booking:
-        share = Share(mode="fractional", uid=uid, memory_mib=4096, sm_partition=20, quota_request_permille=300)
-        device = DeviceGrant(container="main", gpu=GPU, profile="3g.20gb", start=4, size=4, share=share)
+    def shared(self, allocation: str, name: str, *, uid: int = 1000) -> msg.Booking:
+        share = msg.Share(mode="fractional", uid=uid, memory_mib=4096, sm_partition=20, quota_request_permille=300)
+        device = msg.DeviceGrant(container="main", gpu=GPU, profile="3g.20gb", start=4, size=4, share=share)
         changes = {"allocation": AllocationId(allocation), "name": name, "devices": (device,)}
         return msgspec.structs.replace(self.booking(), **changes)
 
-    def grant(self, booking: Booking | None = None) -> Grant:
-        return Grant(revision=1, incarnation=Incarnation("1"), booking=booking or self.booking())
+    def grant(self, booking: msg.Booking | None = None) -> msg.Grant:
+        return msg.Grant(revision=1, incarnation=Incarnation("1"), booking=booking or self.booking())
 
-    def asked(self, *, revision: int = 1) -> AllocationRequested:
-        return AllocationRequested(
+    def asked(self, *, revision: int = 1) -> msg.AllocationRequested:
+        return msg.AllocationRequested(
             revision=revision,
             source=SOURCE,
             namespace="default",
             name="train",
             origin="train.yaml",
             owner="uid",
-            claims=(Claim(container="main", profile="3g.20gb"),),
+            claims=(msg.Claim(container="main", profile="3g.20gb"),),
         )
 
-    def bound(self) -> Bound:
-        devices = ContainerDevices(container="main", visible_devices="MIG-1", memory_mib=19968)
-        return Bound(
+    def bound(self) -> msg.Bound:
+        devices = msg.ContainerDevices(container="main", visible_devices="MIG-1", memory_mib=19968)
+        return msg.Bound(
             request=REQUEST,
             request_revision=1,
             allocation=ALLOCATION,
@@ -84,19 +66,19 @@ class Builder:
             containers=(devices,),
         )
 
-    def daemon(self, **changes) -> MpsDaemonReport:
+    def daemon(self, **changes) -> msg.MpsDaemonReport:
         values = {"profile": "3g.20gb", "start": 4, "size": 4, "device": "MIG-1", "namespace": "default", "uid": 1000}
-        return MpsDaemonReport(**(values | {"state": "ready", "pid": 4711} | changes))
+        return msg.MpsDaemonReport(**(values | {"state": "ready", "pid": 4711} | changes))
 
     def gpu_report(
         self,
         *,
-        instances: tuple[InstanceReport, ...] = (),
+        instances: tuple[msg.InstanceReport, ...] = (),
         creatable: dict[str, int] | None = None,
         mig: bool = True,
         **changes,
-    ) -> GpuReport:
-        return GpuReport(
+    ) -> msg.GpuReport:
+        return msg.GpuReport(
             uuid=GPU,
             index=0,
             model="NVIDIA A100-SXM4-40GB",
@@ -111,9 +93,11 @@ class Builder:
             **changes,
         )
 
-    def inventory(self, gpu: GpuReport | None, *slices: SliceReport, stale: bool = False, **changes) -> NodeInventory:
+    def inventory(
+        self, gpu: msg.GpuReport | None, *slices: msg.SliceReport, stale: bool = False, **changes
+    ) -> msg.NodeInventory:
         """A pulled snapshot of the one GPU; None is a node without any."""
-        snapshot = NodeSnapshot(
+        snapshot = msg.NodeSnapshot(
             node=NODE,
             boot_id="boot",
             agent_run=RUN,
@@ -123,21 +107,21 @@ class Builder:
             slices=slices,
             **changes,
         )
-        return NodeInventory(snapshot=snapshot, stale=stale, stale_message="no answer" if stale else "")
+        return msg.NodeInventory(snapshot=snapshot, stale=stale, stale_message="no answer" if stale else "")
 
-    def made(self, allocation: AllocationId | None = ALLOCATION) -> InstanceReport:
-        return InstanceReport(gi_id=2, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=allocation)
+    def made(self, allocation: AllocationId | None = ALLOCATION) -> msg.InstanceReport:
+        return msg.InstanceReport(gi_id=2, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=allocation)
 
-    def slice(self, booking: Booking | None = None) -> SliceReport:
-        return SliceReport(booking=booking or self.booking(), revision=1, state="ready", revoked=False)
+    def slice(self, booking: msg.Booking | None = None) -> msg.SliceReport:
+        return msg.SliceReport(booking=booking or self.booking(), revision=1, state="ready", revoked=False)
 
-    def opened(self, *, run: RunId = RUN, incarnation: str = "1") -> NodeOpened:
-        return NodeOpened(node=NODE, incarnation=Incarnation(incarnation), boot_id="boot", agent_run=run)
+    def opened(self, *, run: RunId = RUN, incarnation: str = "1") -> msg.NodeOpened:
+        return msg.NodeOpened(node=NODE, incarnation=Incarnation(incarnation), boot_id="boot", agent_run=run)
 
-    def changed(self) -> NodeChanged:
-        return NodeChanged(node=NODE, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=3, gpus=())
+    def changed(self) -> msg.NodeChanged:
+        return msg.NodeChanged(node=NODE, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=3, gpus=())
 
-    def fleet_state(self, **values: AnyMessage) -> FleetState:
+    def fleet_state(self, **values: msg.AnyMessage) -> FleetState:
         """A world by noun: the subject follows from the noun and the fixed names above."""
         tails = {
             "request": REQUEST,

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from alerts_page import alerts, alerts_page, anchor
+from alerts_page import alerts, alerts_page, anchor, rules
 from metrics_page import PARTS, metrics_of, page
-from unit.deploy.queries import METRICS, named, problems_of
+from unit.deploy.queries import METRICS, labels_kept, named, problems_of
 
 ROOT = Path(__file__).parents[3]
 DOCTOR = "tests/unit/console/doctor/test_doctor_bus.py"
@@ -140,6 +140,16 @@ def test_an_alert_is_about_metrics_that_exist_and_says_what_to_do(alert):
     assert heading == anchor(alert["alert"])
 
 
+@pytest.mark.parametrize("rule", rules("record"), ids=lambda rule: rule["record"])
+def test_a_recorded_series_is_of_metrics_that_exist_and_is_named_by_what_it_keeps(rule):
+    """A chart over months would be empty; names are LEVEL:METRIC:OPERATION (prometheus.io/docs/practices/rules)."""
+    assert problems_of(rule["expr"]) == []
+    level, metric, operation = rule["record"].split(":")
+    assert {level} == labels_kept(rule["expr"])
+    assert metric.startswith("sluice_")
+    assert operation
+
+
 def test_every_alert_is_about_failures_that_are_tested():
     """An operator relies on each at night: what it reports is reported, and every failure has its alert."""
     assert set(REPORTED) == {alert["alert"] for alert in alerts()}
@@ -155,7 +165,6 @@ def test_a_service_that_ends_again_and_again_is_told_of_as_long_as_it_does(lives
     """A kubelet's restart backoff grows to five minutes (pod-lifecycle, restart-policy): by then the alert was over."""
     (expression,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceServiceRestarts"]
     found = re.fullmatch(r"changes\(sluice_started_time_seconds\[(\d+)([mh])\]\) > (\d+)", expression)
-    assert found is not None
     window_s, most = int(found[1]) * {"m": 60, "h": 3600}[found[2]], int(found[3])
     seen, begun_s, pause_s = [], 0, 10
     while begun_s < 6 * 3600:
@@ -183,6 +192,5 @@ def test_names_follow_the_rules_of_prometheus():
 
 
 def test_the_page_of_metrics_is_up_to_date():
-    """Its reader builds on it."""
     assert (ROOT / "docs/metrics.md").read_text(encoding="utf-8") == page(), "run `make docs`"
     assert (ROOT / "docs/alerts.md").read_text(encoding="utf-8") == alerts_page(), "run `make docs`"

@@ -37,7 +37,6 @@ def test_the_certificate_is_mounted_where_the_webhook_reads_it(objects):
 
 
 def test_the_certificate_is_for_the_name_by_which_api_servers_come(objects):
-    """Any other name is refused at the first call."""
     hooks = named(objects, "MutatingWebhookConfiguration", "sluice")["webhooks"]
     services = [hook["clientConfig"]["service"] for hook in hooks]
     called = {f"{service['name']}.{service['namespace']}.svc" for service in services}

@@ -59,6 +59,7 @@ class TestWithHelm:
             ({"replica": "ha"}, "additional properties 'replica' not allowed"),
             ({"images": {"nats": {"name": "nats", "digest": "abc"}}}, "at '/images/nats/digest': 'abc' does not match"),
             ({"nats": {"storage": {"size": "5Gi"}}}, "at '/nats/storage/size': '5Gi' does not match"),
+            ({"inventory": {"record": {"volume": "disk"}}}, "value must be one of 'emptyDir', 'claim', 'none'"),
             ({"uninstall": {"waitSeconds": 0}}, "at '/uninstall/waitSeconds': minimum: got 0, want 1"),
             ({"allocator": {"resources": {"limits": {}}}}, ""),
             ({"namespaces": {"nodes": "sluice-system"}}, 'namespaces.nodes is "sluice-system", the release\'s own'),
@@ -66,7 +67,6 @@ class TestWithHelm:
         ],
     )
     def test_a_value_that_cannot_work_is_named(self, values, said):
-        """It would be ignored, or a service would not start."""
         if not said:
             chart.template(values)
             return
@@ -134,14 +134,12 @@ def test_a_release_takes_what_is_new():
     ],
 )
 def test_a_release_that_cannot_be_made_changes_nothing(version, registry, changelog, said):
-    """Half of the files would name another version."""
     with pytest.raises(release.ReleaseError) as caught:
         release.checked(version, registry, "0.2.0", changelog)
     assert said in str(caught.value)
 
 
 def test_sums_are_read_by_the_usual_program(tmp_path: Path):
-    """A user could not check what was downloaded."""
     (tmp_path / "a").write_text("x")
     release.sums(tmp_path)
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=tmp_path, check=True, timeout=20)

@@ -89,7 +89,6 @@ def test_adding_a_node_disturbs_nobody():
 
 
 def test_a_node_that_is_no_more_can_no_longer_connect():
-    """Its disk may be somewhere else by now."""
     after = made([], made([NODE, OTHER]), forget=(NODE,))
 
     assert set(after["sluice-bus-nodes"]) == set(after["sluice-rpc-nodes"]) == {OTHER}
@@ -97,7 +96,6 @@ def test_a_node_that_is_no_more_can_no_longer_connect():
 
 
 def test_a_certificate_is_renewed_before_it_ends_and_by_the_same_authority():
-    """No running service would trust a new authority."""
     before = made([NODE])
     late = NOW + dt.timedelta(days=SERVER_DAYS - RENEW_DAYS + 1)
     after = made([], before, now=late)
@@ -190,7 +188,6 @@ def test_every_certificate_says_one_name_and_what_it_is_for():
 
 @pytest.mark.parametrize("node", ["gpu_1", "", "a b", 'x", password: "'])
 def test_a_name_that_no_node_has_is_refused(node):
-    """It would end up in the broker's configuration."""
     with pytest.raises(CredentialsError, match="node "):
         made([node])
 
@@ -250,7 +247,6 @@ def on_this_machine(text: str, directory: Path, there: Mapping[str, bytes], port
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_servers_take_their_configuration(overlay, rendered: Rendering, tmp_path):
-    """A server that does not start is a cluster without Sluice."""
     there = made([NODE, OTHER])["sluice-nats-server"]
     text = on_this_machine(configuration(rendered(overlay)), tmp_path, there, free_ports(1)[0])
     path = tmp_path / "config" / "nats.conf"

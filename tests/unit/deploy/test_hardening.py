@@ -59,7 +59,6 @@ def test_the_webhook_has_the_memory_for_what_it_lets_in(rendered: Rendering):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_host_is_open_to_the_agent_alone_and_no_further_than_needed(rendered: Rendering, overlay):
-    """A further path of the host is a further way out of a container."""
     objects = rendered(overlay)
     for owner, spec in pod_specs(objects):
         paths = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
@@ -80,7 +79,6 @@ def test_the_host_is_open_to_the_agent_alone_and_no_further_than_needed(rendered
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_who_calls_the_api_server_has_a_token(rendered: Rendering, overlay):
-    """A token that is not there cannot be stolen."""
     objects = rendered(overlay, COMPONENTS)
     with_token = {
         owner["metadata"]["name"] for owner, spec in pod_specs(objects) if spec["automountServiceAccountToken"]

@@ -41,7 +41,6 @@ SETTINGS: dict[str, type[CommonSettings]] = {
 def program(name: str) -> ModuleType:
     """A program of deploy/docker, which is in no package."""
     spec = importlib.util.spec_from_file_location(f"deploy_docker_{name}", DEPLOY / "docker" / f"{name}.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -74,12 +73,10 @@ def test_a_distribution_without_a_pin_ends_the_build():
 
 
 def test_the_build_backend_is_pinned_whole():
-    """Its own dependencies are code that runs in the build."""
     assert pins.pins_of(pins.BUILD["hatchling"], PINS)
 
 
 def test_the_program_says_what_is_wrong_in_one_line(tmp_path, monkeypatch, capsys):
-    """A build's log is long enough."""
     monkeypatch.chdir(ROOT)
     file = tmp_path / "report.json"
     file.write_text(json.dumps(report("somebody-elses")))
@@ -111,7 +108,6 @@ def test_an_image_holds_one_service(installed: Path, service):
 
 
 def test_the_console_keeps_what_it_starts(installed: Path):
-    """`sluice up` runs the services as processes."""
     before = sorted(installed.rglob("*"))
     prune.prune("console", installed)
     assert sorted(installed.rglob("*")) == before
@@ -219,7 +215,6 @@ def test_what_a_site_says_gets_into_the_build(engine):
 
 
 def test_another_engine_builds_the_same(engine, tmp_path):
-    """A site without Docker would copy the script."""
     (tmp_path / "bin" / "docker").rename(tmp_path / "bin" / "podman")
     words, context = engine("allocator", ENGINE="podman --root /elsewhere", BUILD_FLAGS="--layers")
 
@@ -243,7 +238,6 @@ def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
 
 
 def test_an_image_that_does_not_exist_is_named():
-    """Before anything is built."""
     done = subprocess.run(
         ["sh", DEPLOY / "docker" / "build.sh", "alocator"], capture_output=True, text=True, timeout=20, check=False
     )
@@ -336,7 +330,6 @@ def test_who_asks_in_the_composed_system_may_ask_services_too(service):
 
 
 def test_nothing_composed_is_reachable_from_outside_this_machine():
-    """There are no users and no TLS between them."""
     for name, composed in COMPOSE["services"].items():
         for port in composed.get("ports", ()):
             assert port.startswith("127.0.0.1:"), name

@@ -79,7 +79,6 @@ def test_everything_else_of_a_pod_may_change(rendered: Rendering, before, after)
 
 
 def test_a_grant_does_not_come_in_by_a_binding(rendered: Rendering):
-    """A Binding's annotations are copied onto the pod."""
     policy = policy_of(rendered, "sluice-bindings")
     said = "a Binding may not bring annotations of sluice.dev onto its pod"
     for key in (OURS, names.GRANTED_ALLOCATION):
@@ -150,7 +149,6 @@ def test_programs_that_must_see_all_gpus_are_not_hidden_them(rendered: Rendering
 
 @pytest.mark.parametrize("what", LEFT_ALONE)
 def test_who_does_not_ask_does_not_depend_on_us(rendered: Rendering, what):
-    """With the webhook down, these pods start as ever."""
     assert not is_sent(rendered, LEFT_ALONE[what])
 
 

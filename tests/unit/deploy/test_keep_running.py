@@ -45,7 +45,6 @@ def test_a_stop_waits_for_the_program_and_has_its_exit_code(tmp_path: Path) -> N
 
 
 def test_a_program_that_ends_well_is_not_started_again(tmp_path: Path) -> None:
-    """`--version` would be printed for ever."""
     with kept(tmp_path, "exit 0") as process:
         assert process.wait(10) == 0
     assert len(pids(tmp_path)) == 1

@@ -161,7 +161,6 @@ def test_with_opt_in_nobody_is_served_past_the_webhook(rendered: Rendering, mark
     ],
 )
 def test_no_spelling_leads_into_our_directories(rendered: Rendering, path, shown):
-    """Another tenant's MPS daemon is behind them."""
     policy = policy_of(rendered, "sluice-no-side-door")
     expected = f"a volume of type hostPath may not reach into the directories of Sluice: {shown}"
     for spec in ({}, GATED):
@@ -203,7 +202,6 @@ def test_a_person_can_debug_a_pod_of_ours(rendered: Rendering):
     ids=["all GPUs", "the tickets"],
 )
 def test_debugging_is_no_way_to_a_gpu(rendered: Rendering, container):
-    """It was, on a server without this rule."""
     policy = policy_of(rendered, "sluice-no-side-door")
     assert denials(policy, debugging(container)) == [NO_DEBUG]
 

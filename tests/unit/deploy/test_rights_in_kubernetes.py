@@ -77,7 +77,6 @@ def test_an_account_has_exactly_the_rights_that_its_service_uses(rendered: Rende
 @pytest.mark.parametrize("account", ACCOUNTS)
 @pytest.mark.parametrize("asked", FORBIDDEN, ids=lambda right: f"{right.verb} {right.resource} {right.name}".strip())
 def test_nobody_may_do_what_would_make_him_master_of_the_cluster(rendered: Rendering, account, asked):
-    """Secrets, exec, nodes, tokens, other webhooks."""
     assert not may(set(rights(rendered("ha", COMPONENTS), account)), asked)
 
 
@@ -85,13 +84,11 @@ def test_nobody_may_do_what_would_make_him_master_of_the_cluster(rendered: Rende
     ("account", "asked"), [(who, right) for who in NEEDED for right in sorted(NEEDED[who])], ids=str
 )
 def test_what_is_called_is_allowed(rendered: Rendering, account, asked):
-    """The same table from the other side."""
     assert may(set(rights(rendered("single"), account)), asked)
 
 
 @pytest.mark.parametrize("components", [(), COMPONENTS])
 def test_no_role_says_everything(rendered: Rendering, components):
-    """A star grows with every version of Kubernetes."""
     for role in rendered("ha", components):
         if role["kind"] in {"Role", "ClusterRole"}:
             assert all("*" not in words for rule in role["rules"] for words in rule.values())

@@ -212,7 +212,6 @@ def test_slices_are_taken_off_the_gpus_before_the_agents_go(cluster: Cluster) ->
 
 
 def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
-    """It would never be removed."""
     cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
     cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "1g.5gb@1", "state": "Quarantined"})
     cluster.gpu("node1-1")
@@ -296,7 +295,6 @@ def test_a_node_that_was_not_cleaned_is_named_and_holds_nothing_up(cluster: Clus
 
 
 def test_nothing_happens_without_being_told_what(cluster: Cluster) -> None:
-    """A program that removes things does not guess."""
     done = cluster.uninstall()
     assert done.returncode == 2
     assert done.stdout.startswith("usage:")

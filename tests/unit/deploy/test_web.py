@@ -30,7 +30,6 @@ def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(render
 
 
 def test_the_pages_user_may_write_nothing(rendered: Rendering):
-    """An intruder can look, and no more."""
     (container,) = named(rendered("single"), "Deployment", "sluice-web")["spec"]["template"]["spec"]["containers"]
     settings = load(CommonSettings, service="console", environ=environment(container))
     rights = permissions_of(Role.CONSOLE)

@@ -32,6 +32,5 @@ def test_a_picture_is_read_in_light_and_dark_and_by_a_screen_reader(picture: Pat
 
 
 def test_every_picture_is_on_a_page() -> None:
-    """A picture that no page shows is not seen."""
     shown = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [picture.name for picture in PICTURES if f"images/{picture.name}" not in shown] == []

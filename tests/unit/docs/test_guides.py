@@ -19,7 +19,6 @@ def test_every_path_of_a_guide_is_there(page: str) -> None:
 
 
 def test_each_step_of_a_recipe_is_on_a_line_of_its_own() -> None:
-    """Four recipes, each with numbered steps from one on."""
     recipes = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8").split("\n## ")[1:]
     assert len(recipes) == 4
     for recipe in recipes:

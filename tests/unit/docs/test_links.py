@@ -40,6 +40,5 @@ def test_there_are_pages() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    """A reader who follows the link finds nothing there."""
     links = [link for link in _LINK.findall(_text(page)) if not _OUTWARD.match(link)]
     assert not [wrong for link in links if (wrong := _wrong(page, link))]

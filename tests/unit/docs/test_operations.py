@@ -11,5 +11,4 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_tex
 
 @pytest.mark.parametrize("check", Check)
 def test_a_person_can_look_up_what_the_doctor_looks_at(check):
-    """Each check has a row."""
     assert f"| `{check}` |" in PAGE

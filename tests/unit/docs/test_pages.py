@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from sluice_allocator.settings import AllocatorSettings
+from sluice_console.settings import ConsoleSettings
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
@@ -15,6 +16,7 @@ PAGES = sorted(
 )
 SETTINGS = {
     "ALLOCATOR": AllocatorSettings,
+    "CONSOLE": ConsoleSettings,
     "INVENTORY": InventorySettings,
     "NODE_AGENT": NodeAgentSettings,
     "POD_WATCHER": PodWatcherSettings,
@@ -42,7 +44,6 @@ def _read_by_hand() -> set[str]:
 
 
 def test_every_page_is_in_the_index() -> None:
-    """A page without a link to it is not read."""
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} - linked == set()
@@ -54,7 +55,6 @@ def test_readme_can_be_skimmed() -> None:
 
 
 def test_every_variable_that_a_page_names_is_read() -> None:
-    """An operator sets it, and nothing happens."""
     named = {name for page in PAGES for name in _VARIABLE.findall(page.read_text(encoding="utf-8"))}
     assert len(named) > 40, "the search finds nothing any more"
     of_services = {name for name in named if name.startswith(tuple(f"SLUICE_{owner}_" for owner in SETTINGS))}

@@ -73,7 +73,6 @@ def test_whoever_knows_the_other_allocator_finds_each_of_its_operations(name: st
 
 
 def test_every_operation_is_told_with_what_there_is_instead() -> None:
-    """A row without its counterpart says nothing."""
     for row in rows():
         assert len(row) == 3, row
         assert row[1], row

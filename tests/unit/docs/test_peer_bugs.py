@@ -89,7 +89,6 @@ def test_every_number_in_a_test_is_on_the_page() -> None:
 
 
 def test_what_cost_users_a_device_elsewhere_is_all_there() -> None:
-    """The page could shrink to what is easy."""
     rows = _rows()
     missing = [f"{peer} {number}" for peer, numbers in NAMED.items() for number in numbers if number not in rows[peer]]
     assert missing == []

@@ -26,14 +26,12 @@ def test_every_file_on_the_way_is_there() -> None:
 
 
 def test_there_are_questions() -> None:
-    """An empty file would ask nothing."""
     assert len(QUESTIONS) >= LEAST
     assert len({each["asks"] for each in QUESTIONS}) == len(QUESTIONS)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each["asks"])
 def test_a_question_has_its_answer_on_the_way(question: dict[str, str]) -> None:
-    """A newcomer searches through a thousand files."""
     assert (ROOT / question["file"]).is_file()
     page = ROOT / question.get("through", "docs/life-of-a-pod.md")
     if page != PAGE:

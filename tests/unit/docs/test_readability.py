@@ -24,7 +24,6 @@ CONFIG = {
 @pytest.fixture
 def readability(tmp_path: Path, monkeypatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("readability", ROOT / "tools" / "readability.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -40,31 +40,26 @@ def events():
 
 
 def test_every_reason_to_wait_has_a_row():
-    """A person looks up a word that is not there."""
     assert set(rows("Why it waits")) == set(WaitReason)
 
 
 @pytest.mark.parametrize("reason", list(WaitReason))
 def test_every_reason_is_said_in_words_with_what_would_help(reason):
-    """A code alone is no help."""
     assert IN_WORDS[reason]
     assert re.fullmatch(r"[A-Z].*\.", HINTS[reason])
     assert rows("Why it waits")[reason][3].strip("`") == KNOWN_AS.get(reason, "")
 
 
 def test_every_refusal_has_a_row():
-    """Likewise."""
     assert set(rows("Why it is refused")) == set(RefusalReason)
 
 
 def test_every_event_has_a_row():
-    """Likewise."""
     assert events() > {"SliceBound", "SliceLost", "SliceWarning", "Evicting"}
     assert set(rows("Events")) == events() | {"the name of a refusal"}
 
 
 def test_every_column_has_a_row():
-    """What CREATABLE counts cannot be guessed."""
     definition = yaml.safe_load((ROOT / "deploy/kubernetes/base/crd-gpus.yaml").read_text())
     columns = definition["spec"]["versions"][0]["additionalPrinterColumns"]
     plain = {each["name"].upper() for each in columns if not each.get("priority")}

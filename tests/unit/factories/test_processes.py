@@ -28,7 +28,6 @@ def test_a_system_that_does_not_stop_leaves_no_daemon(tmp_path, monkeypatch):
     cleaned = tmp_path / "cleaned"
     command = (sys.executable, "-S", "-c", PARENT, CLEANER, str(cleaned))
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
         deaf = int(parent.stdout.readline())
         left = kill_with_children(parent)
     assert cleaned.exists(), "who cleans up when the parent is gone was killed before"

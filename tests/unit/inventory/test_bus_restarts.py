@@ -3,7 +3,7 @@
 from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, news, snapshot
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.bus.events import WriteAccepted, WriteRefused
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
@@ -46,20 +46,11 @@ def test_a_restart_pulls_every_node_and_publishes_only_changes():
 
 
 def test_a_restart_does_not_leave_a_dead_node_looking_alive():
-    """A node that died meanwhile is marked stale."""
     bench = restarted(news(), known())
     assert bench.caught_up() == [ASK]
     assert bench.feed(PullFailed(NODE, "away")) == []
     stale = known(stale_message="no usable answer for 30 s: away")
     assert bench.at(30.0) == [ASK, bench.write(1, stale, expected=102)]
-
-
-def test_a_node_whose_announcement_was_lost_becomes_stale():
-    """A snapshot without an announcement of its agent becomes stale: there is no endpoint to pull."""
-    bench = restarted(known())
-    assert bench.caught_up() == []
-    stale = known(stale_message="no usable answer for 30 s: no news of its agent")
-    assert bench.at(30.0) == [bench.write(1, stale, expected=101)]
 
 
 def test_a_restart_does_not_make_a_stale_node_fresh_without_asking():
@@ -130,34 +121,13 @@ def test_a_snapshot_from_before_a_wipe_that_lands_after_it_is_corrected(bench):
     assert bench.hear_inventory(known(observed_at=LATER)) == [bench.write(2, known(life=NEXT), expected=104)]
 
 
-def test_a_wiped_broker_gives_every_node_its_time_to_come_back(bench):
-    """The age of earlier snapshots does not count: no node is stale or forgotten at once."""
-    pulled(bench)
-    bench.now = 29.0
-    assert bench.start_reading(NEXT) == [ASK]
-    assert bench.caught_up() == []
-    assert bench.feed(PullFailed(NODE, "away")) == []
-    assert bench.at(31.0) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
-        bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
-    ]
-
-
 def test_a_node_that_died_with_the_broker_is_forgotten(bench):
-    """Neither the new bus nor the node itself shows it."""
     pulled(bench)
     assert bench.start_reading("2000") == [ASK]
     assert bench.caught_up() == []
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.at(30.0) == []
     assert bench.core.names() == []
-
-
-def test_an_unanswered_write_is_retried_unchanged(bench):
-    """Unknown: the same operation with the same guard."""
-    assert bench.hear(news()) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known())]
-    assert bench.feed(WriteUnknown(OperationId(f"{RUN}-1"))) == [bench.write(1, known(), attempt=2)]
 
 
 def test_two_inventories_do_not_overwrite_equal_snapshots(bench):
@@ -169,16 +139,7 @@ def test_two_inventories_do_not_overwrite_equal_snapshots(bench):
     assert bench.at(1.0) == []
 
 
-def test_another_inventorys_newer_snapshot_is_not_overwritten(bench):
-    """A higher generation of the same run stands, from any writer."""
-    pulled(bench)
-    assert bench.hear_inventory(known(7)) == []
-    assert bench.core.view(NODE).inventory == known(7)
-    assert bench.at(9.0) == []
-
-
 def test_another_inventorys_older_snapshot_is_overwritten(bench):
-    """A lower generation of the same run is overwritten."""
     pulled(bench)
     assert bench.hear(news(5)) == [ASK]
     assert bench.feed(PullSucceeded(NODE, snapshot(5), AT)) == [bench.write(2, known(5), expected=102)]
@@ -204,7 +165,6 @@ def test_another_inventorys_snapshot_of_the_new_run_stands(bench):
 
 
 def test_a_node_that_one_inventory_reaches_is_not_stale(bench):
-    """The inventory that reaches the node overwrites the other's stale mark."""
     pulled(bench)
     assert bench.hear_inventory(known(stale_message="away")) == [bench.write(2, known(), expected=103)]
 

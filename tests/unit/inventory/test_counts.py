@@ -70,7 +70,6 @@ def test_shares_of_one_instance_take_its_slices_once():
 
 
 def test_a_share_whose_instance_is_lost_is_told():
-    """Ready in the journal, and missing on the device."""
     (slot,) = use(shared(booked("a", ("3g.20gb", 4, 4)))).slots
     assert (slot.state, slot.uuid) == (SlotState.BROKEN, "")
 
@@ -84,7 +83,6 @@ def test_an_empty_a100_offers_19():
 
 
 def test_a_gpu_given_whole_offers_nothing():
-    """7g.40gb: all eight memory slices are in use."""
     found = use(booked("a", ("7g.40gb", 0, 8)), instances=(instance("7g.40gb", 0, 8, "a"),), creatable={})
     assert found.creatable_total == 0
     assert found.allocated_fraction == 1.0
@@ -118,20 +116,10 @@ def test_a_slice_booked_behind_one_that_is_leaving_counts_once():
 
 
 def test_a_ready_slice_without_its_instance_is_shown_as_broken():
-    """Ready in the journal, and missing on the device."""
     assert use(booked("a", ("2g.10gb", 4, 2))).slots[0].state is SlotState.BROKEN
 
 
-def test_a_whole_gpu_without_mig_is_all_in_use():
-    """Also one with an unknown number of memory slices."""
-    found = use(booked("a", (None, 0, 1)), mig_enabled=False, memory_slices=0, creatable={})
-    (slot,) = found.slots
-    assert (slot.state, slot.profile, slot.uuid, slot.size) == (SlotState.IN_USE, None, GPU, 1)
-    assert (found.slices_total, found.allocated_fraction) == (1, 1.0)
-
-
 def test_a_quarantined_place_is_counted_once():
-    """With its instance still there, or with nothing known of it."""
     held = booked("a", ("1g.5gb", 6, 1), state="quarantined")
     found = use(
         held,
@@ -153,21 +141,12 @@ def test_tenants_of_a_closed_shared_device_keep_their_shares():
     assert (found.quarantined, found.slices_in_use) == (1, 4)
 
 
-def test_a_home_that_cannot_be_unmade_is_one_quarantined_place():
-    """Counted per tenant, one bad shared device would look like many."""
-    tenants = [shared(booked(name, ("3g.20gb", 4, 4), state="quarantined", revoked=True)) for name in ("a", "b")]
-    found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
-    assert {slot.state for slot in found.slots} == {SlotState.QUARANTINED}
-    assert found.quarantined == 1
-
-
 def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
     inventory = NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
     return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
 
 def test_stale_nodes_and_unhealthy_gpus_offer_nothing():
-    """Stale nodes and unhealthy GPUs are counted, and offer nothing."""
     total = fleet_use([node("a"), node("b"), node("c", stale=True), node("d", healthy=False)])
     assert (total.nodes, total.nodes_stale, total.gpus, total.gpus_unhealthy) == (4, 1, 4, 1)
     assert (total.slices_total, total.slices_in_use) == (32, 0)

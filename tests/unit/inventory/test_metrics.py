@@ -22,7 +22,6 @@ def pulled(bench, generation: int, **gpu) -> None:
 
 
 def test_metrics_show_unhealthy_gpus_and_quarantined_places(bench):
-    """Unhealthy GPUs, quarantined places and foreign instances are numbers by model."""
     fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
     bench.start_reading()
     bench.caught_up()

@@ -89,7 +89,6 @@ async def test_a_node_that_comes_or_goes_between_two_pages_hides_no_other(bench:
 
 
 async def test_the_sums_of_the_first_page_are_of_the_whole_fleet(bench: Bench):
-    """A client that wants only the sums asks for one small page."""
     for name in "abc":
         pulled(bench, name)
     async with asking(bench) as client:
@@ -143,7 +142,6 @@ async def test_all_at_once_is_refused_in_words_where_it_is_too_much(bench: Bench
 
 @CALLS
 async def test_a_page_that_cannot_be_is_refused_with_what_would_be_right(bench: Bench, asked: Asked):
-    """A page is never silently the whole, or nothing."""
     pulled(bench, "a")
     async with asking(bench) as client:
         for wrong, told in (

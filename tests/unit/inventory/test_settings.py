@@ -23,6 +23,5 @@ def test_without_settings_the_documented_defaults_hold():
     ],
 )
 def test_a_setting_that_cannot_work_is_refused_in_words(variable, value, sentence):
-    """One sentence that names the mistake."""
     with pytest.raises(SettingsError, match=sentence):
         load(InventorySettings, service="inventory", environ={f"SLUICE_INVENTORY_{variable}": value})

@@ -45,7 +45,6 @@ async def test_a_waiting_watcher_is_woken():
 
 
 def test_a_watcher_that_leaves_makes_room():
-    """The limit counts current watchers."""
     watchers = Watchers(watchers_max=1, pending_max=1)
     with watchers.watch(frozenset()), pytest.raises(TooManyWatchersError), watchers.watch(frozenset()):
         pass

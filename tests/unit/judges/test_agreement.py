@@ -21,7 +21,6 @@ def running(*devices: str, node: str = "n1") -> Runs:
 
 
 def test_what_agrees_is_left_alone() -> None:
-    """A judge that always complains is not listened to."""
     ledger = [entry("a", 0), entry("b", 1), {"type": "NodeOpened"}, {"type": "Closed"}]
     assert disagreements(ledger, [machine(one=0, two=1)], {"a": running("one"), "b": running("two")}) == []
 

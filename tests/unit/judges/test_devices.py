@@ -50,13 +50,11 @@ def test_a_pod_that_came_and_went_is_not_blamed():
 
 
 def test_two_instances_on_one_place_are_seen():
-    """Two pods would write into one another's memory."""
     states = machine((3, [instance(start=0, size=4), instance("MIG-2", start=3)]), (9, []))
     assert judged(states, []) == [f"{GPU} of n1 has instances at (0, 4) and (3, 4) at once (at 3.000)"]
 
 
 def test_a_device_that_is_given_to_two_is_seen():
-    """Unless both have a share of it."""
     states = machine((3, [instance()]), (110, []))
     pods = Pod("p", 0, 100), Pod("q", 0, 100)
     assert judged(states, [*life("p"), *life("q")], *pods) == [f"{MIG} was given to a-p, a-q"]
@@ -76,7 +74,6 @@ def test_shares_that_are_more_than_their_instance_are_seen():
 
 
 def test_a_slice_that_goes_under_a_living_pod_is_seen():
-    """Its processes would die."""
     states = machine((3, [instance()]), (60, []))
     (blamed,) = judged(states, life("p"), Pod("p", 0, 100))
     assert blamed.startswith("p lost Instance(node='n1'")
@@ -84,7 +81,6 @@ def test_a_slice_that_goes_under_a_living_pod_is_seen():
 
 
 def test_a_pod_that_is_bound_to_nothing_is_seen():
-    """Its containers would start without a GPU."""
     states = machine((6, [instance()]), (110, []))
     assert judged(states, life("p"), Pod("p", 0, 100)) == [f"p was bound to {MIG} before it was there"]
 
@@ -121,7 +117,6 @@ def test_time_in_which_something_was_broken_does_not_count_but_has_an_end():
 
 
 def test_a_pod_that_waits_too_long_is_seen():
-    """Its loss would stay unnoticed."""
     assert judged(machine(), [], Pod("p", 0, 31)) == ["p waited 31.000 s for a slice"]
     assert judged(machine(), [], Pod("p", 0, 29)) == []
     assert judged(machine(), [], Pod("p", 0, 60), disturbed=[(10, 50)]) == []

@@ -64,33 +64,27 @@ def test_a_faultless_life_is_not_blamed():
 
 
 def test_a_place_granted_twice_is_seen():
-    """Overlap by one memory slice is enough."""
     found = violations(grant("a", device(0, 4)), grant("b", device(3, 1)))
     assert found == ["('GPU-1', 3) is granted to b while a has it"]
 
 
 def test_a_grant_after_a_revoke_is_seen():
-    """An allocation's id is never used twice."""
     assert violations(grant("a"), grant("a", kind="Revoke"), grant("a")) == ["a is granted again after it was revoked"]
 
 
 def test_a_request_bound_twice_is_seen():
-    """Two allocations at once."""
     assert violations(bound("r", "a"), bound("r", "b")) == ["r is bound to a and to b"]
 
 
 def test_a_slice_made_over_another_is_seen():
-    """The next tenant before the last is gone."""
     assert violations(made("a"), made("b")) == ["('GPU-1', 0) is made for b while a is on it"]
 
 
 def test_a_slice_that_comes_back_is_seen():
-    """A late duplicate resurrected it."""
     assert violations(made("a"), gone("a"), made("a")) == ["a came back after it was gone"]
 
 
 def test_a_living_pod_that_loses_its_slice_is_seen():
-    """Bound, not withdrawn, gone."""
     found = violations(bound("r-a", "a"), made("a"), gone("a"))
     assert found == ["r-a lost its slice a while somebody wanted it"]
 
@@ -101,7 +95,6 @@ def test_numbers_that_begin_anew_do_not_look_like_a_slice_that_came_back():
 
 
 def test_a_slice_that_comes_back_is_seen_where_numbers_begin_anew():
-    """What the judge does without numbers must not hide what it is for."""
     words = (70, made("a")), (40, made("a")), (45, gone("a")), (50, made("a"))
     assert violations_of(*words) == ["a came back after it was gone"]
 

@@ -44,7 +44,6 @@ def test_a_full_legal_gpu_is_not_blamed():
 
 
 def test_a_released_place_may_be_given_again():
-    """Else every churn would look like a double grant."""
     layouts = judge()
     layouts.grant("a", "n", [whole()])
     layouts.release("a")
@@ -78,7 +77,6 @@ def test_a_released_place_may_be_given_again():
     ],
 )
 def test_every_fault_is_seen(first: dict, second: dict, fault: str):
-    """A fault that the judge cannot see could be shipped."""
     layouts = judge()
     layouts.grant("a", "n", [first])
     assert any(fault in problem for problem in layouts.grant("b", "n", [second]))
@@ -115,7 +113,6 @@ def test_turns_are_judged_by_width_times_time():
 
 
 def test_unknown_gpus_and_second_grants_are_seen():
-    """A judge that raises would hide what came after."""
     layouts = judge()
     assert layouts.grant("a", "n", [whole("NONE")]) == ["a is granted NONE, which does not exist"]
     layouts.grant("b", "n", [whole()])

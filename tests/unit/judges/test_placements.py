@@ -59,7 +59,6 @@ def changed(share: Share, **values: object) -> Share:
     ],
 )
 def test_a_good_fleet_is_not_blamed(grants, namespaces):
-    """Nothing is wrong with any of these."""
     assert truth(*grants, namespaces=namespaces).violations() == []
 
 
@@ -85,7 +84,6 @@ def test_a_good_fleet_is_not_blamed(grants, namespaces):
     ],
 )
 def test_every_fault_of_what_is_booked_is_seen(grants, namespaces, why):
-    """Each of these alone is blamed, in words."""
     assert why in " ".join(truth(*grants, namespaces=namespaces).violations())
 
 

@@ -10,83 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
+from sluice.contracts.bus import events as bus_events
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    LastRead,
-    Observed,
-    ReadingCaughtUp,
-    ReadingStarted,
-    ReadLast,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-    WriteRefused,
-)
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AnyMessage,
-    Booking,
-    Closed,
-    DeviceGrant,
-    Grant,
-    NodeOpened,
-    ResourceClaimRef,
-    Revoke,
-    Share,
-)
+from sluice_node_agent.core import events as ev
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import (
-    AgentStarted,
-    CdiCompared,
-    CdiRefused,
-    CdiRemoved,
-    CdiWritten,
-    DeviceErrorKind,
-    DeviceRefused,
-    FoundMpsHome,
-    JournalSaved,
-    MpsClient,
-    MpsClientsTerminated,
-    MpsLimitsSet,
-    MpsRefused,
-    MpsSeen,
-    MpsStarted,
-    MpsStopped,
-    PodProcess,
-    PrepareAsked,
-    QuotaSeen,
-    QuotasSet,
-    TenantsListed,
-    TenantsUnseen,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
-    TicketsCompared,
-    UnprepareAsked,
-)
-from sluice_node_agent.core.instructions import (
-    AnswerCall,
-    CdiDevice,
-    CompareCdi,
-    CompareTickets,
-    GpuInstruction,
-    ListTenants,
-    MakeTicket,
-    RemoveCdi,
-    RemoveTicket,
-    SaveJournal,
-    SetMpsLimits,
-    SetQuotas,
-    StartMps,
-    StopMps,
-    TerminateMpsClients,
-    WatchMps,
-    WriteCdi,
-)
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
@@ -105,7 +37,7 @@ gpus = [{ model = "a100-40gb", count = 2, mig = true }, { model = "a100-40gb", c
 class Daemon:
     """An MPS daemon of the node: outlives every agent, and holds its device."""
 
-    order: StartMps
+    order: do.StartMps
     pid: int
     limits: Any
     clients: dict[int, str]
@@ -123,13 +55,13 @@ class Daemons:
         self.refusals: list[type] = []
         self.pid = 100
         self.started = 0
-        self.quotas: dict[str, SetQuotas] = {}
+        self.quotas: dict[str, do.SetQuotas] = {}
         """What the token scheduler of each home was told; it dies with its agent."""
         self.greeted: tuple[int, ...] = ()
 
-    def found(self) -> tuple[FoundMpsHome, ...]:
+    def found(self) -> tuple[ev.FoundMpsHome, ...]:
         return tuple(
-            FoundMpsHome(
+            ev.FoundMpsHome(
                 home=d.order.home,
                 gpu=d.order.gpu,
                 device=d.order.device,
@@ -147,52 +79,51 @@ class Daemons:
     def carry_out(self, order: Any) -> Any:
         if self.refusals and isinstance(order, self.refusals[0]):
             self.refusals.pop(0)
-            return MpsRefused(order.token, "refused by the test")
+            return ev.MpsRefused(order.token, "refused by the test")
         daemon = self.homes.get(order.home)
         match order:
-            case StartMps():
+            case do.StartMps():
                 return self._start(order, daemon)
-            case SetMpsLimits():
-                assert daemon is not None
+            case do.SetMpsLimits():
                 daemon.limits = order.limits
-                return MpsLimitsSet(order.token)
-            case WatchMps():
+                return ev.MpsLimitsSet(order.token)
+            case do.WatchMps():
                 return self._look(order, daemon)
-            case SetQuotas():
+            case do.SetQuotas():
                 self.quotas[order.home] = order
-                return QuotasSet(order.token)
-            case TerminateMpsClients():
+                return ev.QuotasSet(order.token)
+            case do.TerminateMpsClients():
                 assert daemon is not None
                 for pid in order.pids:
                     daemon.clients.pop(pid, None)
                     self.leave(pid)
-                return MpsClientsTerminated(order.token)
-            case StopMps():
+                return ev.MpsClientsTerminated(order.token)
+            case do.StopMps():
                 if daemon is not None:
                     self.leave(daemon.pid)
                     del self.homes[order.home]
-                return MpsStopped(order.token)
+                return ev.MpsStopped(order.token)
         raise AssertionError(order)
 
-    def _look(self, order: WatchMps, daemon: Daemon | None) -> MpsSeen:
+    def _look(self, order: do.WatchMps, daemon: Daemon | None) -> ev.MpsSeen:
         if daemon is None or daemon.dead or daemon.pid != order.pid:
-            return MpsSeen(order.token, alive=False)
-        clients = tuple(MpsClient(pid, owner) for pid, owner in daemon.clients.items())
-        quota = QuotaSeen(alive=True, greeted=self.greeted) if order.home in self.quotas else None
-        return MpsSeen(order.token, True, daemon.fault, clients, daemon.waiting, quota)
+            return ev.MpsSeen(order.token, alive=False)
+        clients = tuple(ev.MpsClient(pid, owner) for pid, owner in daemon.clients.items())
+        quota = ev.QuotaSeen(alive=True, greeted=self.greeted) if order.home in self.quotas else None
+        return ev.MpsSeen(order.token, True, daemon.fault, clients, daemon.waiting, quota)
 
-    def _start(self, order: StartMps, daemon: Daemon | None) -> Any:
+    def _start(self, order: do.StartMps, daemon: Daemon | None) -> Any:
         if daemon is None or daemon.dead:
             there = {gpu.uuid for gpu in self.hardware.read().gpus}
             there |= {instance.uuid for gpu in self.hardware.read().gpus for instance in gpu.instances}
             if order.device not in there:
-                return MpsRefused(order.token, f"no device {order.device}")
+                return ev.MpsRefused(order.token, f"no device {order.device}")
             self.pid += 1
             self.started += 1
             daemon = self.homes[order.home] = Daemon(order, self.pid, order.limits, {})
             self.enter(self.pid, order.device, "", "mps")
         daemon.limits = order.limits
-        return MpsStarted(order.token, daemon.pid, 7)
+        return ev.MpsStarted(order.token, daemon.pid, 7)
 
     def enter(self, pid: int, device: str, owner: str, kind: str = "compute") -> None:
         with self.hardware.changing() as hardware:
@@ -233,8 +164,8 @@ class Node:
         self.gpus: list[GpuUuid] = [gpu.uuid for gpu in self.hardware.read().gpus]
         self.tickets = Tickets(self.tmp_path / "tickets")
         self.incarnation = Incarnation("1")
-        self.ledger: dict[str, Entry] = {}
-        self.words: dict[str, Entry] = {}
+        self.ledger: dict[str, bus_events.Entry] = {}
+        self.words: dict[str, bus_events.Entry] = {}
         self.sequence = 100
         self.lives = 0
         self.now = 1000.0
@@ -244,13 +175,13 @@ class Node:
         self.own_done: list[Any] = []
         self.time_quota = False
         self.has_pods = False
-        self.pods: dict[str, tuple[PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
+        self.pods: dict[str, tuple[ev.PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
         self.unseen = ""  # why that cannot be looked at
         self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device
-        self.cdi: dict[str, tuple[CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
+        self.cdi: dict[str, tuple[do.CdiDevice, ...]] = {}  # CDI files by claim: they survive the agent
         self.no_cdi = ""  # why none can be written
-        self.answers: dict[int, AnswerCall] = {}  # what the kubelet got for its calls
+        self.answers: dict[int, do.AnswerCall] = {}  # what the kubelet got for its calls
         self.calls = 0
         self.hand_over = True
 
@@ -268,7 +199,7 @@ class Node:
             self.nameless or any(gpu.lost or (gpu.instances and not gpu.fixed_layout) for gpu in gpus)
         ):
             problem = "there is no journal"
-        started = AgentStarted(
+        started = ev.AgentStarted(
             boot_id=self.backend.boot_id(),
             endpoint="127.0.0.1:1",
             gpus=gpus,
@@ -306,7 +237,7 @@ class Node:
 
     def open(self, *lived: AllocationId) -> None:
         """The allocator opens the node for this run, where those were ready; the ledger is read from the start."""
-        head = NodeOpened(
+        head = msg.NodeOpened(
             node=self.name,
             incarnation=self.incarnation,
             boot_id=self.backend.boot_id(),
@@ -323,26 +254,26 @@ class Node:
         self.open()
         self.work()
 
-    def put(self, subject: str, message: AnyMessage) -> Entry:
+    def put(self, subject: str, message: msg.AnyMessage) -> bus_events.Entry:
         self.sequence += 1
-        entry = Entry(subject, self.sequence, OperationId(f"o{self.sequence}"), message)
+        entry = bus_events.Entry(subject, self.sequence, OperationId(f"o{self.sequence}"), message)
         self.ledger[subject] = entry
         return entry
 
     def read_ledger(self) -> None:
-        self.handle(ReadingStarted(Stream.BOOK, self.incarnation))
+        self.handle(bus_events.ReadingStarted(bus_events.Stream.BOOK, self.incarnation))
         for entry in self.ledger.values():
-            self.handle(Observed(Stream.BOOK, entry))
-        self.handle(ReadingCaughtUp(Stream.BOOK))
+            self.handle(bus_events.Observed(bus_events.Stream.BOOK, entry))
+        self.handle(bus_events.ReadingCaughtUp(bus_events.Stream.BOOK))
 
-    def order(self, message: Grant | Revoke | Closed) -> list[Any]:
-        allocation = message.allocation if isinstance(message, Closed) else message.booking.allocation
+    def order(self, message: msg.Grant | msg.Revoke | msg.Closed) -> list[Any]:
+        allocation = message.allocation if isinstance(message, msg.Closed) else message.booking.allocation
         entry = self.put(subjects.ledger(self.name, allocation).subject, message)
-        return self.handle(Observed(Stream.BOOK, entry))
+        return self.handle(bus_events.Observed(bus_events.Stream.BOOK, entry))
 
-    def booking(self, allocation: str, *devices: tuple[int, str | None, int, int], owner: str = "pod-1") -> Booking:
+    def booking(self, allocation: str, *devices: tuple[int, str | None, int, int], owner: str = "pod-1") -> msg.Booking:
         """A booking of devices given as (GPU index, profile, start, size)."""
-        return Booking(
+        return msg.Booking(
             allocation=AllocationId(allocation),
             request=RequestId(f"req-{allocation}"),
             request_revision=1,
@@ -352,7 +283,7 @@ class Node:
             name="pod",
             node=self.name,
             devices=tuple(
-                DeviceGrant(container="main", gpu=self.gpus[gpu], profile=profile, start=start, size=size)
+                msg.DeviceGrant(container="main", gpu=self.gpus[gpu], profile=profile, start=start, size=size)
                 for gpu, profile, start, size in devices
             ),
         )
@@ -367,24 +298,24 @@ class Node:
         uid: int = 0,
         owner: str = "pod-1",
         namespace: str = "default",
-    ) -> Booking:
+    ) -> msg.Booking:
         """A booking of one share of the home at (GPU index, profile, start, size)."""
         booking = self.booking(allocation, at, owner=owner)
-        share = Share(
+        share = msg.Share(
             mode="fractional" if sm_partition else "mps", uid=uid, memory_mib=memory_mib, sm_partition=sm_partition
         )
         devices = tuple(replace(device, share=share) for device in booking.devices)
         return replace(booking, devices=devices, namespace=namespace)
 
-    def grant(self, booking: Booking, revision: int = 1, after: tuple[str, ...] = ()) -> Grant:
+    def grant(self, booking: msg.Booking, revision: int = 1, after: tuple[str, ...] = ()) -> msg.Grant:
         waits = tuple(AllocationId(other) for other in after)
-        return Grant(revision=revision, incarnation=self.incarnation, booking=booking, after=waits)
+        return msg.Grant(revision=revision, incarnation=self.incarnation, booking=booking, after=waits)
 
-    def revoke(self, booking: Booking, revision: int = 2) -> Revoke:
-        return Revoke(revision=revision, incarnation=self.incarnation, booking=booking, cause="pod gone")
+    def revoke(self, booking: msg.Booking, revision: int = 2) -> msg.Revoke:
+        return msg.Revoke(revision=revision, incarnation=self.incarnation, booking=booking, cause="pod gone")
 
-    def closed(self, booking: Booking, revision: int = 2) -> Closed:
-        return Closed(
+    def closed(self, booking: msg.Booking, revision: int = 2) -> msg.Closed:
+        return msg.Closed(
             revision=revision, allocation=booking.allocation, request=booking.request, node=self.name, cause="pod gone"
         )
 
@@ -403,17 +334,17 @@ class Node:
 
     def tick(self, duration_s: float = 1.0) -> None:
         self.now += duration_s
-        self.handle(Ticked())
+        self.handle(bus_events.Ticked())
         self.work()
 
     def work(self, *, own_max: int | None = None) -> bool:
         """Carry out instructions, at most `own_max` of the agent's own. False when there are more."""
         done = 0
         while self.waiting:
-            if isinstance(self.waiting[0], (Write, ReadLast)):
+            if isinstance(self.waiting[0], (bus_events.Write, bus_events.ReadLast)):
                 self.answer(self.waiting.popleft())
                 continue
-            if isinstance(self.waiting[0], AnswerCall):
+            if isinstance(self.waiting[0], do.AnswerCall):
                 answer = self.waiting.popleft()
                 assert answer.call not in self.answers, "a call is answered once"
                 self.answers[answer.call] = answer
@@ -425,82 +356,81 @@ class Node:
             self.handle(self.carry_out(instruction))
         return True
 
-    def answer(self, instruction: Write | ReadLast) -> None:
+    def answer(self, instruction: bus_events.Write | bus_events.ReadLast) -> None:
         current = self.words.get(instruction.subject)
-        if isinstance(instruction, ReadLast):
-            self.handle(LastRead(instruction.subject, current))
+        if isinstance(instruction, bus_events.ReadLast):
+            self.handle(bus_events.LastRead(instruction.subject, current))
         elif instruction.expected != (current.sequence if current is not None else 0):
-            self.handle(WriteRefused(instruction.operation, current.sequence if current is not None else 0))
+            self.handle(bus_events.WriteRefused(instruction.operation, current.sequence if current is not None else 0))
         else:
             self.sequence += 1
-            entry = Entry(instruction.subject, self.sequence, instruction.operation, instruction.message)
+            entry = bus_events.Entry(instruction.subject, self.sequence, instruction.operation, instruction.message)
             self.words[instruction.subject] = entry
-            self.handle(WriteAccepted(instruction.operation, self.sequence))
+            self.handle(bus_events.WriteAccepted(instruction.operation, self.sequence))
 
     def carry_out(self, instruction: Any) -> Any:
         """Do one of the agent's own instructions to the real files."""
         self.own_done.append(instruction)
         if type(instruction) in self.refused:
             self.refused.remove(type(instruction))
-            return DeviceRefused(instruction.token, DeviceErrorKind.UNKNOWN, "refused by the test")
-        if isinstance(instruction, GpuInstruction):
+            return ev.DeviceRefused(instruction.token, ev.DeviceErrorKind.UNKNOWN, "refused by the test")
+        if isinstance(instruction, do.GpuInstruction):
             try:
                 return self.marks.carry_out(self.backend, instruction)
             except DeviceError as error:
-                return DeviceRefused(instruction.token, error.kind, str(error))
+                return ev.DeviceRefused(instruction.token, error.kind, str(error))
         match instruction:
-            case SaveJournal(token=token, record=record):
-                assert self.journal is not None
+            case do.SaveJournal(token=token, record=record):
                 self.journal.append([record])
-                return JournalSaved(token)
-            case MakeTicket(token=token):
+                return ev.JournalSaved(token)
+            case do.MakeTicket(token=token):
                 try:
                     self.tickets.make(instruction)
                 except OSError as error:
-                    return TicketRefused(token, str(error))
-                return TicketMade(token)
-            case ListTenants(token=token):
+                    return ev.TicketRefused(token, str(error))
+                return ev.TicketMade(token)
+            case do.ListTenants(token=token):
                 found = (self.pods.get(each, ()) for each in (instruction.owner, *instruction.claims))
                 unseen = self.unseen
-                return TenantsUnseen(token, unseen) if unseen else TenantsListed(token, tuple(chain(*found)))
-            case CompareTickets(token=token, tickets=tickets):
-                return TicketsCompared(token, self.tickets.wrong_of(tickets))
-            case RemoveTicket(token=token, ticket=ticket):
+                return ev.TenantsUnseen(token, unseen) if unseen else ev.TenantsListed(token, tuple(chain(*found)))
+            case do.CompareTickets(token=token, tickets=tickets):
+                return ev.TicketsCompared(token, self.tickets.wrong_of(tickets))
+            case do.RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
-                return TicketRemoved(token)
+                return ev.TicketRemoved(token)
         return self.carry_out_cdi(instruction)
 
     def carry_out_cdi(self, instruction: Any) -> Any:
         """Do one of the agent's instructions to the CDI files, or to the daemons."""
         match instruction:
-            case WriteCdi(token=token) | RemoveCdi(token=token) if self.no_cdi:
-                return CdiRefused(token, self.no_cdi)
-            case WriteCdi(token=token, claim=claim, devices=devices):
+            case do.WriteCdi(token=token) | do.RemoveCdi(token=token) if self.no_cdi:
+                return ev.CdiRefused(token, self.no_cdi)
+            case do.WriteCdi(token=token, claim=claim, devices=devices):
                 self.cdi[claim] = devices
-                return CdiWritten(token)
-            case CompareCdi(token=token, files=files):
-                return CdiCompared(token, tuple(f.claim for f in files if self.cdi.get(f.claim) != f.devices))
-            case RemoveCdi(token=token, claim=claim):
+                return ev.CdiWritten(token)
+            case do.CompareCdi(token=token, files=files):
+                return ev.CdiCompared(token, tuple(f.claim for f in files if self.cdi.get(f.claim) != f.devices))
+            case do.RemoveCdi(token=token, claim=claim):
                 self.cdi.pop(claim, None)
-                return CdiRemoved(token)
+                return ev.CdiRemoved(token)
         return self.mps.carry_out(instruction)
 
-    def claimed(self, booking: Booking, *claims: tuple[str, str], shared: bool = False) -> Booking:
+    def claimed(self, booking: msg.Booking, *claims: tuple[str, str], shared: bool = False) -> msg.Booking:
         """A booking handed over by claims, given as (UID, container)."""
         refs = tuple(
-            ResourceClaimRef(uid=uid, name=f"of-{uid}", requests={"gpu": key}, shared=shared) for uid, key in claims
+            msg.ResourceClaimRef(uid=uid, name=f"of-{uid}", requests={"gpu": key}, shared=shared) for uid, key in claims
         )
         return replace(booking, resource_claims=refs)
 
     def prepare(self, claim: str) -> int:
         """The kubelet calls; what it gets is in `answers` under the number returned."""
         self.calls += 1
-        self.handle(PrepareAsked(self.calls, claim, f"default/of-{claim}"))
+        self.handle(ev.PrepareAsked(self.calls, claim, f"default/of-{claim}"))
         return self.calls
 
     def unprepare(self, claim: str) -> int:
         self.calls += 1
-        self.handle(UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
+        self.handle(ev.UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
         return self.calls
 
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:

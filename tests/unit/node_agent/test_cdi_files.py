@@ -9,8 +9,15 @@ from judges.cdi_rules import what_is_wrong
 from sluice.contracts.messages import ContainerDevices
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
 from sluice_node_agent.core.instructions import CdiDevice, CdiPart, CompareCdi, RemoveCdi, WriteCdi
-from sluice_node_agent.device.cdi_edits import CdiError, CharDevice, CommonEdits, RootChange
-from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, GpuFiles, NvidiaNodes
+from sluice_node_agent.device.nvidia_nodes import (
+    CdiError,
+    CharDevice,
+    CommonEdits,
+    ContainerToolkit,
+    GpuFiles,
+    NvidiaNodes,
+    RootChange,
+)
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles, HandedOver, cdi_spec
 
 CLAIM = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -155,7 +162,6 @@ def test_capabilities_made_after_the_agents_container_are_the_hosts(tmp_path):
 
 
 def test_a_whole_gpu_has_its_drm_nodes(tmp_path):
-    """Graphics and video need them."""
     assert _nodes(tmp_path).of(GPU, None) == (
         CharDevice("/dev/nvidia1", 195, 1),
         CharDevice("/dev/dri/card1", 226, 1),
@@ -164,7 +170,6 @@ def test_a_whole_gpu_has_its_drm_nodes(tmp_path):
 
 
 def test_a_missing_capability_is_named(tmp_path):
-    """A container without it would find no device."""
     with pytest.raises(
         CdiError, match=r"gi5 has 0 compute instances, not one; the agent must see the host's processes"
     ):
@@ -221,7 +226,6 @@ def test_a_toolkit_that_cannot_describe_the_driver_says_why(tmp_path, more, why)
 
 
 def test_a_missing_toolkit_is_named_with_its_setting():
-    """The remedy is in the sentence."""
     with pytest.raises(
         CdiError, match=r"nvidia-ctk is not found; install .* 1.19.0 or later, or set SLUICE_NODE_AGENT_N"
     ):
@@ -252,7 +256,6 @@ def test_a_file_appears_whole_and_goes(tmp_path):
 
 
 def test_a_claim_cannot_name_a_file_elsewhere(tmp_path):
-    """Its UID comes from outside."""
     files = ClaimFiles(CdiFiles(tmp_path / "cdi"), _nodes(tmp_path))
     assert files.carry_out(WriteCdi(1, "../../etc/x", ())) == CdiRefused(
         1, "'../../etc/x' is no UID of a ResourceClaim"
@@ -260,7 +263,6 @@ def test_a_claim_cannot_name_a_file_elsewhere(tmp_path):
 
 
 def test_drafts_of_a_killed_agent_are_removed(tmp_path):
-    """They would stay for as long as the node runs."""
     directory = tmp_path / "cdi"
     directory.mkdir()
     (directory / f"k8s.gpu.sluice.dev-claim_{CLAIM}.draft").write_text("{")

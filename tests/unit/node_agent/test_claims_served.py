@@ -12,7 +12,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import HandOverChanged, PrepareAsked
 from sluice_node_agent.core.instructions import AnswerCall
-from sluice_node_agent.device.cdi_edits import CdiError, CommonEdits
+from sluice_node_agent.device.nvidia_nodes import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
@@ -72,7 +72,6 @@ async def test_a_kubelets_folder_that_is_not_there_ends_nothing(tmp_path, thread
 
 
 async def test_a_toolkit_that_is_installed_later_is_found(threads, monkeypatch):
-    """Without a restart of the agent."""
     monkeypatch.setattr(served_module, "_LOOK_AGAIN_S", 0.01)
     with short_directory() as path:  # a socket's path has few bytes
         (path / "kubelet/plugins_registry").mkdir(parents=True)
@@ -81,7 +80,6 @@ async def test_a_toolkit_that_is_installed_later_is_found(threads, monkeypatch):
 
 
 async def test_a_call_ends_before_the_kubelet_gives_up_although_the_agent_hangs():
-    """A kubelet that gives up shows no reason."""
     heard = asyncio.Queue()
     calls = KubeletCalls(heard.put, within_s=0.01)
     answer = await calls.prepare("u1", "default/c")

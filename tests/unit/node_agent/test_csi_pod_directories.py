@@ -73,7 +73,6 @@ def test_a_restart_keeps_everything_and_a_reboot_nothing(sources, boot):
 
 
 def test_somebodys_files_are_never_taken_for_ours(tmp_path, boot):
-    """A wrong setting deletes no files of a user."""
     folder = tmp_path / "home"
     (folder / "thesis").mkdir(parents=True)
     with pytest.raises(OSError, match="pods_dir must be a directory for Sluice alone"):
@@ -82,7 +81,6 @@ def test_somebodys_files_are_never_taken_for_ours(tmp_path, boot):
 
 
 def test_a_link_in_place_of_a_directory_is_not_followed(sources, boot, tmp_path):
-    """What a reboot removes is never somewhere else."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").touch()
     (sources.make(UID) / "ticket").symlink_to(tmp_path / "elsewhere")

@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
 from sluice.runtime.grpc import transport
-from sluice_node_agent.csi import mounts, pod_exit
-from sluice_node_agent.csi.driver import CsiError, driver
+from sluice_node_agent.csi import kubelet_paths as pod_exit
+from sluice_node_agent.csi import mounts
+from sluice_node_agent.csi.driver import CsiError, Node, driver
+from sluice_node_agent.csi.kubelet_paths import PodExitWait, all_of, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.csi.pod_exit import PodExitWait, all_of, why_unseen
-from sluice_node_agent.csi.servicers import Node
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
 
@@ -131,16 +131,6 @@ async def test_without_proc_nobody_is_said_to_be_gone(tmp_path, proc):
     assert "processes cannot be read" in refused.value.details()
 
 
-def test_zombies_do_not_count_and_threads_without_their_first_one_do(proc):
-    """A pod can end when only zombies are left; a process whose first thread ended still holds the device."""
-    proc.add(100, UID, state="Z")
-    assert all_of(Processes(proc.root)) == {OTHER: (7,)}
-    proc.end(100)
-    proc.add(101, UID, state="Z", threads=(102,))
-    (proc.root / "hidden" / "102").rename(proc.root / "102")  # reachable, though a real /proc does not list it
-    assert all_of(Processes(proc.root))[UID][0] == 101
-
-
 def test_who_sees_only_his_own_container_is_no_witness(proc):
     """Without the host's processes every pod would look as if it had ended."""
     (proc.root / "self" / "ns").mkdir(parents=True)
@@ -155,7 +145,6 @@ def test_who_sees_only_his_own_container_is_no_witness(proc):
 
 
 async def test_a_driver_that_cannot_see_pods_does_not_start(tmp_path, proc):
-    """It would say of every pod that it is gone."""
     (proc.root / "self" / "ns").mkdir(parents=True)
     (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
     (tmp_path / "kubelet").mkdir()

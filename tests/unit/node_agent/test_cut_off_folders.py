@@ -25,7 +25,6 @@ def removed(tmp_path):
 
 
 def test_a_folder_that_was_removed_under_its_mount_is_cut_off(tmp_path, removed):
-    """Also for what would be made below it; one that was not made yet is not."""
     assert is_cut_off(removed)
     assert is_cut_off(removed / "below")
     assert not is_cut_off(tmp_path)
@@ -34,7 +33,6 @@ def test_a_folder_that_was_removed_under_its_mount_is_cut_off(tmp_path, removed)
 
 @pytest.mark.parametrize("field", ["pods_dir", "cdi_dir"])
 def test_an_agent_ends_when_a_folder_that_it_shares_with_its_node_was_removed(tmp_path, monkeypatch, removed, field):
-    """The pods' tickets, and the CDI files of claims."""
     monkeypatch.setattr(pod_volumes, "_LOOK_EVERY_S", 0.01)
     folders = {"pods_dir": tmp_path / "pods", "cdi_dir": tmp_path / "cdi", field: removed}
     settings = NodeAgentSettings(nodes=("n1",), kubelet_root=tmp_path / "kubelet", role="agent", **folders)

@@ -4,17 +4,8 @@ import msgspec
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    GpuInstruction,
-    MakeTicket,
-    SaveJournal,
-    VerifyInstance,
-)
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
 from sluice_node_agent.simulated.hardware_file import Process
 
@@ -42,24 +33,26 @@ def _device_steps(node):
     return [
         (type(i).__name__, node.gpus.index(i.gpu))
         for i in node.own_done
-        if isinstance(i, (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, DestroyGpuInstance))
+        if isinstance(
+            i, (do.CreateGpuInstance, do.CreateComputeInstance, do.DestroyComputeInstance, do.DestroyGpuInstance)
+        )
     ]
 
 
 @pytest.mark.parametrize(
     ("kind", "count", "undone"),
     [
-        (CreateGpuInstance, 1, []),
-        (CreateComputeInstance, 1, [("DestroyGpuInstance", 0)]),
-        (VerifyInstance, 1, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
-        (CreateGpuInstance, 2, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
+        (do.CreateGpuInstance, 1, []),
+        (do.CreateComputeInstance, 1, [("DestroyGpuInstance", 0)]),
+        (do.VerifyInstance, 1, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
+        (do.CreateGpuInstance, 2, [("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)]),
         (
-            CreateComputeInstance,
+            do.CreateComputeInstance,
             2,
             [("DestroyGpuInstance", 1), ("DestroyComputeInstance", 0), ("DestroyGpuInstance", 0)],
         ),
         (
-            MakeTicket,
+            do.MakeTicket,
             1,
             [
                 ("DestroyComputeInstance", 1),
@@ -87,7 +80,7 @@ def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
         else:
             node.answer(node.waiting.popleft())
     made = len(_device_steps(node))
-    if kind is MakeTicket:
+    if kind is do.MakeTicket:
         node.handle(TicketRefused(refused.token, "disk full"))
     else:
         node.handle(DeviceRefused(refused.token, DeviceErrorKind.UNKNOWN, "broken"))
@@ -103,7 +96,6 @@ def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
 
 
 def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
-    """A wrong grant is refused in words."""
     node.live()
     wrong = [(0, "9g.90gb", 0, 1), (2, "1g.5gb", 0, 1), (0, None, 0, 8)]
     for number, device in enumerate(wrong):
@@ -111,7 +103,7 @@ def test_what_cannot_be_made_at_all_fails_without_touching_a_gpu(node):
         node.order(node.grant(node.booking(f"a{number}", device)))
         node.work()
         assert isinstance(node.word(f"a{number}"), SliceFailed)
-        assert not [i for i in node.own_done if isinstance(i, GpuInstruction)]
+        assert not [i for i in node.own_done if isinstance(i, do.GpuInstruction)]
 
 
 def test_a_slice_in_use_is_tried_ever_more_slowly_then_quarantined_and_freed_when_it_can_be(make_node):
@@ -167,7 +159,6 @@ def test_a_whole_gpu_is_free_only_when_the_tenants_processes_are_gone(node):
 
 
 def test_a_foreign_instance_is_reported_subtracted_and_never_touched(node):
-    """An instance that somebody made by hand is theirs."""
     gpu = node.gpus[0]
     node.start()
     profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
@@ -199,35 +190,6 @@ def test_another_instance_under_our_id_is_left_alone(node):
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     assert node.hardware.read().gpus[0].instances[0].uuid == "MIG-of-somebody-else"
-
-
-@pytest.mark.parametrize("journal", ["kept", "lost"])
-def test_a_reboot_makes_every_standing_grant_again_under_a_new_ticket(node, journal):
-    """A pod that outlives a reboot gets a slice at its place again; its containers cannot start with the old UUID."""
-    node.live()
-    mig, whole = node.booking("a1", *TWO), node.booking("a2", (2, None, 0, 8), owner="pod-2")
-    node.order(node.grant(mig))
-    node.order(node.grant(whole))
-    node.work()
-    before = [node.word("a1"), node.word("a2")]
-    node.hardware.reboot()
-    if journal == "lost":
-        node.stop()
-        (node.tmp_path / "agent" / "journal").unlink()
-        for ticket in node.tickets.names():
-            node.tickets.remove(ticket)
-    node.start()
-    node.work()
-    assert node.instances() == []
-    node.open()
-    node.work()
-    after = [node.word("a1"), node.word("a2")]
-    assert all(isinstance(word, SliceReady) for word in after)
-    assert not {d.uuid for d in before[0].devices} & {d.uuid for d in after[0].devices}
-    tickets = {word.ticket for word in after}
-    assert not tickets & {word.ticket for word in before}
-    assert set(node.tickets.names()) == tickets
-    assert node.instances(0) == [("3g.20gb", 4, 4)]
 
 
 def test_what_cannot_be_made_again_is_degraded_and_tried_again(make_node):
@@ -335,7 +297,6 @@ def test_a_lost_journal_is_rebuilt_from_devices_and_ledger(node, damage, crash_a
 
 
 def test_a_grant_that_failed_is_tried_again_when_it_is_ordered_anew(node):
-    """A newer order is an order."""
     node.live()
     _fault(node, ci_fails=1)
     booking = node.booking("a1", *TWO)
@@ -388,9 +349,9 @@ def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_
     node.live()
     at = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
-    while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
+    while not any(isinstance(step, do.CreateGpuInstance) for step in node.waiting):
         node.work(own_max=1)
-    hanging = next(step for step in node.waiting if isinstance(step, CreateGpuInstance))
+    hanging = next(step for step in node.waiting if isinstance(step, do.CreateGpuInstance))
     node.waiting.remove(hanging)
     for _ in range(8):
         node.tick(5.0)
@@ -410,26 +371,6 @@ def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_
     assert isinstance(node.word("a1"), SliceReady)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
-def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(node, shared):
-    """Its owner has made the instance and not used it yet; it would be used by a pod, and destroyed with it."""
-    gpu = node.gpus[0]
-    node.live()
-    profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
-    gi_id = node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
-    _fault(node, gpu_lost=0)
-    node.tick(60.0)
-    place = (0, "3g.20gb", 4, 4)
-    node.order(node.grant(node.share("a1", place) if shared else node.booking("a1", place)))
-    node.work()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    _fault(node, gpu_lost=-1)
-    node.tick(60.0)
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert [(i.gi_id, i.uuid) for i in node.backend.read_gpu(gpu).instances] == [(gi_id, "")]
-
-
 def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_have_it_at_once(node):
     """Its place would be revoked under its pod, for a device that refuses once."""
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
@@ -446,8 +387,8 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
         boot_id=boot_id,
         lost=True,
     )
-    assert [each for each in node.waiting if hasattr(each, "token")] == [SaveJournal(token + 1, record)]
-    node.refused.append(CreateGpuInstance)
+    assert [each for each in node.waiting if hasattr(each, "token")] == [do.SaveJournal(token + 1, record)]
+    node.refused.append(do.CreateGpuInstance)
     node.work()
     assert node.word("a1") == SliceDegraded(
         allocation=booking.allocation,

@@ -82,7 +82,6 @@ def test_what_is_offered_is_what_nobody_has(node):
 
 
 def test_a_place_without_an_instance_is_refused_and_nothing_is_made(node):
-    """Sluice would cut up a GPU that is not its own."""
     _, word = granted(node, "a1", (0, "1g.5gb", 3, 1))
     assert isinstance(word, SliceFailed)
     assert word.error == "NotFound"
@@ -102,7 +101,6 @@ def test_an_instance_is_never_handed_out_twice(node):
 
 
 def test_two_grants_at_the_same_moment_get_one_instance_between_them(node):
-    """Between the look at an instance and the record of it a second grant would slip in."""
     one, two = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
     node.order(node.grant(one))
     node.order(node.grant(two))
@@ -137,14 +135,6 @@ def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
     reread(node)
     assert report(node).creatable["1g.5gb"] == 1
     assert isinstance(granted(node, "a2")[1], SliceReady)
-
-
-def test_who_only_watches_is_in_nobodys_way(node):
-    """One monitoring tool would take all GPUs out of use."""
-    use(node, uuid_at(node, 6), kind="file")
-    reread(node)
-    assert report(node).creatable["1g.5gb"] == 1
-    assert isinstance(granted(node)[1], SliceReady)
 
 
 def test_it_is_gone_only_when_no_process_of_the_tenant_is_left(node):
@@ -197,34 +187,7 @@ def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_i
     assert word.ticket != ticket
 
 
-def test_another_device_at_the_same_place_gets_another_ticket(node):
-    """Containers would be started with the UUID of a device that is gone."""
-    _, word = granted(node)
-    admin_removes(node, 6)
-    admin_makes(node, "1g.5gb", 6, 1)
-    reread(node)
-    again = node.word("a1")
-    assert isinstance(again, SliceReady)
-    assert (again.devices[0].uuid, again.ticket != word.ticket) == ("MIG-of-the-admin", True)
-    assert changes(node) == []
-
-
-def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
-    """Sluice would cut up the GPU by itself after each reboot, or forget whose the places are."""
-    granted(node)
-    node.hardware.reboot()
-    node.live()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert "its administrator has to make one" in node.word("a1").message
-    assert changes(node) == []
-    admin_makes(node, "1g.5gb", 6, 1)
-    reread(node)
-    node.tick(node.config.remake_retry_s)
-    assert isinstance(node.word("a1"), SliceReady)
-
-
 def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
-    """Shares would need a GPU that Sluice cuts up."""
     one, two = node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2")
     for booking in (one, two):
         node.order(node.grant(booking))
@@ -250,15 +213,3 @@ def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
     node.work()
     assert isinstance(node.word("a2"), SliceFailed)
     assert "is a1's still" in node.word("a2").message
-
-
-def test_a_home_whose_instance_is_taken_away_degrades_its_tenants(node):
-    """Tenants of a share would be told that all is well."""
-    node.order(node.grant(node.share("a1", SMALL)))
-    node.work()
-    admin_removes(node, 6)
-    reread(node)
-    for _ in range(4):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert changes(node) == []

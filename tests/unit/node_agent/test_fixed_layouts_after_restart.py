@@ -114,24 +114,6 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
     assert node.instances(1) == []
 
 
-def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
-    """The next tenant would be put beside the last one, which only its process shows."""
-    booking, word = granted(node)
-    use(node, word.devices[0].uuid, owner="pod-1")
-    node.order(node.revoke(booking))
-    node.work(own_max=3)  # the ticket is gone
-    assert node.tickets.names() == ()
-    node.stop()
-    for file in (node.tmp_path / "agent").iterdir():
-        file.unlink()
-    node.live()
-    assert not isinstance(node.word("a1"), SliceGone)
-    node.mps.leave(4711)
-    node.tick(60)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == LAYOUT
-
-
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
     """A change of one setting would destroy slices, or leave slots that cannot be used."""
     booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))
@@ -163,23 +145,6 @@ def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrat
     assert node.instances(1) == before
     whole = any(instance.uuid for instance in node.hardware.read().gpus[1].instances)
     assert isinstance(node.word("a1"), SliceReady if whole else SliceFailed)
-
-
-def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
-    """The administrator's instances would be destroyed with the pods that run on them."""
-    booking, _ = granted(node)
-    share = node.share("a2", (0, "2g.10gb", 4, 2))
-    node.order(node.grant(share))
-    node.work()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].fixed = False
-    node.live()
-    node.own_done.clear()
-    assert isinstance(revoked(node, booking), SliceGone)
-    assert isinstance(revoked(node, share), SliceGone)
-    assert changes(node) == []
-    assert node.instances() == LAYOUT
-    assert [each.allocation for each in report(node).instances] == [None, None, None]
 
 
 def test_a_look_that_fails_is_not_repeated_without_end(node):

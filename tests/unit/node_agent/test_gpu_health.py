@@ -7,7 +7,7 @@ from sluice.mig.catalog import catalog
 from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.device.gpu_health import APPLICATION_XIDS, HealthFacts, XidHistory, is_critical, why_unhealthy
 from sluice_node_agent.device.nvml.errors import known_or, meaning, no_backend, older, told
-from sluice_node_agent.device.nvml.profile_names import built_name, profile_name
+from sluice_node_agent.device.nvml.mig import built_name, profile_name
 from sluice_node_agent.device.port import DeviceError, GpuLostError, InUseError
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
@@ -214,6 +214,5 @@ def test_no_error_of_pynvml_gets_out():
     ],
 )
 def test_a_node_without_usable_driver_says_what_to_do(code, words):
-    """A person at a new node would see a number."""
     assert words in str(no_backend(code))
     assert "\n" not in str(no_backend(code))

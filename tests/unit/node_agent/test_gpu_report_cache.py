@@ -46,7 +46,6 @@ def test_whatever_changes_on_a_gpu_is_seen_at_once(changed: ShownFacts):
 
 
 def test_a_gpu_that_was_read_anew_is_shown_as_it_is_now():
-    """What was told of it before is of another reading."""
     devices = Devices([GPU])
     devices.shown(SEEN)
     devices.add(PlaceAt(), 2)

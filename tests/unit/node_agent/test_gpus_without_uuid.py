@@ -27,10 +27,6 @@ def _wait(node, times=3):
         node.tick(60.0)
 
 
-def _forget_marks(node):
-    (node.tmp_path / "marks" / "places").unlink()
-
-
 def _bookings(node):
     return {
         "instance": node.booking("a1", SMALL),
@@ -71,33 +67,6 @@ def test_a_running_pod_keeps_what_it_has_on_it(node, kind, lost, again):
     _wait(node)
     assert node.word("a1") == before
     assert (node.instances(0), [each.pid for each in node.mps.living()]) == there
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("marks", [True, False], ids=["marks", "no marks"])
-@pytest.mark.parametrize("again", [False, True], ids=["answers", "answers at the next start"])
-def test_a_slice_that_is_revoked_on_it_is_not_gone_because_the_journal_was_lost(node, kind, marks, again):
-    """Its place would be given away while its instance, and its users, exist."""
-    node.live()
-    booking = _bookings(node)[kind]
-    node.order(node.grant(booking))
-    node.work()
-    node.lose_journal()
-    for ticket in node.tickets.names():
-        node.tickets.remove(ticket)  # it goes first
-    if not marks:
-        _forget_marks(node)
-    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
-    _cannot_tell(node, node.gpus.index(booking.devices[0].gpu))
-    node.live()
-    _wait(node)
-    assert not isinstance(node.word("a1"), SliceGone)
-    _can_tell(node)
-    if again:
-        node.live()
-    _wait(node)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert (node.instances(0), node.tickets.names(), node.mps.living()) == ([], (), [])
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])

@@ -7,21 +7,8 @@ from msgspec.structs import replace
 
 from sluice.contracts.dra.names import cdi_device, device_names
 from sluice.contracts.messages import ResourceClaimRef, SliceGone, SliceReady
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import HandOverChanged, PodProcess
-from sluice_node_agent.core.instructions import (
-    AnswerCall,
-    CdiDevice,
-    CdiPart,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    ListTenants,
-    MakeTicket,
-    PreparedDevice,
-    RemoveCdi,
-    RemoveTicket,
-    SaveJournal,
-    WriteCdi,
-)
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.shell.journal.lines import unpack
 from sluice_node_agent.simulated.hardware_file import Process
@@ -55,11 +42,11 @@ def _name(booking, uid="u1", request="gpu"):
 
 def _answer(call, booking, uid="u1"):
     name = _name(booking, uid)
-    return AnswerCall(call, (PreparedDevice("gpu", name, cdi_device(uid, name)),))
+    return do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device(uid, name)),))
 
 
 def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, SaveJournal)]
+    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
 
 
 def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
@@ -71,11 +58,11 @@ def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     node.work()
     (instance,) = node.hardware.read().gpus[0].instances
     container = node.word("a1").containers[0]
-    part = CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
+    part = do.CdiPart(node.gpus[0], instance.uuid, instance.gi_id)
     saved, written = node.own_done
-    assert isinstance(saved, SaveJournal)
+    assert isinstance(saved, do.SaveJournal)
     assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
-    assert written == WriteCdi(written.token, "u1", (CdiDevice(_name(booking), container, (part,)),))
+    assert written == do.WriteCdi(written.token, "u1", (do.CdiDevice(_name(booking), container, (part,)),))
     assert node.answers == {call: _answer(call, booking)}
 
 
@@ -93,7 +80,6 @@ def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(n
 
 
 def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives_up(node):
-    """A kubelet that gives up shows no reason at all."""
     call = node.prepare("u9")
     node.tick(node.config.prepare_within_s - 1)
     assert node.answers == {}
@@ -105,8 +91,7 @@ def test_a_call_for_an_unknown_claim_ends_with_a_reason_before_the_kubelet_gives
 
 
 def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
-    """The reason is in the pod's events."""
-    node.refused += [CreateGpuInstance]
+    node.refused += [do.CreateGpuInstance]
     node.order(node.grant(_booking(node)))
     call = node.prepare("u1")
     node.work()
@@ -133,8 +118,7 @@ def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
 
 
 def test_a_call_that_waits_is_refused_when_its_slice_is_revoked(node):
-    """It would wait for the whole time otherwise."""
-    node.refused += [CreateGpuInstance]
+    node.refused += [do.CreateGpuInstance]
     booking = _booking(node)
     node.order(node.grant(booking))
     call = node.prepare("u1")
@@ -160,7 +144,6 @@ def test_a_file_that_cannot_be_written_is_tried_again_and_named(node):
 
 
 def test_more_calls_than_the_limit_are_refused(make_node):
-    """Every queue has a limit."""
     node = make_node(calls_max=1)
     node.live()
     node.prepare("u1")
@@ -218,7 +201,7 @@ def test_an_alternative_is_answered_by_its_requests_base_name(node):
     call = node.prepare("u1")
     node.work()
     name = _name(booking, request="gpu/small")
-    assert node.answers[call] == AnswerCall(call, (PreparedDevice("gpu", name, cdi_device("u1", name)),))
+    assert node.answers[call] == do.AnswerCall(call, (do.PreparedDevice("gpu", name, cdi_device("u1", name)),))
     assert [device.name for device in node.cdi["u1"]] == [name]
 
 
@@ -262,24 +245,6 @@ def test_preparing_survives_a_crash_at_every_step(make_node):
     assert steps == 2
 
 
-def test_a_reboot_makes_instance_and_file_anew_in_the_call(node):
-    """No instance survives it, and a kubelet prepares again."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    (before,) = node.cdi["u1"]
-    node.hardware.reboot()
-    node.start()
-    call = node.prepare("u1")
-    node.work()
-    assert call not in node.answers, "the node is not open yet"
-    node.open()
-    node.work()
-    assert node.answers[call] == _answer(call, booking)
-    assert node.cdi["u1"][0].parts != before.parts
-
-
 def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
     """A container that starts again meanwhile would get another tenant's minor number."""
     booking = _booking(node)
@@ -291,9 +256,11 @@ def test_a_lost_device_takes_its_file_away_before_it_is_made_again(node):
         hardware.gpus[0].instances = []
     node.tick(node.config.read_devices_s)
     steps = [
-        step for step in _steps(node) if step in {RemoveTicket, RemoveCdi, CreateGpuInstance, MakeTicket, WriteCdi}
+        step
+        for step in _steps(node)
+        if step in {do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi}
     ]
-    assert steps == [RemoveTicket, RemoveCdi, CreateGpuInstance, MakeTicket, WriteCdi]
+    assert steps == [do.RemoveTicket, do.RemoveCdi, do.CreateGpuInstance, do.MakeTicket, do.WriteCdi]
 
 
 def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
@@ -308,7 +275,6 @@ def test_files_of_no_slice_are_removed_once_all_orders_are_read(node):
 
 
 def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_ended(node):
-    """The journal alone knew what the kubelet had prepared."""
     booking = _booking(node)
     _ready(node, booking)
     node.prepare("u1")
@@ -337,12 +303,12 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
     node.work()
     for _ in range(3):
         node.tick()
-    assert _steps(node)[:3] == [RemoveTicket, RemoveCdi, ListTenants]
-    assert DestroyComputeInstance not in _steps(node)
+    assert _steps(node)[:3] == [do.RemoveTicket, do.RemoveCdi, do.ListTenants]
+    assert do.DestroyComputeInstance not in _steps(node)
     call = node.unprepare("u1")
     node.work()
     node.tick()
-    assert node.answers[call] == AnswerCall(call)
+    assert node.answers[call] == do.AnswerCall(call)
     assert not isinstance(node.word("a1"), SliceGone)
     del node.pods["pod-1"]
     for _ in range(3):
@@ -358,7 +324,7 @@ def test_unpreparing_answers_an_earlier_call_that_still_waits(node):
     node.order(node.grant(booking))
     node.work()
     assert node.answers[first].error == "ResourceClaim default/of-u1: the kubelet has ended its use meanwhile"
-    assert node.answers[end] == AnswerCall(end)
+    assert node.answers[end] == do.AnswerCall(end)
     assert node.cdi == {}
 
 
@@ -369,7 +335,7 @@ def test_nothing_follows_a_slices_last_record(node):
     node.prepare("u1")
     node.work()
     node.order(node.revoke(booking))
-    while not (isinstance(node.waiting[0], SaveJournal) and not isinstance(node.waiting[0].record, SliceRecord)):
+    while not (isinstance(node.waiting[0], do.SaveJournal) and not isinstance(node.waiting[0].record, SliceRecord)):
         node.work(own_max=1)
     node.unprepare("u1")
     node.work()
@@ -377,27 +343,7 @@ def test_nothing_follows_a_slices_last_record(node):
     assert node.agent.snapshot().slices == ()
 
 
-@pytest.mark.parametrize("at", [INSTANCE, WHOLE], ids=["instance", "whole GPU"])
-def test_a_claim_of_several_pods_is_kept_until_no_process_of_any_is_left(node, at):
-    """One that was deleted by force opens its device later: the kubelet has unprepared the claim meanwhile."""
-    booking = _booking(node, at=at, shared=True)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.pods["u1"] = LEFT  # of another pod than the one that asked
-    node.unprepare("u1")
-    node.order(node.revoke(booking))
-    node.work()
-    node.tick()
-    assert not isinstance(node.word("a1"), SliceGone)
-    del node.pods["u1"]
-    for _ in range(3):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
 def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
-    """Nothing says which pods have it."""
     booking = _booking(node, at=WHOLE, shared=True)
     _ready(node, booking)
     with node.hardware.changing() as hardware:
@@ -409,7 +355,6 @@ def test_a_process_of_any_pod_keeps_the_device_of_a_shared_claim(node):
 
 
 def test_a_journal_of_an_older_version_is_read(node):
-    """An upgrade must not look like a lost journal."""
     booking = node.booking("a1", INSTANCE)
     _ready(node, booking)
     record = next(each for each in node.journal.records() if isinstance(each, SliceRecord))
@@ -420,7 +365,6 @@ def test_a_journal_of_an_older_version_is_read(node):
 
 
 def test_a_node_says_whether_its_kubelet_hands_over(node):
-    """The allocator places claims only where it does."""
     assert not node.agent.snapshot().kubelet_hands_over
     node.handle(HandOverChanged(able=True))
     node.work()

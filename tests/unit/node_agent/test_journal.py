@@ -195,7 +195,6 @@ def test_the_file_does_not_grow_with_history(tmp_path):
 
 
 def test_a_second_agent_of_the_node_is_refused(directory):
-    """Two agents never work on one node."""
     first = Journal(directory, "n1")
     with pytest.raises(JournalError, match="another agent of node n1 is running"):
         Journal(directory, "n1")
@@ -306,7 +305,6 @@ def test_a_full_disk_loses_nothing_that_was_told(tmp_path):
 
 
 def test_a_directory_that_cannot_be_used_is_said_in_one_sentence(tmp_path):
-    """A wrong data folder is named, with the reason."""
     (tmp_path / "file").write_text("")
     with pytest.raises(JournalError, match=r"the journal of node n1 cannot be kept in .*/file/n1: Not a directory"):
         Journal(tmp_path / "file" / "n1", "n1")

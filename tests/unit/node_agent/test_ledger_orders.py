@@ -4,32 +4,12 @@ import msgspec
 import pytest
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
+from sluice.contracts.bus.events import ReadLast, Stream
 from sluice.contracts.ids import AllocationId, Incarnation
 from sluice.contracts.messages import ContainerDevices, DeviceState, NodeOpened, SliceGone, SliceReady
 from sluice.contracts.ticket_paths import ticket_name
-from sluice_node_agent.core.events import (
-    ComputeInstanceCreated,
-    ComputeInstanceDestroyed,
-    GpuInstanceCreated,
-    GpuInstanceDestroyed,
-    HoldersListed,
-    InstanceVerified,
-    JournalSaved,
-    TicketMade,
-    TicketRemoved,
-)
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    ListHolders,
-    MakeTicket,
-    RemoveTicket,
-    SaveJournal,
-    VerifyInstance,
-)
+from sluice_node_agent.core import events as ev
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, TicketRecord, Tombstone
 
 A1 = AllocationId("a1")
@@ -37,10 +17,6 @@ A1 = AllocationId("a1")
 
 def own(instructions):
     return [i for i in instructions if hasattr(i, "token")]
-
-
-def exchange(instructions):
-    return [i.subject for i in instructions if not hasattr(i, "token")]
 
 
 def _opened(node):
@@ -68,24 +44,24 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     def step(event):
         return own(node.agent.handle(event, node.now))
 
-    assert own(node.order(node.grant(booking))) == [SaveJournal(token + 1, record)]
-    assert step(JournalSaved(token + 1)) == [CreateGpuInstance(token + 2, gpu, profile_id, 4, 2)]
+    assert own(node.order(node.grant(booking))) == [do.SaveJournal(token + 1, record)]
+    assert step(ev.JournalSaved(token + 1)) == [do.CreateGpuInstance(token + 2, gpu, profile_id, 4, 2)]
     record = msgspec.structs.replace(record, devices=(DeviceRecord(step="intended", gi_id=9),))
-    assert step(GpuInstanceCreated(token + 2, 9)) == [SaveJournal(token + 3, record)]
-    assert step(JournalSaved(token + 3)) == [CreateComputeInstance(token + 4, gpu, 9)]
+    assert step(ev.GpuInstanceCreated(token + 2, 9)) == [do.SaveJournal(token + 3, record)]
+    assert step(ev.JournalSaved(token + 3)) == [do.CreateComputeInstance(token + 4, gpu, 9)]
     record = msgspec.structs.replace(record, devices=(DeviceRecord(step="intended", gi_id=9, uuid=uuid),))
-    assert step(ComputeInstanceCreated(token + 4, uuid)) == [SaveJournal(token + 5, record)]
-    assert step(JournalSaved(token + 5)) == [VerifyInstance(token + 6, gpu, 9, profile_id, 4, 2, uuid)]
+    assert step(ev.ComputeInstanceCreated(token + 4, uuid)) == [do.SaveJournal(token + 5, record)]
+    assert step(ev.JournalSaved(token + 5)) == [do.VerifyInstance(token + 6, gpu, 9, profile_id, 4, 2, uuid)]
     record = msgspec.structs.replace(record, devices=(DeviceRecord(step="made", gi_id=9, uuid=uuid),), ticket=ticket)
-    assert step(InstanceVerified(token + 6)) == [SaveJournal(token + 7, record)]
+    assert step(ev.InstanceVerified(token + 6)) == [do.SaveJournal(token + 7, record)]
     containers = (ContainerDevices(container="main", visible_devices=uuid, memory_mib=9984),)
     copy = TicketRecord(booking=booking, revision=1, boot_id=record.boot_id, devices=record.devices)
-    assert step(JournalSaved(token + 7)) == [MakeTicket(token + 8, ticket, copy, containers)]
+    assert step(ev.JournalSaved(token + 7)) == [do.MakeTicket(token + 8, ticket, copy, containers)]
     record = msgspec.structs.replace(record, phase="ready")
-    assert step(TicketMade(token + 8)) == [SaveJournal(token + 9, record)]
+    assert step(ev.TicketMade(token + 8)) == [do.SaveJournal(token + 9, record)]
     address = subjects.slice_(node.name, A1)
     assert node.agent._outbox.kept(address) is None
-    ready = node.agent.handle(JournalSaved(token + 9), node.now)
+    ready = node.agent.handle(ev.JournalSaved(token + 9), node.now)
     assert own(ready) == []
     assert ReadLast(Stream.STATE, address.subject) in ready
     assert node.agent._outbox.kept(address) == SliceReady(
@@ -114,20 +90,20 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
         return own(node.agent.handle(event, node.now))
 
     record = msgspec.structs.replace(made, phase="unmaking", revision=2, cause="pod gone")
-    assert own(node.order(node.revoke(booking))) == [SaveJournal(token + 1, record)]
-    assert step(JournalSaved(token + 1)) == [RemoveTicket(token + 2, ready.ticket)]
+    assert own(node.order(node.revoke(booking))) == [do.SaveJournal(token + 1, record)]
+    assert step(ev.JournalSaved(token + 1)) == [do.RemoveTicket(token + 2, ready.ticket)]
     record = msgspec.structs.replace(record, ticket="")
-    assert step(TicketRemoved(token + 2)) == [SaveJournal(token + 3, record)]
-    assert step(JournalSaved(token + 3)) == [ListHolders(token + 4, gpu, uuid)]
-    assert step(HoldersListed(token + 4, ())) == [DestroyComputeInstance(token + 5, gpu, gi_id, uuid)]
+    assert step(ev.TicketRemoved(token + 2)) == [do.SaveJournal(token + 3, record)]
+    assert step(ev.JournalSaved(token + 3)) == [do.ListHolders(token + 4, gpu, uuid)]
+    assert step(ev.HoldersListed(token + 4, ())) == [do.DestroyComputeInstance(token + 5, gpu, gi_id, uuid)]
     record = msgspec.structs.replace(record, devices=(DeviceRecord(step="made", gi_id=gi_id),))
-    assert step(ComputeInstanceDestroyed(token + 5)) == [SaveJournal(token + 6, record)]
-    assert step(JournalSaved(token + 6)) == [DestroyGpuInstance(token + 7, gpu, gi_id, 4, 2)]
+    assert step(ev.ComputeInstanceDestroyed(token + 5)) == [do.SaveJournal(token + 6, record)]
+    assert step(ev.JournalSaved(token + 6)) == [do.DestroyGpuInstance(token + 7, gpu, gi_id, 4, 2)]
     record = msgspec.structs.replace(record, devices=(DeviceRecord(),))
-    assert step(GpuInstanceDestroyed(token + 7)) == [SaveJournal(token + 8, record)]
+    assert step(ev.GpuInstanceDestroyed(token + 7)) == [do.SaveJournal(token + 8, record)]
     stone = Tombstone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
-    assert step(JournalSaved(token + 8)) == [SaveJournal(token + 9, stone)]
-    assert step(JournalSaved(token + 9)) == []
+    assert step(ev.JournalSaved(token + 8)) == [do.SaveJournal(token + 9, stone)]
+    assert step(ev.JournalSaved(token + 9)) == []
     kept = node.agent._outbox.kept(subjects.slice_(node.name, A1))
     assert kept == SliceGone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
 
@@ -152,7 +128,7 @@ def test_a_revoke_of_something_unknown_is_answered_gone(node):
     token = node.agent._in_flight._token
     first = own(node.order(node.revoke(booking, revision=5)))
     unmaking = SliceRecord(booking=booking, revision=5, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
-    assert first == [SaveJournal(token + 1, unmaking)]
+    assert first == [do.SaveJournal(token + 1, unmaking)]
     node.work()
     assert node.word("a1") == SliceGone(allocation=A1, request=booking.request, revision=5, cause="never made")
 
@@ -235,7 +211,6 @@ def test_a_grant_waits_for_what_it_comes_after(node):
 
 
 def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(make_node):
-    """Neither bus nor journal grows with history."""
     node = make_node(tombstone_ttl_s=100.0)
     _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
@@ -273,23 +248,6 @@ def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
     node.order(node.closed(booking))
     node.work()
     assert node.word("a1").closing
-
-
-def test_reading_anew_compares_everything_that_is_kept(node):
-    """What the broker forgot of an agent's messages is published again."""
-    _opened(node)
-    node.order(node.grant(node.booking("a1", (0, "2g.10gb", 4, 2))))
-    node.work()
-    word, news = node.word("a1"), node.news()
-    node.words.clear()
-    out = node.handle(ReadingStarted(Stream.BOOK, node.incarnation))
-    asked = [subjects.node(node.name).subject, subjects.slice_(node.name, A1).subject]
-    assert sorted(exchange(out)) == sorted(asked)
-    for entry in node.ledger.values():
-        node.handle(Observed(Stream.BOOK, entry))
-    node.handle(ReadingCaughtUp(Stream.BOOK))
-    node.work()
-    assert (node.word("a1"), node.news()) == (word, news)
 
 
 def test_a_generation_is_told_only_when_the_journal_holds_it(node):

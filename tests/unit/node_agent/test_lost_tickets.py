@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from sluice.contracts.messages import SliceReady
-from sluice_node_agent.core.instructions import CompareTickets, MakeTicket, RemoveTicket
+from sluice_node_agent.core.instructions import CompareTickets, MakeTicket
 
 INSTANCE, HOME = (0, "3g.20gb", 4, 4), (2, None, 0, 1)
 
@@ -32,21 +32,6 @@ def _emptied(node):
     shutil.rmtree(_folder(node))
 
 
-def _half_written(node):
-    for document in _folder(node).glob("*/slice.json"):
-        document.write_bytes(document.read_bytes()[:40])
-
-
-def _another_record(node):
-    for document in _folder(node).glob("*/slice.json"):
-        document.write_text("{}")
-
-
-def _without_documents(node):
-    for document in _folder(node).glob("*/slice.json"):
-        document.unlink()
-
-
 def _link(node):
     """Where the container with the share finds its daemon."""
     (folder,) = _folder(node).glob("*/main")
@@ -59,29 +44,7 @@ def _leads_elsewhere(node):
     link.symlink_to("/somewhere")
 
 
-WAYS = [_emptied, _half_written, _another_record, _without_documents]
-
-
-@pytest.mark.parametrize("lose", WAYS)
-@pytest.mark.parametrize("dies", [False, True])
-def test_a_ticket_that_is_lost_is_made_again_under_its_name(node, lose, dies):
-    """Its pod has that name: without it none of its containers starts any more, and no message would say why."""
-    before = {a: node.word(a) for a in ("a1", "a2")}
-    there = {path.name: (path / "slice.json").read_bytes() for path in _folder(node).iterdir()}
-    lose(node)
-    if dies:
-        node.start()
-        node.work()
-        node.open()
-        node.work()
-    node.tick(node.config.compare_tickets_s)
-    assert {path.name: (path / "slice.json").read_bytes() for path in _folder(node).iterdir()} == there
-    assert {a: node.word(a) for a in ("a1", "a2")} == before
-    assert not any(isinstance(step, RemoveTicket) for step in node.own_done)
-
-
 def test_the_link_to_a_daemons_home_is_put_right(node):
-    """A container with a share would find its ticket, and no daemon."""
     _leads_elsewhere(node)
     node.tick(node.config.compare_tickets_s)
     assert str(_link(node).readlink()).startswith("/mps/")

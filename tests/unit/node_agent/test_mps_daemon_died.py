@@ -63,26 +63,6 @@ def test_a_fault_is_told_keeps_others_out_and_passes(node):
     assert node.agent.snapshot().gpus[0].quarantined == ()
 
 
-def test_a_daemon_that_died_while_the_agent_was_down_is_noticed_before_anything_is_said(node):
-    """A container would be started against a daemon that is not there, and run without its limits."""
-    live_with(node, node.share("a1", ON_MIG))
-    node.stop()
-    node.mps.die(node.mps.living()[0])
-    node.words.clear()
-    node.start()
-    said = []
-    while node.waiting:
-        node.work(own_max=1)
-        said.append(type(node.word("a1")))
-    assert SliceReady not in said
-    node.open()
-    node.work()
-    word = node.word("a1")
-    assert isinstance(word, SliceReady)
-    assert "died once" in word.warnings[0]
-    assert len(node.mps.living()) == 1
-
-
 def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
     live_with(node, node.share("a1", ON_MIG))
@@ -101,27 +81,6 @@ def _daemon_dies(node, *, refused):
     node.mps.die(node.mps.living()[0])
     node.mps.refusals = [StartMps] * refused
     node.tick(6.0)
-
-
-@PLACES
-def test_a_start_that_is_refused_takes_no_device_from_the_pods_that_have_it(node, place):
-    """One slow start of a daemon would destroy the instance under every pod of the home."""
-    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
-    before, instances, tickets = node.word("a1"), node.instances(place[0]), node.tickets.names()
-    _daemon_dies(node, refused=7)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
-    assert "died" in word.message
-    for _ in range(20):
-        assert node.instances(place[0]) == instances
-        assert node.tickets.names() == tickets
-        node.tick(6.0)
-    assert not node.mps.refusals
-    for allocation in ("a1", "a2"):
-        assert isinstance(node.word(allocation), SliceReady)
-        assert "died once" in node.word(allocation).warnings[0]
-    assert node.word("a1").ticket == before.ticket
-    assert node.word("a1").containers == before.containers
 
 
 def test_newcomers_do_not_wait_for_ever_for_a_daemon_that_does_not_start(node):

@@ -105,7 +105,6 @@ def test_a_client_that_waits_is_known_until_it_ends(tmp_path: Path) -> None:
 
 
 def test_a_log_is_read_on_where_it_was_left(tmp_path: Path) -> None:
-    """Also in the middle of a line, and after it was cut."""
     log = tmp_path / "control.log"
     read = ControlLog(tmp_path, Processes())
     read.read()  # nothing there yet
@@ -165,7 +164,6 @@ def test_what_a_dead_daemon_left_is_cleaned(tmp_path: Path) -> None:
 
 
 def test_removing_follows_no_link(tmp_path: Path) -> None:
-    """A link that somebody put there must not cost what it leads to."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("mine")

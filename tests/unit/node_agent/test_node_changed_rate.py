@@ -1,7 +1,5 @@
 """How often a node says that it has changed: seldom while others can rely on its ledger, at once when they cannot."""
 
-from itertools import pairwise
-
 import pytest
 
 from sluice.contracts.bus import subjects
@@ -96,22 +94,3 @@ def test_news_that_the_bus_has_forgotten_are_said_as_they_are_now(node):
     _somebody_makes_an_instance(node, 3)
     _somebody_makes_an_instance(node, 4)
     assert len(said) == before
-
-
-def test_who_pulls_in_the_middle_of_a_burst_gets_what_is_true_then(node):
-    """An inventory would show what was there half a second ago, or two states of a node under one generation."""
-    node.live()
-    node.tick()
-    said = _listen(node)
-    shown = []
-    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
-    while not node.work(own_max=1):
-        pulled = node.agent.snapshot()
-        assert len(pulled.gpus[0].instances) == len(node.instances())
-        shown.append((pulled.generation, pulled.gpus, pulled.slices))
-    for before, after in pairwise(shown):
-        assert after[0] == before[0] + (after[1:] != before[1:])
-    assert shown[-1][0] > shown[0][0]
-    node.tick()
-    assert said[-1].generation == node.agent.snapshot().generation
-    assert {report.state for report in node.agent.snapshot().slices} == {"ready"}

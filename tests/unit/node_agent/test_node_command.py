@@ -12,22 +12,11 @@ import msgspec
 import pytest
 from factories.agent_driver import short_folder
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    GpuReport,
-    InstanceReport,
-    MpsDaemonReport,
-    NodeSnapshot,
-    PlacementReport,
-    Share,
-    SliceReport,
-)
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.commands.control_client import NoAgentError, RefusedError, ask_snapshot
-from sluice_node_agent.shell.commands.machine import run_program
+from sluice_node_agent.shell.commands.machine import NoAgentError, RefusedError, ask_snapshot, run_program
 from sluice_node_agent.shell.commands.node_command import run_command
 from sluice_node_agent.shell.commands.text import aligned, shown_text
 from sluice_node_agent.shell.commands.view import shown_by_agent, shown_by_journal
@@ -61,8 +50,8 @@ def data(monkeypatch):
         yield folder / "data"
 
 
-def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking:
-    return Booking(
+def booking(name: str, *, share: msg.Share | None = None, start: int = 0) -> msg.Booking:
+    return msg.Booking(
         allocation=AllocationId(f"{name}_a_1"),
         request=RequestId(name),
         request_revision=1,
@@ -71,7 +60,7 @@ def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking
         namespace="team",
         name=name,
         node=NODE,
-        devices=(DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share),),
+        devices=(msg.DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share),),
     )
 
 
@@ -81,7 +70,7 @@ RECORDS = (
         booking=booking("alone"), revision=1, phase="ready", devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),)
     ),
     SliceRecord(
-        booking=booking("shared", share=Share(mode="mps", uid=1000, memory_mib=2000), start=1),
+        booking=booking("shared", share=msg.Share(mode="mps", uid=1000, memory_mib=2000), start=1),
         revision=1,
         phase="unmaking",
         devices=(DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),),
@@ -104,12 +93,12 @@ RECORDS = (
 )
 
 
-def report(**changes) -> GpuReport:
+def report(**changes) -> msg.GpuReport:
     instances = tuple(
-        InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
+        msg.InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
         for gi_id, uuid in ((10, "MIG-10"), (9, ""), (8, "MIG-8"), (7, "MIG-7"))
     )
-    plain = GpuReport(
+    plain = msg.GpuReport(
         uuid=GPU,
         index=3,
         model="NVIDIA A100",
@@ -138,7 +127,6 @@ def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data,
 
 
 def test_a_reboot_that_no_agent_has_seen_yet_is_said():
-    """The slices of the journal are not on the devices, and that is no loss."""
     shown = shown_by_journal(NODE, RECORDS, (report(instances=()),), boot_id="boot-2", driver_version="580")
     assert "rebooted" in shown.warnings[0]
     assert [each.state for each in shown.slices] == ["ready", "unmaking"]
@@ -171,22 +159,22 @@ def test_the_page_names_everything_a_person_needs():
 
 def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
     """Quarantine, faults and client counts are known to the agent alone; the names of homes to the journal."""
-    daemon = MpsDaemonReport(
+    daemon = msg.MpsDaemonReport(
         profile="1g.5gb", start=1, size=1, device="MIG-8", namespace="team", uid=1000, state="fault", pid=4711,
         clients=3, message="its server does not serve",
     )  # fmt: skip
     gpus = (
-        report(daemons=(daemon,), quarantined=(PlacementReport(start=4, size=4),)),
+        report(daemons=(daemon,), quarantined=(msg.PlacementReport(start=4, size=4),)),
         report(uuid=GpuUuid("GPU-0b"), index=4, instances=(), healthy=False, lost=True, health_message="Xid 79"),
     )
-    snapshot = NodeSnapshot(
+    snapshot = msg.NodeSnapshot(
         node=NODE,
         boot_id="boot-1",
         agent_run=RunId("run"),
         generation=12,
         driver_version="580",
         gpus=gpus,
-        slices=(SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
+        slices=(msg.SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
         modes=("exclusive", "mps"),
         toolkit_version="1.20.0",
         warnings=("the journal was lost",),
@@ -205,7 +193,6 @@ def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
 
 
 def test_columns_stay_below_each_other():
-    """A table that is cut or shifted is misread."""
     assert aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
     assert aligned([]) == []
 
@@ -240,7 +227,6 @@ def test_an_agent_that_cannot_be_asked_is_not_said_to_be_away(data, monkeypatch,
 
 
 def test_what_cannot_be_read_is_said_and_the_rest_is_shown(data, capsys):
-    """A damaged journal must not hide the devices."""
     directory = paths.agent_directory(data, NODE)
     directory.mkdir(parents=True)
     (directory / "journal").write_text("00000000 {}\n")
@@ -269,14 +255,12 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
 
 
 def test_a_fleet_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
-    """The path is in the sentence."""
     monkeypatch.setenv("SLUICE_NODE_AGENT_FLEET_FILE", str(data / "none.toml"))
     assert run_command(["check"]) == 1
     assert "none.toml cannot be read" in capsys.readouterr().out
 
 
 def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
-    """It was asked for by name."""
     monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
     assert run_command(["check"]) == 1
     assert "/nowhere/mps does not exist" in capsys.readouterr().out
@@ -284,7 +268,6 @@ def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys
 
 @pytest.mark.parametrize("command", [["check"], ["show"], ["release-quarantine", "a"]])
 def test_several_nodes_must_be_told_apart(data, command, capsys):
-    """To guess would show, or free, the wrong one."""
     (data.parent / "fleet.toml").write_text(FLEET + FLEET.replace("n1", "n2"))
     assert run_command(command) == 2
     said = capsys.readouterr()
@@ -295,13 +278,11 @@ def test_several_nodes_must_be_told_apart(data, command, capsys):
 
 
 def test_a_node_that_the_fleet_does_not_have_is_told(data, capsys):
-    """A typo in --node."""
     assert run_command(["check", "--node", "n3"]) == 2
     assert "has no node 'n3'" in capsys.readouterr().err
 
 
 def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys):
-    """On a machine of `sluice up` nothing else is set."""
     HardwareFile(paths.hardware_path(data, NODE)).make(_fleet_node(data))
     Journal(paths.agent_directory(data, NODE), NODE).close()
     for name in ("SLUICE_NODE_AGENT_FLEET_FILE", "SLUICE_DATA_DIR"):
@@ -311,7 +292,6 @@ def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys)
 
 
 def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
-    """The first thing that a new operator meets."""
     monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
     assert run_command(["show"]) == 2
     assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
@@ -319,7 +299,6 @@ def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", [["chek"], ["release-quarantine"], ["show", "--nod"]])
 def test_a_wrong_command_exits_with_2(command, capsys):
-    """Scripts tell a typo from a failure."""
     with pytest.raises(SystemExit) as ended:
         run_command(command)
     assert ended.value.code == 2
@@ -327,7 +306,6 @@ def test_a_wrong_command_exits_with_2(command, capsys):
 
 
 def test_without_an_agent_nothing_can_be_released(data, capsys):
-    """The tries go on in the agent; there is nothing to do for anybody else."""
     assert run_command(["release-quarantine", "a_b_1"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: no process answers at ")
@@ -335,7 +313,6 @@ def test_without_an_agent_nothing_can_be_released(data, capsys):
 
 
 def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
-    """The file exists, and no process listens."""
     place = tmp_path / "control.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(place))
@@ -345,7 +322,7 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
     """A person must not wait for ever."""
-    monkeypatch.setattr("sluice_node_agent.shell.commands.control_client.ANSWER_S", 0.2)
+    monkeypatch.setattr("sluice_node_agent.shell.commands.machine.ANSWER_S", 0.2)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "s"))
         mute.listen(4)
@@ -354,7 +331,6 @@ def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
 
 
 def test_something_else_on_the_socket_is_told(tmp_path):
-    """It speaks another language; that is no traceback either."""
     ready = threading.Event()
 
     def answer(listening: socket.socket) -> None:
@@ -385,11 +361,9 @@ def test_a_program_that_hangs_is_ended(monkeypatch):
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path):
-    """It vanished between the look and the run."""
     assert run_program((str(tmp_path / "none"),)).code is None
 
 
 def test_a_programs_words_are_taken_from_both_streams():
-    """Loader errors are on stderr."""
     ran = run_program(("/bin/sh", "-c", "echo one; echo two >&2; cat; exit 3"))
     assert (ran.code, sorted(ran.said.split())) == (3, ["one", "two"])

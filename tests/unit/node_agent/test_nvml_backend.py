@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from factories.gpus.instances import instance_of
 from factories.gpus.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
 
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
@@ -109,15 +110,13 @@ def test_profiles_of_an_old_driver_have_names(library, begin):
 
 def test_a_gpu_without_mig_has_one_place(library, begin):
     """It could not be granted whole."""
-    gpu = library.gpu(mig=None)
+    library.gpu(mig=None)
     gpus = begin()
     (report,) = gpus.read()
     assert (report.mig_enabled, report.profiles, report.memory_slices, report.compute_slices) == (False, (), 1, 1)
-    assert gpus.remaining(gpu.uuid) == {}
 
 
 def test_holes_in_the_index_hide_no_mig_device(library, begin):
-    """A slice would look as if it had no device, and be undone."""
     gpu = library.gpu()
     made = [library.instance(gpu, "1g.5gb", start, 14 - start) for start in range(5)]
     made[1].cis[0].index = 6
@@ -156,7 +155,7 @@ def test_an_instance_of_several_devices_is_named_by_its_first(library, begin):
     library.compute(made)
     gpus = begin()
     (report,) = gpus.read()
-    assert report.instances[0].uuid == made.cis[0].uuid == gpus.instance(gpu.uuid, 2).uuid
+    assert report.instances[0].uuid == made.cis[0].uuid == instance_of(gpus, gpu.uuid, 2).uuid
 
 
 def test_links_say_which_gpus_are_close(library, begin):
@@ -223,7 +222,6 @@ def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, 
 
 
 def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, begin):
-    """It is unknown which one it is; the agent must start for the others."""
     library.gpu(error=LOST)
     fine = library.gpu()
     assert [report.uuid for report in begin().read()] == [fine.uuid]
@@ -256,40 +254,6 @@ def test_a_gpu_that_was_only_slow_to_answer_keeps_its_xid(library, begin, asked,
     assert "Xid 119" in again.health_message
 
 
-@pytest.mark.parametrize("asked", ["all", "one"])
-def test_a_gpu_that_was_slow_and_then_lost_is_well_after_its_reset(library, begin, asked):
-    """It would be out of the fleet until its agent is restarted, and not be reported lost."""
-    gpu = library.gpu()
-    gpus = begin()
-    library.events = [(gpu, 0x8, 119)]
-    gpus.troubled(0.01)
-
-    def read():
-        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
-
-    gpu.errors["name"] = TIMEOUT
-    assert "did not answer in time" in read().health_message
-    gpu.errors, gpu.error = {}, LOST
-    assert "the GPU does not answer" in read().health_message
-    gpu.errors, gpu.error = {"name": TIMEOUT}, 0
-    assert "the GPU does not answer" in read().health_message  # as it was first said
-    gpu.errors = {}
-    assert read().healthy
-
-
-@pytest.mark.parametrize("code", [TIMEOUT, LOST])
-def test_a_gpu_that_could_not_tell_its_uuid_keeps_its_xid_unless_it_was_lost(library, begin, code):
-    """The driver was slow at the first question: the GPU would come back as if it had been reset."""
-    gpu = library.gpu()
-    gpus = begin()
-    library.events = [(gpu, 0x8, 119)]
-    gpus.troubled(0.01)
-    gpu.errors["handle"] = code
-    assert gpus.read()[0].lost
-    gpu.errors = {}
-    assert gpus.read()[0].healthy is (code == LOST)
-
-
 def test_a_gpu_that_could_not_tell_its_uuid_is_named_where_its_reset_is_advised(library, begin):
     """By its place in the driver's list another GPU could be reset, under its tenants; without any, all are."""
     gpu, other = library.gpu(), library.gpu()
@@ -313,25 +277,8 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, h
     assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
 
 
-def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
-    """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
-    gone, slow = library.gpu(), library.gpu()
-    gpus = begin()
-    library.events = [(slow, 0x8, 119)]
-    gpus.troubled(0.01)
-    library.gpus.remove(gone)
-    gone.gone()
-    slow.errors["handle"] = TIMEOUT
-    assert [report.lost for report in gpus.read()] == [True, True]
-    slow.errors = {}
-    reports = {report.uuid: report for report in gpus.read()}
-    assert reports[gone.uuid].lost
-    assert "Xid 119" in reports[slow.uuid].health_message
-
-
 @pytest.mark.parametrize("code", [TIMEOUT, LOST])
 def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, begin, code):
-    """What happens on it would be told twice."""
     gpu = library.gpu()
     gpus = begin()
     gpus.troubled(0)
@@ -355,7 +302,7 @@ def test_a_handle_that_went_stale_is_fetched_anew(library, begin, haunted):
         gpu.gone()
         gpu.renew()
     gi_id = gpus.create_gpu_instance(gpu.uuid, ids["3g.20gb"], 4, 4)
-    assert gpus.instance(gpu.uuid, gi_id).start == 4
+    assert instance_of(gpus, gpu.uuid, gi_id).start == 4
 
 
 def test_a_handle_that_points_at_another_gpu_is_not_used(library, begin):
@@ -376,7 +323,6 @@ def test_profiles_are_asked_for_once(library, begin):
     gpus.read()
     seen = gpu.seen
     gpus.read()
-    gpus.remaining(gpu.uuid)
     assert gpu.seen == seen
     gpu.gone()
     gpu.renew()
@@ -391,10 +337,10 @@ def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
     ids = _ids(gpus)
     gi_id = gpus.create_gpu_instance(gpu.uuid, ids["3g.20gb"], 4, 4)
     assert gi_id == 14
-    assert gpus.instance(gpu.uuid, gi_id).uuid == ""
+    assert instance_of(gpus, gpu.uuid, gi_id).uuid == ""
     uuid = gpus.create_compute_instance(gpu.uuid, gi_id)
     assert uuid == gpu.instances[0].cis[0].uuid
-    found = gpus.instance(gpu.uuid, gi_id)
+    found = instance_of(gpus, gpu.uuid, gi_id)
     assert (found.profile, found.start, found.size, found.uuid) == ("3g.20gb", 4, 4, uuid)
     with pytest.raises(InsufficientResourcesError):
         gpus.create_gpu_instance(gpu.uuid, ids["1g.5gb"], 6, 1)
@@ -407,7 +353,6 @@ def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
         gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
     gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
     for call in (
-        lambda: gpus.instance(gpu.uuid, gi_id),
         lambda: gpus.create_compute_instance(gpu.uuid, gi_id),
         lambda: gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4),
         lambda: gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid),
@@ -509,7 +454,6 @@ def test_there_is_no_instance_where_mig_was_switched_off(library, begin):
     gpu = library.gpu(mig=[0, 0])
     gpus = begin()
     calls = (
-        lambda: gpus.instance(gpu.uuid, 7),
         lambda: gpus.destroy_compute_instance(gpu.uuid, 7, "MIG-gone"),
         lambda: gpus.destroy_gpu_instance(gpu.uuid, 7, 0, 1),
     )
@@ -674,7 +618,6 @@ def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_
 
 
 def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_reset(library, begin):
-    """Tenants would be sent to a broken GPU."""
     gpu, fine = library.gpu(), library.gpu()
     gpus = begin()
     library.events = [(gpu, 0x8, 119), (gpu, 0x8, 13), (fine, 0x8, 31), (fine, 0x2, 0)]
@@ -764,7 +707,6 @@ def test_a_failed_wait_has_every_gpu_read_and_does_not_spin(library, begin, monk
 
 
 def test_a_driver_without_events_is_waited_with(library, begin):
-    """The agent would not start, or ask without pause."""
     library.missing = {"nvmlEventSetCreate"}
     library.gpu()
     assert begin().troubled(0.01) == ()
@@ -787,7 +729,6 @@ def test_closing_ends_the_wait(library, begin):
     ("code", "words"), [(9, "not loaded"), (4, "as root"), (18, "different versions"), (999, "nvidia-smi")]
 )
 def test_a_driver_that_does_not_come_up_says_why(library, begin, code, words):
-    """A person at a new node would see a traceback."""
     library.down = code
     with pytest.raises(BackendError, match=words):
         begin()
@@ -845,7 +786,7 @@ def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, mon
     assert (broken.uuid, broken.lost) == (gpu.uuid, True)
     assert "not valid text" in broken.health_message
     assert (fine.uuid, fine.lost) == (other.uuid, False)
-    assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
+    assert gpus.processes(gpu.uuid, gpu.uuid) == ()  # by its UUID it is still found
 
 
 def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
@@ -856,7 +797,6 @@ def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
 
 
 def test_rights_lost_later_make_no_instances_vanish(library, begin):
-    """A driver that refuses to list is not one without instances."""
     gpu = library.gpu()
     library.instance(gpu, "1g.5gb", 0, 7)
     gpus = begin()
@@ -878,7 +818,7 @@ def test_gpus_are_worked_on_from_many_threads(library, begin):
             for _ in range(20):
                 gi_id = gpus.create_gpu_instance(gpu.uuid, 9, 4, 4)
                 uuid = gpus.create_compute_instance(gpu.uuid, gi_id)
-                assert gpus.instance(gpu.uuid, gi_id).uuid == uuid
+                assert instance_of(gpus, gpu.uuid, gi_id).uuid == uuid
                 gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
                 gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
                 assert gpus.read_gpu(gpu.uuid).instances == ()

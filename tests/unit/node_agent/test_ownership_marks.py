@@ -115,7 +115,6 @@ class Made:
 
 
 def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
-    """A later instance of an administrator would be destroyed."""
     marks.carry_out(Made(), CREATE)
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
     assert there(tmp_path) == [MODE, PLACE]
@@ -171,18 +170,6 @@ def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_pa
         again.carry_out(Refusing(kind, lambda: None), CREATE)
     again.carry_out(Made(), CREATE)
     assert (again.found(()), again.unmarked()) == ((PLACE,), ())
-
-
-def test_a_reading_ends_the_marks_of_what_vanished(node):
-    """After a reset an administrator may make an instance at the same place."""
-    node.start()
-    gpu, other = node.gpus[:2]
-    for each in (gpu, other):
-        node.marks.carry_out(node.backend, CreateGpuInstance(1, each, 14, 4, 2))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.marks.carry_out(node.backend, ReadGpu(2, gpu))
-    assert node.marks.found(()) == (OwnershipMark(other, 4, 2),)
 
 
 def test_strange_lines_are_no_marks(tmp_path):

@@ -50,7 +50,6 @@ async def test_a_process_of_a_pod_is_found_until_it_has_ended(threads, version, 
 
 
 async def test_an_agent_that_sees_only_itself_does_not_say_that_nobody_is_there(threads, tmp_path):
-    """Without hostPID every pod looks gone."""
     pods = PodProcesses(_fake(tmp_path, "pid:[4026532000]", "python"), threads, has_kubelet=True)
     assert "hostPID" in pods.why_unseen()
     with pytest.raises(OSError, match="hostPID"):
@@ -78,7 +77,6 @@ async def test_processes_of_all_pods_with_a_claim_are_found_by_its_file(threads,
 
 
 async def test_without_proc_nothing_is_concluded(threads, tmp_path):
-    """What could not be looked at is not empty."""
     pods = PodProcesses(Processes(tmp_path / "nowhere"), threads, has_kubelet=True)
     assert "cannot be read" in pods.why_unseen()
     with pytest.raises(FileNotFoundError):

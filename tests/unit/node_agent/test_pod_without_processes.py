@@ -3,15 +3,8 @@
 import pytest
 
 from sluice.contracts.messages import SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.events import PodProcess, QuarantineReleased
-from sluice_node_agent.core.instructions import (
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    ListTenants,
-    SaveJournal,
-    StopMps,
-    TerminateMpsClients,
-)
 
 INSTANCE, WHOLE, HOME = (0, "3g.20gb", 4, 4), (2, None, 0, 1), (2, None, 0, 1)
 LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
@@ -38,12 +31,11 @@ def _bookings(node):
 
 
 def _steps(node):
-    return [type(step) for step in node.own_done if not isinstance(step, SaveJournal)]
+    return [type(step) for step in node.own_done if not isinstance(step, do.SaveJournal)]
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2], ids=["instance", "whole GPU", "share"])
 def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(node, mode):
-    """It may open its device yet, when somebody else has it."""
     booking = _bookings(node)[mode]
     _ready(node, booking)
     node.pods["pod-1"] = LEFT[:1]
@@ -51,7 +43,7 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
     node.work()
     for _ in range(100):
         node.tick(0.25)
-    assert not {DestroyComputeInstance, DestroyGpuInstance, StopMps} & set(_steps(node))
+    assert not {do.DestroyComputeInstance, do.DestroyGpuInstance, do.StopMps} & set(_steps(node))
     assert node.word("a1").message == "processes of its pod still run: python 41"
     assert node.word("a1").holders == ("python 41",)
     assert isinstance(node.word("a1"), SliceQuarantined)
@@ -63,7 +55,6 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
 
 
 def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):
-    """An empty list proves nothing where processes are invisible."""
     booking = node.booking("a1", INSTANCE)
     _ready(node, booking)
     node.unseen = "only its own; set hostPID: true in the agent's pod"
@@ -73,11 +64,10 @@ def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_sa
         node.tick()
     assert isinstance(node.word("a1"), SliceQuarantined)
     assert "set hostPID: true" in node.word("a1").message
-    assert DestroyComputeInstance not in _steps(node)
+    assert do.DestroyComputeInstance not in _steps(node)
 
 
 def test_an_agent_that_sees_no_processes_of_pods_warns_when_it_starts(make_node):
-    """Before the first slice is kept for it."""
     node = make_node()
     node.has_pods, node.unseen = True, "only its own"
     node.live()
@@ -93,12 +83,11 @@ def test_who_serves_no_pods_of_a_kubelet_looks_at_devices_alone(make_node):
     node.pods["pod-1"] = LEFT
     node.order(node.revoke(booking))
     node.work()
-    assert ListTenants not in _steps(node)
+    assert do.ListTenants not in _steps(node)
     assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_the_surplus_slice_of_a_running_pod_goes_while_it_runs(node):
-    """Its processes are there for the slice that it is bound to."""
     kept, surplus = node.booking("a1", INSTANCE), node.booking("a2", (1, "2g.10gb", 4, 2))
     _ready(node, kept, surplus)
     node.pods["pod-1"] = LEFT
@@ -151,9 +140,9 @@ def test_a_client_of_a_shared_device_is_let_go_while_its_process_lives_on(node):
     node.work()
     for _ in range(4):
         node.tick()
-    assert TerminateMpsClients in _steps(node)
+    assert do.TerminateMpsClients in _steps(node)
     assert 41 not in daemon.clients
-    assert StopMps not in _steps(node)
+    assert do.StopMps not in _steps(node)
     node.pods.clear()
     node.tick()
     assert isinstance(node.word("a1"), SliceGone)

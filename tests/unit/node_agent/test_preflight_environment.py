@@ -16,7 +16,7 @@ from factories.gpus.machine import (
     well_made,
 )
 
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
 
 
@@ -32,12 +32,10 @@ def well(hardware):
 
 
 def test_no_mps_by_choice_is_well(well):
-    """What an operator meant is no finding."""
     assert worst(check_machine(replace(well, mps_control="off"))) == "ok"
 
 
 def test_an_mps_program_that_was_asked_for_must_be_there(well):
-    """The agent would not start."""
     told = only(replace(well, mps_control="", mps_asked="/opt/mps"), Check.MPS, "problem")
     assert "/opt/mps" in told.what
 
@@ -53,7 +51,6 @@ def test_an_mps_program_that_does_not_run_is_told(well, ran):
 
 
 def test_a_driver_without_memory_limits_for_mps_is_told(well, monkeypatch):
-    """A share could take all the memory."""
     monkeypatch.setattr(Gpus, "version", "470.82.01")
     version_file(well).write_text(PROC_VERSION.replace(DRIVER, "470.82.01"))
     assert "cannot limit the memory" in found(well, Check.MPS)[0].what
@@ -83,12 +80,10 @@ def test_a_toolkit_with_a_known_way_out_is_told(well, version, level, cves):
 
 @pytest.mark.parametrize("said", ["what?", Ran(1, "NVIDIA Container Toolkit CLI version 1.20.0"), Ran(None, "")])
 def test_a_toolkit_that_does_not_say_its_version_is_a_warning(well, said):
-    """What is not known must not pass as well."""
     only(replace(well, run=programs(nvidia_cuda_mps_control="", nvidia_ctk=said)), Check.TOOLKIT, "warning")
 
 
 def test_no_toolkit_is_a_warning(well):
-    """It may be on the host only."""
     only(replace(well, find_program=lambda _: ""), Check.TOOLKIT, "warning")
 
 
@@ -96,20 +91,17 @@ def test_no_toolkit_is_a_warning(well):
     "name", ["nvidia-mig-manager", "nvidia-device-plugin", "gpu-kubelet-plugin", "mps-control-daemon", "vGPUmonitor"]
 )
 def test_others_who_hand_out_gpus_are_told(well, name):
-    """Two who hand out one GPU give it twice."""
     process(well.processes.root, 5000, f"/usr/bin/{name}", "--x")
     told = only(well, Check.MANAGERS, "problem")
     assert f"{name} runs here (pid 5000)" in told.what
 
 
 def test_monitoring_is_a_warning(well):
-    """It holds device files open, and is often wanted."""
     process(well.processes.root, 5000, "/usr/bin/nv-hostengine", "-n")
     assert "pid 5000" in only(well, Check.MONITORS, "warning").what
 
 
 def test_an_mps_daemon_that_is_not_ours_is_told(well):
-    """It may hold a GPU that we hand out whole."""
     process(well.processes.root, 5000, "nvidia-cuda-mps-control", "-d")
     ours = f"HOME=/\0CUDA_MPS_PIPE_DIRECTORY={well.mps_root}/h1/pipe\0"
     process(well.processes.root, 5001, "nvidia-cuda-mps-control", "-d", environ=ours)
@@ -146,7 +138,6 @@ def test_the_agent_and_the_driver_of_volumes_in_their_containers_are_one_agent(w
 
 
 def test_a_journal_that_cannot_be_used_is_told(well):
-    """The agent would refuse to start, or start over."""
     machine = replace(well, journal=ReadJournal(exists=True, problem="it is the journal of node n2, not of n1"))
     assert "of node n2" in only(machine, Check.JOURNAL, "problem").what
 

@@ -10,7 +10,7 @@ from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId, Sourc
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.device.port import BackendError
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, ReadJournal, worst
 from sluice_node_agent.simulated.backend import SimulatedBackend
 
@@ -27,7 +27,6 @@ def well(hardware):
 
 
 def test_no_driver_is_told(well):
-    """The most common wrong set-up of all."""
     version_file(well).unlink()
     assert "not loaded" in only(well, Check.DRIVER, "problem").what
 
@@ -52,7 +51,6 @@ def test_the_version_of_both_kernel_modules_is_read(well, text):
 
 
 def test_an_unreadable_version_is_a_warning(well):
-    """What is not known must not pass as well."""
     version_file(well).write_text("NVRM version: something new\n")
     only(well, Check.DRIVER, "warning")
 
@@ -116,7 +114,6 @@ def test_no_gpu_is_told(well, monkeypatch):
 
 
 def test_a_lost_gpu_is_told(well, hardware):
-    """It needs a person; the others go on."""
     with hardware.changing() as now:
         now.faults.gpu_lost = 1
     told = only(well, Check.GPUS, "problem")
@@ -144,7 +141,6 @@ def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
 
 
 def test_the_mig_mode_of_each_gpu_is_said(well):
-    """A GPU that was meant to be cut, and is not, is seen here."""
     on, off = (finding.what for finding in found(well, Check.MIG))
     assert "MIG is on, 7 profiles, 0 of 8 memory slices taken" in on
     assert "MIG is off" in off
@@ -240,5 +236,4 @@ def test_a_compute_mode_left_behind_is_told(well, hardware):
 
 
 def test_a_compute_mode_that_is_not_known_is_a_warning(well):
-    """What is not known must not pass as well."""
     only(replace(well, exclusive=lambda: None), Check.COMPUTE_MODE, "warning")

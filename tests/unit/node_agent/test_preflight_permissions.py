@@ -26,7 +26,6 @@ def well(hardware):
 
 
 def test_a_user_without_rights_is_told(well):
-    """Every grant would fail on this node."""
     machine = replace(well, uid=1000, capabilities=0, mps_control="off", root=well.root / "nowhere")
     told = found(machine, Check.RIGHTS)
     assert [finding.level for finding in told] == ["problem", "warning"]
@@ -41,13 +40,11 @@ def test_mps_needs_root(well):
 
 
 def test_root_without_capabilities_is_no_root(well):
-    """A container's root is not the node's."""
     told = found(replace(well, capabilities=0, root=well.root / "nowhere"), Check.RIGHTS)
     assert "problem" in {finding.level for finding in told}
 
 
 def test_missing_device_files_of_mig_are_told_with_their_name(well):
-    """nvidia-modprobe makes them, if it is asked to."""
     (well.root / "dev/nvidia-caps/nvidia-cap2").unlink()
     told = only(well, Check.CAPABILITY_FILES, "problem")
     assert "nvidia-cap2" in told.what
@@ -55,7 +52,6 @@ def test_missing_device_files_of_mig_are_told_with_their_name(well):
 
 
 def test_the_device_file_of_an_instance_is_looked_for_too(well):
-    """The pod that gets this instance would not start."""
     access = well.root / "proc/driver/nvidia/capabilities/gpu0/mig/gi7/ci0/access"
     access.parent.mkdir(parents=True)
     access.write_text("DeviceFileMinor: 67\nDeviceFileMode: 292\n")
@@ -82,7 +78,6 @@ def test_a_kubelet_whose_pods_have_no_cgroups_is_told(well):
 
 
 def test_hidden_processes_are_told(well):
-    """A /proc with hidepid shows only one's own."""
     (well.processes.root / "1/cgroup").unlink()
     assert "hidepid" in only(well, Check.HOST_PROCESSES, "problem").what
 
@@ -115,7 +110,6 @@ def test_a_data_directory_that_may_not_be_looked_into_is_told(well, monkeypatch)
 
 
 def test_no_proc_is_told(well):
-    """A container may have none at all."""
     machine = replace(well, processes=Processes(well.root / "nowhere"))
     only(machine, Check.HOST_PROCESSES, "problem")
 
@@ -129,7 +123,6 @@ def test_a_data_directory_that_everybody_may_write_is_told(well):
 
 
 def test_a_file_in_the_place_of_a_directory_is_told(well):
-    """Nothing could be created there, by any user."""
     (well.data_dir / "agents").write_text("")
     assert "is no directory" in only(well, Check.DIRECTORIES, "problem").what
 
@@ -143,7 +136,6 @@ def test_a_directory_of_somebody_else_is_told(well, monkeypatch):
 
 
 def test_an_mps_directory_that_tenants_cannot_reach_is_told(well):
-    """Their programs would run without MPS, silently."""
     place = well.data_dir / "deep/mps/n1"
     place.parent.mkdir(parents=True)
     place.parent.chmod(0o700)

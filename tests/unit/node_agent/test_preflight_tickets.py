@@ -20,7 +20,6 @@ def well(tmp_path):
 
 
 def test_tickets_that_outlive_a_reboot_are_told(well):
-    """The remedy names the setting and where to put it."""
     told = only(replace(well, pods_dir=Path("/var/lib/sluice/pods")), Check.TICKETS, "warning")
 
     assert "/var/lib/sluice/pods is on ext4" in told.what

@@ -2,12 +2,12 @@
 
 from factories.gpus.token_scheduler import EPOCH, HELLO, QuotaBench
 
-from sluice_node_agent.core.quota.config import QuotaConfig
 from sluice_node_agent.core.quota.events import (
     ConnectionClosed,
     ConnectionOpened,
     Disconnect,
     MessageReceived,
+    QuotaConfig,
     Send,
     TenantRemoved,
     TenantSet,
@@ -79,7 +79,6 @@ def test_only_one_token_is_had_ahead():
 
 
 def test_tenants_run_side_by_side_while_their_widths_fit():
-    """SMs idle that somebody wants, or are had twice."""
     bench = QuotaBench(a=(50, 100, 60), b=(50, 100, 40), c=(50, 100, 40))
     for number, name in enumerate("abc", 1):
         bench.process(number, name)
@@ -163,7 +162,6 @@ def test_others_go_on_beside_a_token_that_is_never_given_back():
 
 
 def test_the_token_of_a_process_that_died_is_free_at_once():
-    """After a kill -9 the device idles."""
     bench = _two()
     bench.ask(1)
     bench.ask(2, 1)
@@ -194,7 +192,6 @@ def test_a_tenant_that_goes_leaves_its_token():
 
 
 def test_who_does_not_say_hello_first_is_cut_off():
-    """A broken client confuses the scheduler."""
     bench = QuotaBench(a=(30, 100, 100))
     bench.tell(ConnectionOpened(1, "a"))
     assert bench.tell(MessageReceived(1, Ask(1, 0, 0))) == [Disconnect(1, "it says Ask before hello")]

@@ -49,7 +49,6 @@ def test_a_fractional_share_is_told_to_the_token_scheduler_of_its_home(timed, pl
 
 
 def test_no_time_is_enforced_where_the_library_is_not(node):
-    """A pod preloads a library that is not there, and does not start."""
     live_with(node, _timed_share(node, "a1", WHOLE))
     assert node.mps.quotas == {}
     assert node.word("a1").containers[0].quota_socket == ""
@@ -64,19 +63,6 @@ def test_tenants_come_and_go(timed):
     timed.order(timed.revoke(first))
     timed.work()
     assert _told(timed) == {"a2/main": (700, 1000)}
-
-
-def test_a_changed_quota_is_told_without_a_new_ticket(timed):
-    """`sluice adjust --quota-request` is felt only after a restart of the pod."""
-    booking = _timed_share(timed, "a1", WHOLE)
-    live_with(timed, booking)
-    before = timed.word("a1").ticket
-    timed.own_done.clear()
-    timed.order(timed.grant(_timed_share(timed, "a1", WHOLE, 500, 600), revision=2))
-    timed.work()
-    assert _told(timed) == {"a1/main": (500, 600)}
-    assert [type(each).__name__ for each in timed.own_done if isinstance(each, SetQuotas)] == ["SetQuotas"]
-    assert timed.word("a1").ticket == before
 
 
 def test_what_a_scheduler_refused_is_tried_again(timed):

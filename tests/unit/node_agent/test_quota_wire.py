@@ -24,7 +24,6 @@ def _packet(kind, body=b"", *, magic=0x54514C53, version=1, sequence=5, size=64)
     ],
 )
 def test_what_a_client_says_is_understood(sent, message):
-    """No client gets a token."""
     assert wire.read(sent) == message
 
 
@@ -39,7 +38,6 @@ def test_what_a_client_says_is_understood(sent, message):
     ],
 )
 def test_what_the_scheduler_says_has_its_place(message, kind, body):
-    """A client misreads its quota or its token."""
     assert wire.written(message, 5) == _packet(kind, body)
 
 

@@ -5,25 +5,9 @@ import pytest
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import SliceGone, SliceReady
-from sluice_node_agent.core.events import (
-    ComputeInstanceDestroyed,
-    GpuInstanceDestroyed,
-    Holder,
-    HoldersListed,
-    JournalSaved,
-    TicketRemoved,
-)
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    ListHolders,
-    MakeTicket,
-    RemoveTicket,
-    SaveJournal,
-)
+from sluice_node_agent.core import events as ev
+from sluice_node_agent.core import instructions as do
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.simulated.hardware_file import Process
 
 A1, A2 = AllocationId("a1"), AllocationId("a2")
 WHOLE = (2, None, 0, 8)
@@ -55,16 +39,16 @@ def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on
         booking=promised, revision=2, phase="unmaking", devices=(DeviceRecord(),), after=(A1,), cause="never made"
     )
     revoke = msgspec.structs.replace(node.revoke(promised), after=(A1,))
-    assert _own(node.order(revoke)) == [SaveJournal(token + 1, record)]
-    assert _own(node.agent.handle(JournalSaved(token + 1), node.now)) == [ListHolders(token + 2, gpu, str(gpu))]
+    assert _own(node.order(revoke)) == [do.SaveJournal(token + 1, record)]
+    assert _own(node.agent.handle(ev.JournalSaved(token + 1), node.now)) == [do.ListHolders(token + 2, gpu, str(gpu))]
     there = (
-        Holder(pid=7, owner="pod-1", name="train", kind="compute"),
-        Holder(pid=101, owner="", name="nvidia-cuda-mps-server", kind="mps"),
+        ev.Holder(pid=7, owner="pod-1", name="train", kind="compute"),
+        ev.Holder(pid=101, owner="", name="nvidia-cuda-mps-server", kind="mps"),
     )
     stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
-    listed = node.agent.handle(HoldersListed(token + 2, there), node.now)
-    assert _own(listed) == [SaveJournal(token + 3, stone)]
-    node.handle(JournalSaved(token + 3))
+    listed = node.agent.handle(ev.HoldersListed(token + 2, there), node.now)
+    assert _own(listed) == [do.SaveJournal(token + 3, stone)]
+    node.handle(ev.JournalSaved(token + 3))
     node.work()
     assert isinstance(node.word("a2"), SliceGone)
     assert node.word("a1") == ready
@@ -86,15 +70,15 @@ def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_
     whole = node.booking("a2", WHOLE, owner="pod-2")  # it was here before them, and the journal that said so is lost
     gpu, token = node.gpus[2], node.agent._in_flight._token
     record = SliceRecord(booking=whole, revision=2, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
-    assert _own(node.order(node.revoke(whole))) == [SaveJournal(token + 1, record)]
-    assert _own(node.agent.handle(JournalSaved(token + 1), node.now)) == [ListHolders(token + 2, gpu, str(gpu))]
+    assert _own(node.order(node.revoke(whole))) == [do.SaveJournal(token + 1, record)]
+    assert _own(node.agent.handle(ev.JournalSaved(token + 1), node.now)) == [do.ListHolders(token + 2, gpu, str(gpu))]
     there = (
-        Holder(pid=7, owner="pod-1", name="train", kind="compute"),
-        Holder(pid=101, owner=owner, name="nvidia-cuda-mps-server", kind=kind),
+        ev.Holder(pid=7, owner="pod-1", name="train", kind="compute"),
+        ev.Holder(pid=101, owner=owner, name="nvidia-cuda-mps-server", kind=kind),
     )
     stone = Tombstone(allocation=A2, request=whole.request, revision=2, cause="never made")
-    listed = node.agent.handle(HoldersListed(token + 2, there), node.now)
-    assert _own(listed) == ([] if is_in_the_way else [SaveJournal(token + 3, stone)])
+    listed = node.agent.handle(ev.HoldersListed(token + 2, there), node.now)
+    assert _own(listed) == ([] if is_in_the_way else [do.SaveJournal(token + 3, stone)])
     assert node.word("a1") == ready
 
 
@@ -129,50 +113,25 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
         cause="pod gone",
     )
     node.open()
-    assert _own(node.waiting) == [SaveJournal(token + 1, never), SaveJournal(token + 2, theirs)]
+    assert _own(node.waiting) == [do.SaveJournal(token + 1, never), do.SaveJournal(token + 2, theirs)]
     node.waiting.clear()
     stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
-    assert step(JournalSaved(token + 1)) == [SaveJournal(token + 3, stone)]
-    assert step(JournalSaved(token + 3)) == []
-    assert step(JournalSaved(token + 2)) == [RemoveTicket(token + 4, ready.ticket)]
+    assert step(ev.JournalSaved(token + 1)) == [do.SaveJournal(token + 3, stone)]
+    assert step(ev.JournalSaved(token + 3)) == []
+    assert step(ev.JournalSaved(token + 2)) == [do.RemoveTicket(token + 4, ready.ticket)]
     theirs = msgspec.structs.replace(theirs, stale_tickets=())
-    assert step(TicketRemoved(token + 4)) == [SaveJournal(token + 5, theirs)]
-    assert step(JournalSaved(token + 5)) == [ListHolders(token + 6, gpu, instance.uuid)]
-    assert step(HoldersListed(token + 6, ())) == [DestroyComputeInstance(token + 7, gpu, instance.gi_id, instance.uuid)]
+    assert step(ev.TicketRemoved(token + 4)) == [do.SaveJournal(token + 5, theirs)]
+    assert step(ev.JournalSaved(token + 5)) == [do.ListHolders(token + 6, gpu, instance.uuid)]
+    assert step(ev.HoldersListed(token + 6, ())) == [
+        do.DestroyComputeInstance(token + 7, gpu, instance.gi_id, instance.uuid)
+    ]
     theirs = msgspec.structs.replace(theirs, devices=(DeviceRecord(step="intended", gi_id=instance.gi_id),))
-    assert step(ComputeInstanceDestroyed(token + 7)) == [SaveJournal(token + 8, theirs)]
-    assert step(JournalSaved(token + 8)) == [DestroyGpuInstance(token + 9, gpu, instance.gi_id, 4, 2)]
+    assert step(ev.ComputeInstanceDestroyed(token + 7)) == [do.SaveJournal(token + 8, theirs)]
+    assert step(ev.JournalSaved(token + 8)) == [do.DestroyGpuInstance(token + 9, gpu, instance.gi_id, 4, 2)]
     theirs = msgspec.structs.replace(theirs, devices=(DeviceRecord(),))
-    assert step(GpuInstanceDestroyed(token + 9)) == [SaveJournal(token + 10, theirs)]
+    assert step(ev.GpuInstanceDestroyed(token + 9)) == [do.SaveJournal(token + 10, theirs)]
     stone = Tombstone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
-    assert step(JournalSaved(token + 10)) == [SaveJournal(token + 11, stone)]
-
-
-def test_a_promise_that_was_carried_out_waits_for_its_own_processes_although_the_journal_is_lost(node):
-    """A GPU would be given to the next tenant while the pod that had it by promise still computes there."""
-    node.live()
-    first, second = node.booking("a1", WHOLE), node.booking("a2", WHOLE, owner="pod-2")
-    node.order(node.grant(first))
-    node.work()
-    node.order(node.grant(second, after=("a1",)))
-    node.order(node.revoke(first))
-    node.work()
-    assert isinstance(node.word("a2"), SliceReady)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-2", device=str(node.gpus[2])))
-    node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
-    while node.tickets.names():
-        node.work(own_max=1)
-    node.lose_journal()
-    node.words.clear()
-    node.live()
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert not isinstance(node.word("a2"), SliceGone)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.clear()
-    node.tick(60.0)
-    assert isinstance(node.word("a2"), SliceGone)
+    assert step(ev.JournalSaved(token + 10)) == [do.SaveJournal(token + 11, stone)]
 
 
 def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node):
@@ -191,11 +150,11 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
     node.work()
     steps = [(type(step), getattr(step, "record", None)) for step in node.own_done]
     assert [(step, type(record)) for step, record in steps] == [
-        (SaveJournal, SliceRecord),
-        (RemoveTicket, type(None)),
-        (SaveJournal, SliceRecord),
-        (SaveJournal, SliceRecord),
-        (SaveJournal, Tombstone),
+        (do.SaveJournal, SliceRecord),
+        (do.RemoveTicket, type(None)),
+        (do.SaveJournal, SliceRecord),
+        (do.SaveJournal, SliceRecord),
+        (do.SaveJournal, Tombstone),
     ]
     assert isinstance(node.word("a2"), SliceGone)
     assert (node.word("a1"), daemon.clients) == (ready, {501: "pod-1"})
@@ -207,36 +166,6 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
     assert (daemon.clients, node.mps.homes, node.instances(0)) == ({}, {}, [])
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
-@pytest.mark.parametrize("revoked", [False, True], ids=["granted", "revoked"])
-@pytest.mark.parametrize("made", ["half", "whole"])
-def test_what_was_made_of_a_promise_when_the_journal_was_lost_is_in_nobodys_way(node, shared, revoked, made):
-    """Its instance would be orphaned, and block the very slice that it was created for."""
-    node.live()
-    first = node.booking("a1", (0, "3g.20gb", 4, 4))
-    at = (0, "2g.10gb", 4, 2)
-    second = node.share("a2", at, owner="pod-2") if shared else node.booking("a2", at, owner="pod-2")
-    node.order(node.grant(first))
-    node.work()
-    node.order(node.revoke(first))
-    node.order(node.grant(second, after=("a1",)))
-    while not any(isinstance(each, CreateComputeInstance) for each in node.waiting):
-        assert not node.work(own_max=1)
-    if made == "whole":
-        assert not node.work(own_max=1)
-    (before,) = node.hardware.read().gpus[0].instances
-    assert bool(before.uuid) == (made == "whole")
-    assert isinstance(node.word("a1"), SliceGone)
-    node.lose_journal()
-    if revoked:
-        node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
-    node.live()
-    assert isinstance(node.word("a2"), SliceGone if revoked else SliceReady), node.word("a2")
-    there = [(instance.start, instance.uuid) for instance in node.hardware.read().gpus[0].instances]
-    assert [start for start, _ in there] == ([] if revoked else [4])
-    assert revoked or made == "half" or there == [(4, before.uuid)]
-
-
 def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_its_daemon(node):
     """A second daemon would be started beside it for the same tenants, and refuse them all."""
     node.live()
@@ -245,33 +174,10 @@ def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_
     node.work()
     node.order(node.revoke(first))
     node.order(node.grant(second, after=("a1",)))
-    while not any(isinstance(each, MakeTicket) for each in node.waiting):
+    while not any(isinstance(each, do.MakeTicket) for each in node.waiting):
         assert not node.work(own_max=1)
     daemons = node.mps.living()
     node.lose_journal()
     node.live()
     assert isinstance(node.word("a2"), SliceReady)
     assert node.mps.living() == daemons
-
-
-def test_a_promise_is_not_carried_out_for_what_its_pod_has_by_another_grant(node):
-    """A promise in another home would be carried out for a pod whose first grant is being made."""
-    lived_in, mine = (1, "3g.20gb", 4, 4), (0, "3g.20gb", 4, 4)
-    others = node.share("a1", lived_in, owner="pod-1", namespace="other")
-    here = node.share("a2", mine, owner="pod-2")
-    there = node.share("a3", lived_in, owner="pod-2")
-    promised = msgspec.structs.replace(there, devices=(*here.devices, *there.devices))
-    node.live()
-    node.order(node.grant(others))
-    node.order(node.grant(promised, after=("a1",)))
-    node.order(node.grant(here))
-    node.work()
-    node.lose_journal()
-    node.tickets.remove(node.word("a2").ticket)
-    node.live()
-    for _ in range(3):
-        node.tick(10.0)
-    assert isinstance(node.word("a2"), SliceReady)
-    assert node.word("a3") is None
-    ready = [each.booking.allocation for each in node.agent.snapshot().slices if each.state == "ready"]
-    assert ready == ["a1", "a2"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
 from sluice_node_agent.core.events import TicketRefused
-from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits, StopMps
+from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits
 
 ON_MIG = (0, "3g.20gb", 4, 4)
 WHOLE = (2, None, 0, 8)
@@ -81,55 +81,6 @@ def test_a_larger_share_is_told_only_when_its_server_lets_it(node, place):
     (document,) = node.tickets.names()
     said = json.loads((node.tmp_path / "tickets" / document / "slice.json").read_text())
     assert said["containers"][0]["memory_mib"] == 3000
-
-
-def test_a_server_that_takes_no_larger_limits_takes_nothing_away(node):
-    """A running training would be ended because it was to get more."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    _client(node)
-    before = node.word("a1")
-    node.mps.refusals = [SetMpsLimits] * 20
-
-    node.order(_adjusted(node, booking, memory_mib=3000))
-    for _ in range(30):
-        node.tick(2.0)
-
-    assert node.word("a1") == before
-    assert not any(isinstance(step, StopMps) for step in node.own_done)
-    node.mps.refusals.clear()
-    node.tick(60.0)
-    assert _told(node) == (2, 3000, False)
-    assert 500 in node.mps.living()[0].clients
-
-
-@PLACES
-def test_a_smaller_share_counts_as_before_while_its_old_processes_run(node, place):
-    """A neighbour would be let into memory that is still used, and fail on an allocation it was promised."""
-    booking = node.share("a1", place, memory_mib=3000)
-    _live_with(node, booking)
-    _client(node)
-
-    ticket = node.word("a1").ticket
-
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.tick(6.0)
-
-    assert node.tickets.names() == (node.word("a1").ticket,)
-    assert node.word("a1").ticket != ticket  # no container may start again with the old strings
-    assert _told(node) == (2, 1000, True)  # its containers get it at once: they start smaller
-    assert node.mps.living()[0].limits.memory_mib == 1000
-    assert _counts(node) == [3000]
-    for _ in range(5):
-        node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
-
-    _client(node, 501)  # a new process, with the new limits, is none of them
-    _ends(node)
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
-    assert _counts(node) == [1000]
 
 
 def test_other_time_quotas_wait_for_no_process(node):
@@ -261,17 +212,3 @@ def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
     word = node.word("a1")
     assert isinstance(word, SliceDegraded)
     assert (word.revision, word.shrinking) == (2, not ended)
-
-
-def test_what_is_wrong_before_a_new_size_holds_says_nothing_of_it(node):
-    """The old size is used until then: counted as ordered, a neighbour would be let into it."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    node.mps.refusals = [SetMpsLimits] * 50
-    node.order(_adjusted(node, booking, memory_mib=500))
-    node.work()
-    node.mps.living()[0].fault = "a client's memory access was illegal"
-    node.tick(6.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceDegraded)
-    assert (word.revision, word.shrinking) == (2, True)

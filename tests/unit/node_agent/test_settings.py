@@ -19,7 +19,6 @@ def _load(**variables):
 
 
 def test_what_the_core_takes_is_what_was_said():
-    """A tunable that is set has its effect."""
     settings = _load(keep_warm_s="90", watch_mps_s="2.5", quarantine_after="3")
     config = settings.config()
     assert (config.keep_warm_s, config.watch_mps_s, config.quarantine_after) == (90, 2.5, 3)

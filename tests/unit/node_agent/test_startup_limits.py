@@ -65,8 +65,6 @@ def test_a_limit_that_cannot_be_raised_ends_nothing(few, monkeypatch):
 
 
 def test_a_service_begins_with_it(monkeypatch):
-    """The limit would stay as the container has it."""
-
     class RaisedError(Exception):
         pass
 

@@ -52,7 +52,6 @@ def _sharing(home, name="main"):
 
 
 def test_tickets_are_there_whole_or_not_at_all(tmp_path):
-    """A container starts with a ticket or it does not start."""
     tickets = Tickets(tmp_path / "t")
     assert tickets.names() == ()
     (tmp_path / "t" / f".{TICKET}" / "main").mkdir(parents=True)  # an agent ended while it made it
@@ -87,7 +86,6 @@ def test_a_ticket_says_everything_that_its_containers_are_told(tmp_path, home):
 
 
 def test_a_real_mount_in_a_ticket_is_left_alone(tmp_path, home):
-    """As above with the kernel's word for it."""
     tickets = Tickets(tmp_path / "t")
     tickets.make(_order(_sharing(home)))
     point = tmp_path / "t" / TICKET / "main" / "mnt"
@@ -108,7 +106,6 @@ def test_a_real_mount_in_a_ticket_is_left_alone(tmp_path, home):
 
 
 def test_a_container_cannot_name_its_way_out_of_its_ticket(tmp_path, home):
-    """A name is a name, never a path."""
     for name in ("../x", "..", "a/b", ""):
         with pytest.raises(OSError, match="no container's name"):
             Tickets(tmp_path / "t").make(_order(_sharing(home, name)))
@@ -161,7 +158,6 @@ def test_half_a_ticket_of_a_pod_is_found_and_removed(tmp_path, pods):
 
 @pytest.mark.parametrize("name", [".", "..", "a.b", "A", "a/b", "", "-a", "a-", "a b", "mps-a1-run-1-main"])
 def test_a_name_that_would_open_the_gate_is_no_tickets(tmp_path, pods, name):
-    """`.` would mount all of a pod's volume."""
     for tickets in (Tickets(tmp_path / "t"), Tickets(tmp_path / "t", pods)):
         with pytest.raises(OSError, match="is no ticket's name"):
             tickets.make(_for_pod(ticket=name))

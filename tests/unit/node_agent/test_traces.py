@@ -2,16 +2,7 @@
 
 import pytest
 
-from sluice_node_agent.core.instructions import (
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyGpuInstance,
-    MakeTicket,
-    ReadGpu,
-    RemoveTicket,
-    StartMps,
-    VerifyInstance,
-)
+from sluice_node_agent.core import instructions as do
 
 
 @pytest.fixture
@@ -38,24 +29,23 @@ def test_steps_of_two_slices_of_one_gpu_are_told_apart(node, steps):
     node.order(node.grant(first))
     node.order(node.grant(second))
     node.work()
-    for kind in (CreateGpuInstance, CreateComputeInstance, VerifyInstance, MakeTicket):
+    for kind in (do.CreateGpuInstance, do.CreateComputeInstance, do.VerifyInstance, do.MakeTicket):
         assert sorted(steps[kind]) == ["req-a1", "req-a2"]
     node.order(node.revoke(first))
     node.work()
-    assert (steps[RemoveTicket], steps[DestroyGpuInstance]) == (["req-a1"], ["req-a1"])
+    assert (steps[do.RemoveTicket], steps[do.DestroyGpuInstance]) == (["req-a1"], ["req-a1"])
 
 
 def test_a_daemon_is_a_step_of_the_share_that_it_is_started_for(node, steps):
-    """A trace shows what a waiting share waits for."""
     node.order(node.grant(node.share("a1", (0, "3g.20gb", 0, 4))))
     node.work()
-    assert steps[StartMps] == ["req-a1"]
-    assert steps[CreateGpuInstance] == ["req-a1"]
+    assert steps[do.StartMps] == ["req-a1"]
+    assert steps[do.CreateGpuInstance] == ["req-a1"]
 
 
 def test_what_an_agent_does_by_itself_is_nobodys(node, steps):
     """A reading of a GPU by a timer is in no trace; and no token that is not out belongs to anybody."""
     for _ in range(100):
         node.tick(10.0)
-    assert set(steps[ReadGpu]) == {""}
+    assert set(steps[do.ReadGpu]) == {""}
     assert node.agent.request_of(10_000_000) == ""

@@ -101,7 +101,6 @@ def test_what_nobody_can_tell_is_not_called_idle(node):
 
 @pytest.mark.parametrize("place", [ON_MIG, WHOLE])
 def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
-    """A tenant would be shown a neighbour's use."""
     live_with(node, node.share("a1", place, owner="pod-1"), node.share("a2", place, memory_mib=2000, owner="pod-2"))
     watched = Watched(node)
     snapshot = node.agent.snapshot()
@@ -127,7 +126,6 @@ def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
 
 
 def test_the_answer_says_the_same_after_the_wire(node):
-    """What the driver does not tell would arrive as zero."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE))
     watched = Watched(node)
     watched.look(100.0, busy=12.5, sm=3.0, memory_mib=77)

@@ -44,7 +44,6 @@ def test_the_next_grant_of_the_same_place_takes_the_instance_under_a_new_uuid(wa
 
 @pytest.mark.parametrize("other", [(0, "3g.20gb", 4, 4), (0, "7g.40gb", 0, 8), (0, "1g.5gb", 5, 1)])
 def test_a_warm_instance_in_the_way_goes_first(warm, other):
-    """A free place could not be had."""
     _given_back(warm)
     warm.order(warm.grant(warm.booking("a2", other)))
     warm.work()
@@ -86,7 +85,6 @@ def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
 
 
 def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
-    """An operator's running work would be destroyed."""
     _given_back(warm)
     with warm.hardware.changing() as hardware:
         hardware.gpus[0].instances[0].uuid = "MIG-of-somebody"

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from sluice.contracts.manifests import ClusterAdmission, ManifestLimits, read_manifests
 from sluice.contracts.request_syntax import ANY_COUNT, PodRequest, parse_pod
-from sluice_allocator.shell.rpc_questions import pod_asked
+from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.admission import denied_pod
 from sluice_console.core.simulate.questions import question_of
-from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import ManifestFile
+from sluice_pod_watcher.admission import AdmissionConfig, read_stored
+from sluice_pod_watcher.core.folder.events import FolderConfig, ManifestFile
 from sluice_pod_watcher.core.folder.manifests import parse_file
 
 NAMES = ("istio-proxy", "main", "side")
@@ -174,7 +173,6 @@ def of_the_webhook(made, config=DEFAULT, mode=""):
     if request is None:
         return "nothing", (), response.warnings
     asked = read_stored(request, after["spec"], config.asks)
-    assert isinstance(asked, ResolvedRequest)
     return "asks", asked.pod.claims, response.warnings
 
 
@@ -288,5 +286,4 @@ def test_null_zero_and_empty_change_nothing(made, data):
 
 @given(pods())
 def test_json_and_yaml_are_read_alike(made):
-    """Both are what `kubectl` takes."""
     assert of_simulate(json.dumps(made)) == of_simulate(written(made))

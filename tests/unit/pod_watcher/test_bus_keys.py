@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from sluice_pod_watcher.shell.callout.bus_keys import ROTATION, BusKeys, broker_files, fingerprint, renewed, trusted
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
@@ -42,16 +41,6 @@ def test_over_three_years_every_client_trusts_the_broker_and_every_issuer_is_kno
         now += timedelta(hours=24) if keys.tls[-1].made + timedelta(hours=3) < now else LATE
     assert len(issuers) == 4
     assert restarts <= 3 * 3
-
-
-def test_the_broker_proves_itself_to_clients_and_to_its_peers():
-    """Servers of a cluster are clients of one another."""
-    files = broker_files(renewed(None, NAMES, START), NAMES, START, published="")
-    leaf = x509.load_pem_x509_certificate(files["tls.crt"].encode())
-    uses = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert set(uses) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
-    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert tuple(names.get_values_for_type(x509.DNSName)) == NAMES
 
 
 def test_what_the_broker_gets_holds_no_seed():

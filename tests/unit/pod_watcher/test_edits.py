@@ -74,7 +74,6 @@ def test_a_chart_is_read_as_the_pods_that_its_controllers_would_make(bench):
 
 
 def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
-    """The folder warns as a cluster does."""
     bench.files["a.yaml"] = manifest("a", containers=("one", "two"))
     bench.list()
     (warning,) = [line for line in bench.told if "applies to container" in line]
@@ -134,7 +133,6 @@ def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
 
 
 def test_an_alias_bomb_is_refused_in_no_time(bench):
-    """Ten lines must not take all memory."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     bench.files["bomb.yaml"] = "\n".join(lines)
@@ -144,7 +142,6 @@ def test_an_alias_bomb_is_refused_in_no_time(bench):
 
 
 def test_a_file_that_is_too_large_is_refused(bench):
-    """It is not read at all, and named."""
     bench.handle(FolderListed((ManifestFile("huge.yaml", too_large=True),)))
     refusal = rejected(bench)["huge.yaml"].refusal
     assert (refusal.reason, refusal.allowed) == (RefusalReason.TOO_LARGE, "at most 1048576 bytes")
@@ -169,7 +166,6 @@ def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, ma
 
 
 def test_an_edit_that_cannot_be_understood_leaves_the_pod_as_it_was(bench, manifest):
-    """As in Kubernetes: a refused edit changes nothing."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.files["a.yaml"] = manifest("a", gpus="0")
@@ -198,7 +194,6 @@ def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refu
 
 
 def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, manifest):
-    """The counts would look like a mistake."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.refused("w1-1")
@@ -235,7 +230,6 @@ def test_an_edit_that_lost_the_race_against_its_slice_is_a_new_pod(bench, manife
 
 
 def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, manifest):
-    """What was given is what is wanted, whatever the revision."""
     for profile in ("1g.5gb", "3g.20gb", "1g.5gb"):
         bench.files["a.yaml"] = manifest("a", profile=profile)
         bench.list()
@@ -245,7 +239,6 @@ def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, man
 
 
 def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(bench, manifest):
-    """In a namespace a name is one pod; the first one keeps running."""
     bench.files["b.yaml"] = manifest("a")
     bench.list()
     bench.files["a.yaml"] = manifest("a", profile="3g.20gb") + "---\n" + manifest("a")
@@ -275,7 +268,6 @@ def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_clus
 
 
 def test_lists_merge_keys_and_aliases_work(bench):
-    """What kubectl takes is taken here."""
     bench.files["list.yaml"] = """\
 kind: List
 items:

@@ -3,24 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream
 from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Claim,
-    EvictionDone,
-    EvictionOrdered,
-    EvictionOver,
-    Held,
-    Leeway,
-    RequestWithdrawn,
-)
 from sluice_pod_watcher.core.folder.events import IdentitiesSaved, SaveIdentities
 
 OLD, NEW = RequestId("w1-1"), RequestId("w1-2")
 WHY = "its place is needed for default/service"
-ORDER = EvictionOrdered(request=OLD, cause=WHY)
+ORDER = msg.EvictionOrdered(request=OLD, cause=WHY)
 
 
 @pytest.fixture
@@ -46,12 +37,12 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     """tensor-fusion §1.6: a victim is only told to go; with no controller it would never run again."""
     running.observe(subjects.eviction(OLD), ORDER)
     before, after = running.requests()[OLD], running.requests()[NEW]
-    assert isinstance(before, RequestWithdrawn)
-    assert (before.cause, before.held) == ("pod gone", Held(node="node-a", allocation=f"{OLD}_r_1"))
-    assert isinstance(after, AllocationRequested)
-    assert (after.name, after.claims) == ("a", (Claim(container="main", profile="1g.5gb"),))
-    assert (after.leeway, after.held) == (Leeway(preemptible=True), None)
-    assert evicted(running) == {OLD: EvictionDone(request=OLD)}
+    assert isinstance(before, msg.RequestWithdrawn)
+    assert (before.cause, before.held) == ("pod gone", msg.Held(node="node-a", allocation=f"{OLD}_r_1"))
+    assert isinstance(after, msg.AllocationRequested)
+    assert (after.name, after.claims) == ("a", (msg.Claim(container="main", profile="1g.5gb"),))
+    assert (after.leeway, after.held) == (msg.Leeway(preemptible=True), None)
+    assert evicted(running) == {OLD: msg.EvictionDone(request=OLD)}
     assert running.told == [
         f"default/a (a.yaml) is evicted ({WHY}); its request is withdrawn",
         "default/a (a.yaml) asks for 1g.5gb",
@@ -82,30 +73,29 @@ def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     if saved:
         running.observe(subjects.eviction(OLD), ORDER)
         disk = running.disk
-    asked = AllocationRequested(
+    asked = msg.AllocationRequested(
         revision=1,
         source=SourceName("folder"),
         namespace="default",
         name="a",
         origin="a.yaml",
         owner=OLD,
-        claims=(Claim(container="main", profile="1g.5gb"),),
-        leeway=Leeway(preemptible=True),
+        claims=(msg.Claim(container="main", profile="1g.5gb"),),
+        leeway=msg.Leeway(preemptible=True),
     )
     again = new("w2")
     again.files = running.files
     again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), ORDER), disk=disk)
-    living = [uid for uid, said in again.requests().items() if isinstance(said, AllocationRequested)]
+    living = [uid for uid, said in again.requests().items() if isinstance(said, msg.AllocationRequested)]
     assert living == [NEW if saved else "w2-1"]
-    assert isinstance(again.requests()[OLD], RequestWithdrawn)
-    assert evicted(again) == {OLD: EvictionDone(request=OLD)}
+    assert isinstance(again.requests()[OLD], msg.RequestWithdrawn)
+    assert evicted(again) == {OLD: msg.EvictionDone(request=OLD)}
 
 
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
-    """The pod would be restarted without need."""
     again = new("w2")
     again.files = running.files
-    over = EvictionOver(request=OLD)
+    over = msg.EvictionOver(request=OLD)
     asked = running.requests()[OLD]
     again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), over), disk=running.disk)
     assert list(again.requests()) == [OLD]
@@ -127,7 +117,7 @@ def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
     running.observe(subjects.eviction(OLD), ORDER)
     running.list(after_s=1)
     running.list(after_s=2)
-    assert all(isinstance(each, RequestWithdrawn) for each in running.requests().values())
+    assert all(isinstance(each, msg.RequestWithdrawn) for each in running.requests().values())
 
 
 def test_it_asks_anew_for_what_its_file_says_by_now(running, manifest):

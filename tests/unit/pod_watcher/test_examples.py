@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import ManifestFile
+from sluice_pod_watcher.core.folder.events import FolderConfig, ManifestFile
 from sluice_pod_watcher.core.folder.manifests import parse_file
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
@@ -13,7 +12,6 @@ EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yam
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_is_understood_unless_it_shows_a_mistake(file):
-    """Every example works, in every vocabulary."""
     parsed = parse_file(ManifestFile(file.name, file.read_text()), FolderConfig())
     assert parsed.broken is None
     assert parsed.found

@@ -83,13 +83,11 @@ async def test_a_change_that_keeps_size_and_time_is_still_seen(folder):
 
 
 async def test_a_file_with_a_name_that_is_no_text_is_listed(folder):
-    """The bus carries text only; the file is still read."""
     (folder.path / os.fsdecode(b"\xff.yaml")).write_text("a: 1\n")
     assert await folder.list() == FolderListed((ManifestFile("\\xff.yaml", "a: 1\n"),))
 
 
 async def test_a_listing_is_all_or_nothing(folder, monkeypatch):
-    """What a listing leaves out would be withdrawn."""
     for name in ("a.yaml", "b.yaml"):
         (folder.path / name).write_text("a: 1\n")
     monkeypatch.setattr(folder_module, "FILES_MAX", 1)
@@ -102,14 +100,12 @@ async def test_a_listing_is_all_or_nothing(folder, monkeypatch):
 
 
 def test_a_missing_folder_is_named_with_the_setting(tmp_path):
-    """The most likely mistake at the first start."""
     missing = ManifestFolder(tmp_path / "nowhere", SystemClock(), 100)
     with pytest.raises(ServiceError, match=r"nowhere cannot be listed: No such file.*SLUICE_POD_WATCHER_PODS_DIR"):
         missing.check()
 
 
 def test_identities_are_read_as_they_were_saved(tmp_path):
-    """A running pod keeps its id over a restart."""
     with IdentityFile(tmp_path / "pods") as file:
         assert file.load() == ()
         file.save(RECORDS[:1])
@@ -140,7 +136,6 @@ def test_damaged_identities_stop_the_start_with_the_cure(tmp_path, data):
 
 
 def test_identities_without_anything_said_are_damaged(tmp_path):
-    """Such a record could not be said on the bus."""
     with IdentityFile(tmp_path) as file:
         file.save((replace(RECORDS[0], asks=()),))
         with pytest.raises(ServiceError, match="incomplete"):
@@ -148,7 +143,6 @@ def test_identities_without_anything_said_are_damaged(tmp_path):
 
 
 def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
-    """Two would give one document two ids."""
     with IdentityFile(tmp_path), pytest.raises(ServiceError, match="another pod-watcher uses"):
         IdentityFile(tmp_path).__enter__()
     with IdentityFile(tmp_path) as again:
@@ -167,7 +161,6 @@ def test_a_second_pod_watcher_on_the_same_data_does_not_start(tmp_path):
     ],
 )
 def test_a_wrong_setting_is_one_sentence(variable, value, words):
-    """Who starts the service knows what to mend."""
     environ = {"SLUICE_POD_WATCHER_PODS_DIR": "/pods"}
     environ |= {f"SLUICE_POD_WATCHER_{variable}": value} if value is not None else {}
     if value is None:
@@ -177,7 +170,6 @@ def test_a_wrong_setting_is_one_sentence(variable, value, words):
 
 
 def test_settings_reach_the_rules():
-    """A setting that changes nothing would be worse than none."""
     environ = {f"SLUICE_POD_WATCHER_{key}": value for key, value in {
         "PODS_DIR": "/pods", "SOURCE": "lab", "RELIST_S": "2", "GONE_GRACE_S": "0.5", "CLOSING_TTL_S": "60",
         "MAX_GPUS_PER_NODE": "4", "FLEET_FILE": "/fleet.toml",

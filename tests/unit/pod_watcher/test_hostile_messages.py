@@ -3,16 +3,9 @@
 import pytest
 from factories.broker.nonsense import nonsense
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    EvictionOrdered,
-    HostFacts,
-    Pending,
-    RequestWithdrawn,
-    SourceSynced,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 
 SOME = 10
@@ -24,15 +17,15 @@ def words(bench) -> list:
     request = RequestId(uid)
     bench.bound(uid, warnings=("a daemon died",))
     reason = ReasonCount(reason=WaitReason.NO_NODES, count=1, of="nodes")
-    facts = HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
-    waits = Pending(request=request, request_revision=1, message="none", reasons=(reason,))
-    synced = SourceSynced(source=SourceName("folder"), run="w0", epoch=1, count=1)
+    facts = msg.HostFacts(cpu_cores=8.0, memory_mib=9000, pods_free=9, labels={"zone": "a"})
+    waits = msg.Pending(request=request, request_revision=1, message="none", reasons=(reason,))
+    synced = msg.SourceSynced(source=SourceName("folder"), run="w0", epoch=1, count=1)
     return [
         (subjects.request(request), asked),
-        (subjects.request(request), RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone")),
+        (subjects.request(request), msg.RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone")),
         (subjects.binding(request), bench.bus[subjects.binding(request).subject]),
         (subjects.waiting(request), waits),
-        (subjects.eviction(request), EvictionOrdered(request=request, cause="drain")),
+        (subjects.eviction(request), msg.EvictionOrdered(request=request, cause="drain")),
         (subjects.source(SourceName("folder")), synced),
         (subjects.host("node-a"), facts),
     ]
@@ -60,5 +53,5 @@ def test_the_next_manifest_is_asked_for_behind_a_word_that_makes_no_sense(new, m
         bench.files["b.yaml"] = manifest("b")
         for _ in range(3):
             bench.list(10.0)
-        asked = [m.name for m in bench.requests().values() if isinstance(m, AllocationRequested)]
+        asked = [m.name for m in bench.requests().values() if isinstance(m, msg.AllocationRequested)]
         assert "b" in asked

@@ -144,20 +144,6 @@ def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_
     assert (word[0], word[1].held) == ("old-1", held)
 
 
-def test_a_late_ask_of_a_life_that_nobody_remembers_takes_no_pods_place(new, manifest):
-    """A pod that has its slice under another id meanwhile must not be given a second one, or lose the first."""
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start()
-    bench.bound("w2-1")
-    entry = Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), asked("w1-1"))
-    instructions = bench.step(Observed(Stream.STATE, entry))
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
-    assert bench.requests().get("w1-1") == RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    assert isinstance(bench.requests()["w2-1"], AllocationRequested)
-    assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
-
-
 @pytest.mark.parametrize(("uid", "loses_book"), [("w1-1", True), ("w2-9", True), ("w1-1", False)])
 def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new, manifest, uid, loses_book):
     """What this process closed itself, and STATE forgot, is over: a pod that waits would lose its turn to it."""
@@ -173,22 +159,6 @@ def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new
     living = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
     assert living == [uid if runs else waits]
     assert isinstance(bench.requests()[waits if runs else uid], RequestWithdrawn)
-
-
-def test_who_was_closed_since_the_book_was_lost_takes_no_pods_place(new, manifest):
-    """STATE forgets its latest words, and shows an ask again whose slice has gone: a pod that waits keeps its turn."""
-    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
-    word = msgspec.structs.replace(asked("w1-1"), held=held)
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start((subjects.request(RequestId("w1-1")), word))
-    bench.released("w1-1")
-    bench.list(after_s=5)
-    bench.handle(Ticked())
-    assert [each.uid for each in bench.disk] == ["w2-1"]
-    instructions = bench.step(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word)))
-    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
-    assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +283,6 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
 
 
 def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench, manifest):
-    """vim, among others, does it at every save."""
     bench.files["a.yaml"] = manifest("a")
     bench.list()
     bench.bound("w1-1")
@@ -377,19 +346,6 @@ def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_ba
     assert [each for each in instructions if isinstance(each, Write)] == []
     bench.carry_out(instructions)
     assert bench.disk == ()
-
-
-@pytest.mark.parametrize("closing", [False, True])
-def test_an_old_pod_watcher_yields_to_what_a_new_one_withdrew(bench, manifest, closing):
-    """A paused process must not bring back what its successor ended."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    before = len(bench.writes)
-    theirs = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", closing=closing)
-    bench.observe(subjects.request(RequestId("w1-1")), theirs)
-    assert bench.writes[before:] == []
-    bench.list()
-    assert bench.requests() == {"w1-1": theirs, "w1-2": asked("w1-2")}
 
 
 def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(bench, manifest):

@@ -61,7 +61,6 @@ async def test_answers_are_read_without_the_limits():
 
 
 async def test_pods_are_served_although_limits_cannot_be_said(monkeypatch):
-    """A missing file must not block all pods."""
     monkeypatch.setattr(app, "FIRST_S", 0.01)
     bus = MemoryBroker().bus("pods")
     reading = ReadingStarted(Stream.STATE, await bus.incarnation(Stream.STATE))

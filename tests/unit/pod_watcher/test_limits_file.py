@@ -59,7 +59,6 @@ async def test_what_is_in_the_file_is_passed_on_once_and_each_change_of_it(tmp_p
 
 
 async def test_at_the_start_a_file_that_nobody_is_writing_counts_at_once(tmp_path):
-    """Pods wait for it."""
     path = tmp_path / "limits.toml"
     path.write_text("a")
     assert await seen(path) == []
@@ -86,7 +85,6 @@ async def test_a_config_map_that_is_mounted_is_followed(tmp_path):
 
 
 async def test_a_file_that_cannot_be_read_says_why_and_is_read_when_it_is_back(tmp_path):
-    """A file that is away is no empty file."""
     path = tmp_path / "limits.toml"
     found = await seen(path, nothing, lambda: path.write_text("a"), nothing, path.unlink, nothing)
     away = LimitsUnreadable(f"there is no limits file {path}", missing=True)

@@ -170,7 +170,6 @@ def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -
 
 
 def test_nothing_is_said_before_the_file_was_read_well_once():
-    """A start with a broken file would lift what it said before."""
     bus = Bus()
     bus.put(LAB, lab(4), "before-1")
     watcher = Watcher(bus)
@@ -237,7 +236,6 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
 
 
 def test_what_a_person_said_of_others_is_left_alone():
-    """The file would take back what it never said."""
     bus = Bus()
     bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
     bus.put(NODE, Cordoned(node=NodeName("gpu-1.example")))
@@ -317,39 +315,12 @@ def test_a_rivals_word_is_let_be_and_then_replaced():
     assert watcher.step(Ticked()) == [write("w", 2, LAB, lab(4), expected=1002)]
 
 
-def test_an_edit_does_not_wait_for_ones_own_word_that_was_on_its_way():
-    """It would take itself for a rival, and let its older word be."""
-    bus = Bus()
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    (first,) = watcher.reading()
-    assert isinstance(first, Write)
-    assert watcher.step(LimitsRead(FIVE)) == [WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes")]
-    bus.take(first)
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 2, LAB, lab(5), expected=1001)]
-
-
 def test_an_edit_does_not_wait_for_a_rivals_pause():
-    """Who changes the file wants it now."""
     bus = Bus()
     watcher = started(bus, FOUR)
     bus.put(LAB, lab(3), "other-1")
     watcher.hear(LAB)
     assert watcher.step(LimitsRead(FIVE))[1:] == [write("w", 2, LAB, lab(5), expected=1002)]
-
-
-def test_of_two_sources_that_name_the_same_the_first_keeps_it():
-    """Two clusters on one bus would flap; and neither takes back what is the other's."""
-    bus = Bus()
-    bus.put(LAB, lab(3, "west"), "other-1")
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    assert watcher.reading() == [
-        WriteLogLine("warning", "namespace lab keeps what the limits file of 'west' set first"),
-        said_in(bus),
-    ]
-    bus.put(LAB, QuotaUnset(namespace="lab", source=SourceName("west")), "other-2")
-    assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 1, LAB, lab(4), expected=1002)]
 
 
 def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
@@ -363,70 +334,6 @@ def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
         said_in(bus),
     ]
     assert watcher.step(LimitsRead(""))[1:] == []
-
-
-@dataclass
-class Life:
-    """One process after another, through edits and a wipe; a restart may come after any step."""
-
-    bus: Bus = field(default_factory=Bus)
-    text: str = FOUR + CORDON
-    runs: int = 0
-    watcher: Watcher = field(init=False)
-
-    def __post_init__(self) -> None:
-        """The first process starts, beside what a person said."""
-        self.bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
-        self.start()
-
-    def start(self) -> None:
-        self.runs += 1
-        self.watcher = started(self.bus, self.text, f"run{self.runs}")
-
-    def edit(self, text: str) -> None:
-        self.text = text if text != BAD else self.text
-        self.watcher.do(LimitsRead(text))
-
-    def wipe(self) -> None:
-        """The broker loses everything, including an operator's limits, which the operator sets again."""
-        self.bus.wipe()
-        self.bus.put(subjects.quota("den"), QuotaSet(namespace="den", total=Amounts(gpus=1)))
-        self.watcher.read()
-
-
-STEPS = (
-    lambda life: life.edit(FIVE + CORDON),
-    lambda life: life.wipe(),
-    lambda life: life.edit(BAD),
-    lambda life: life.edit(CORDON),
-    lambda life: life.edit(FOUR),
-    lambda life: life.wipe(),
-    lambda life: life.edit(FIVE),
-)
-
-
-@pytest.mark.parametrize("restarts", list(itertools.product((False, True), repeat=len(STEPS)))[::5])
-def test_restarts_at_any_step_change_nothing_of_what_is_said(restarts):
-    """What is to be said follows from the file and the bus, not from what a process remembers."""
-    life = Life()
-    said = []
-    for step, restart in zip(STEPS, restarts, strict=True):
-        step(life)
-        if restart:
-            life.start()
-        said.append({k: v for k, v in life.bus.said().items() if not isinstance(v, QuotaUnset | Uncordoned)})
-    den = {"sluice.quota.den": QuotaSet(namespace="den", total=Amounts(gpus=1))}
-    both = den | {LAB.subject: lab(5), NODE.subject: CORDONED}
-    one = den | {NODE.subject: CORDONED}
-    assert said == [
-        both,
-        both,
-        both,
-        one,
-        den | {LAB.subject: lab(4)},
-        den | {LAB.subject: lab(4)},
-        den | {LAB.subject: lab(5)},
-    ]
 
 
 @pytest.mark.parametrize("landed", [False, True])

@@ -68,7 +68,6 @@ def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_sli
 
 @pytest.mark.parametrize(("change", "is_new"), [({"priority": 9}, False), ({"zone": "east"}, True)])
 def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chosen(bench, change, is_new):
-    """A new priority must not cost a running pod its slice."""
     bench.files["a.yaml"] = shared()
     bench.list()
     (uid,) = bench.requests()
@@ -132,18 +131,6 @@ def test_a_class_that_is_nowhere_is_warned_of_once(bench):
     bench.files["classes.yaml"] = CLASS.format(value=1000)
     bench.list()
     assert urgency(bench) == (1000, False)
-
-
-def test_a_file_that_is_being_written_takes_nobody_his_class(bench):
-    """Each time an editor saves the file of the classes, all pods of other files would be unimportant for a moment."""
-    bench.files |= {"a.yaml": in_class(), "classes.yaml": CLASS.format(value=1000)}
-    bench.list()
-    bench.files["classes.yaml"] = CLASS.format(value=1000)[:60] + "{"
-    bench.list()
-    assert urgency(bench) == (1000, False)
-    del bench.files["classes.yaml"]
-    bench.list()
-    assert urgency(bench) == (0, True)
 
 
 EXPORTED = """\

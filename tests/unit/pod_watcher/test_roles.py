@@ -6,7 +6,7 @@ from sluice.contracts.admission.config import HOST_DIRECTORIES
 from sluice.runtime.settings import SettingsError, load
 from sluice_pod_watcher.core.cluster.events import ListingEnded
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
-from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
+from sluice_pod_watcher.shell.kube.app import WatchStatus
 
 
 def loaded(**own: str) -> PodWatcherSettings:
@@ -40,14 +40,12 @@ def loaded(**own: str) -> PodWatcherSettings:
     ],
 )
 def test_a_setting_that_cannot_work_is_one_sentence(own, sentence):
-    """Who starts the service knows what to mend."""
     with pytest.raises(SettingsError, match=sentence) as caught:
         loaded(**own)
     assert "\n" not in str(caught.value)
 
 
 def test_a_cluster_needs_no_setting_but_its_role():
-    """As the manifests start it."""
     config = loaded(ROLE="watch").cluster_config()
     assert (config.source, config.mirror_gpus, config.max_gpus_per_node) == ("cluster", True, 8)
     judged = loaded(ROLE="webhook").admission_config()
@@ -57,7 +55,6 @@ def test_a_cluster_needs_no_setting_but_its_role():
 
 
 def test_settings_of_a_cluster_reach_its_rules():
-    """A setting that changes nothing would be worse than none."""
     config = loaded(
         ROLE="all", SOURCE="east", MAX_GPUS_PER_NODE="4", CLOSING_TTL_S="60", MIRROR_GPUS="false", EVICT_LOST="false",
         UNSCHEDULED_AFTER_S="5", START_AFTER_S="0", EVICT_RETRY_S="3",

@@ -6,23 +6,10 @@ import pytest
 from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot
 from msgspec import structs
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    HostFacts,
-    HostNeeds,
-    HostRoom,
-    NodeRemoved,
-    Pending,
-    PodGroup,
-    PodTerm,
-    PoolDemand,
-    QuotaSet,
-    Taint,
-    Toleration,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.capacity.demand import published
 from sluice_allocator.core.capacity.node_count import PLACES_MAX
@@ -30,19 +17,19 @@ from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
 
 TYPE = "node.kubernetes.io/instance-type"
-NVIDIA = Taint(key="nvidia.com/gpu")
+NVIDIA = msg.Taint(key="nvidia.com/gpu")
 RULES = SchedulerConfig(nodes_asked_max=10)
-HOST = HostFacts(
+HOST = msg.HostFacts(
     cpu_cores=16,
     memory_mib=65536,
     pods_free=100,
     labels={TYPE: "p4d", "kubernetes.io/hostname": "a", "zone": "a"},
-    taints=(NVIDIA, Taint(key="node.kubernetes.io/not-ready")),
+    taints=(NVIDIA, msg.Taint(key="node.kubernetes.io/not-ready")),
     source=FOLDER,
-    allocatable=HostRoom(cpu_milli=16_000, memory_mib=65536),
+    allocatable=msg.HostRoom(cpu_milli=16_000, memory_mib=65536),
 )
 READY = structs.replace(HOST, taints=(NVIDIA,))
-TOLERATES = HostNeeds(tolerations=(Toleration(key="nvidia.com/gpu", operator="Exists"),))
+TOLERATES = msg.HostNeeds(tolerations=(msg.Toleration(key="nvidia.com/gpu", operator="Exists"),))
 
 
 def working(rules: SchedulerConfig = RULES, *entries) -> Bench:
@@ -52,15 +39,15 @@ def working(rules: SchedulerConfig = RULES, *entries) -> Bench:
     return bench
 
 
-def add(bench: Bench, name: str = "a", facts: HostFacts = HOST, gpus: int = 1) -> None:
+def add(bench: Bench, name: str = "a", facts: msg.HostFacts = HOST, gpus: int = 1) -> None:
     bench.land_all(bench.observe(subjects.host(NodeName(name)), facts))
     bench.add_node(snapshot(name, tuple(gpu_report(name, number) for number in range(gpus))))
 
 
 def remove(bench: Bench, name: str = "a") -> None:
     node = NodeName(name)
-    bench.observe(subjects.host(node), HostFacts(cpu_cores=0, memory_mib=0, pods_free=0, cordoned=True))
-    bench.land_all(bench.observe(subjects.node(node), NodeRemoved(node=node, cause="test")))
+    bench.observe(subjects.host(node), msg.HostFacts(cpu_cores=0, memory_mib=0, pods_free=0, cordoned=True))
+    bench.land_all(bench.observe(subjects.node(node), msg.NodeRemoved(node=node, cause="test")))
 
 
 def pass_time(bench: Bench, times: int = 4) -> list[Write]:
@@ -71,14 +58,14 @@ def pass_time(bench: Bench, times: int = 4) -> list[Write]:
     return landed
 
 
-def ask(bench: Bench, *names: str, host: HostNeeds = TOLERATES, profile: str = "3g.20gb", **changes) -> None:
+def ask(bench: Bench, *names: str, host: msg.HostNeeds = TOLERATES, profile: str = "3g.20gb", **changes) -> None:
     """Pods ask for 3g.20gb, of which two fit on a GPU, unless told otherwise."""
     for name in names:
         message = asked(name, claim(profile=profile))
         bench.land_all(bench.request(structs.replace(message, host=host, **changes)))
 
 
-def demand(bench: Bench) -> PoolDemand:
+def demand(bench: Bench) -> msg.PoolDemand:
     ctx = bench.allocator.ctx
     (name,) = ctx.node_pools.counted
     pool = published(ctx, name)
@@ -111,14 +98,14 @@ def test_a_pool_is_learned_from_its_node_and_asked_for_when_it_has_none(bench: B
 def test_a_waiting_pod_says_which_nodes_were_asked_for(bench: Bench) -> None:
     """Otherwise its owner does not know whether anything is being done about it."""
     ask(bench, "b", "c", "d")
-    said = [write.message for write in pass_time(bench, 6) if isinstance(write.message, Pending)]
+    said = [write.message for write in pass_time(bench, 6) if isinstance(write.message, msg.Pending)]
     assert said[-1].message.endswith(f". Asked the autoscaler for 2 more nodes of pool {demand(bench).pool}")
 
 
 REFUSES = {
-    "a taint": {"host": HostNeeds()},
+    "a taint": {"host": msg.HostNeeds()},
     "another label": {"host": structs.replace(TOLERATES, node_selector={"zone": "b"})},
-    "more CPU than it has": {"host": structs.replace(TOLERATES, room=HostRoom(cpu_milli=17_000))},
+    "more CPU than it has": {"host": structs.replace(TOLERATES, room=msg.HostRoom(cpu_milli=17_000))},
     "one node by its name": {"host": structs.replace(TOLERATES, node_name="a")},
     "a profile that its GPUs lack": {"profile": "1g.23gb"},
     "another cluster": {"source": "other"},
@@ -134,16 +121,14 @@ def test_no_machine_is_started_that_could_not_serve(bench: Bench, changes) -> No
 
 
 def test_no_machine_is_started_for_what_waits_for_its_quota(bench: Bench) -> None:
-    """A new node would not help it."""
-    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=0)))
+    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=0)))
     ask(bench, "b")
     pass_time(bench)
     assert demand(bench).missing == 0
 
 
 def test_replicas_apart_from_each_other_are_a_node_each(bench: Bench) -> None:
-    """Two would fit on one by their GPUs."""
-    apart = PodTerm(topology_key="kubernetes.io/hostname", namespaces=("default",))
+    apart = msg.PodTerm(topology_key="kubernetes.io/hostname", namespaces=("default",))
     ask(bench, "b", "c", "d", host=structs.replace(TOLERATES, apart=(apart,)))
     pass_time(bench)
     assert demand(bench).missing == 3
@@ -151,7 +136,7 @@ def test_replicas_apart_from_each_other_are_a_node_each(bench: Bench) -> None:
 
 def test_a_group_is_counted_whole(bench: Bench) -> None:
     """Its pods start together or not at all: asking for one node after the other would strand the first."""
-    ask(bench, *"bcde", group=PodGroup(name="g", size=4))
+    ask(bench, *"bcde", group=msg.PodGroup(name="g", size=4))
     pass_time(bench)
     assert demand(bench).missing == 2
 
@@ -166,7 +151,6 @@ def test_an_impossible_number_of_pods_asks_for_a_bounded_number_of_nodes(bench: 
 def test_a_pool_is_remembered_by_the_next_allocator_and_asked_for_no_more_when_that_is_switched_off(
     bench: Bench,
 ) -> None:
-    """The pool has no node from which it could be learned again."""
     pool = structs.replace(demand(bench), missing=2)
     entry = (subjects.pool(pool.pool), pool)
     following = working(RULES, entry)
@@ -179,11 +163,10 @@ def test_a_pool_is_remembered_by_the_next_allocator_and_asked_for_no_more_when_t
 
 
 def test_nothing_is_published_of_pools_by_default() -> None:
-    """An installation without an autoscaler pays nothing for it."""
     bench = working(SchedulerConfig())
     add(bench)
     ask(bench, *"bcdef")
-    assert not [write for write in pass_time(bench) if isinstance(write.message, PoolDemand)]
+    assert not [write for write in pass_time(bench) if isinstance(write.message, msg.PoolDemand)]
 
 
 def test_a_pool_keeps_the_most_room_and_the_labels_that_all_its_nodes_have(bench: Bench) -> None:
@@ -198,7 +181,6 @@ def test_a_pool_keeps_the_most_room_and_the_labels_that_all_its_nodes_have(bench
 
 
 def test_a_described_pool_serves_before_it_ever_had_a_node() -> None:
-    """And what is described is not learned over."""
     seen = working()
     add(seen)
     pass_time(seen, 1)

@@ -146,7 +146,6 @@ def test_nonsense_is_refused_by_its_name_or_means_something(field, key, make, wh
         if isinstance(place, Place):
             assert all(d.share is None or d.share.memory_mib >= 1 for d in place.devices)
     else:
-        assert isinstance(ask, Refusal)
         assert ask.field
         assert ask.message
         assert ask.allowed or ask.reason == "Contradiction", ask

@@ -7,7 +7,7 @@ import pytest
 from sluice.contracts.messages import Taint
 from sluice.runtime.settings import SettingsError
 from sluice_allocator.core.capacity.demand import POOLS_MAX
-from sluice_allocator.node_pools_file import read_pools
+from sluice_allocator.placement_file import read_pools
 from sluice_allocator.settings import AllocatorSettings
 
 GPUS = 'gpus = [{ model = "a100-40gb", count = 8, mig = true }]'
@@ -34,7 +34,6 @@ WRONG = {
 
 
 def test_a_described_pool_is_what_a_new_node_of_it_has(tmp_path: Path) -> None:
-    """Else placeholders would fit on no node, or on a wrong one."""
     path = tmp_path / "pools.toml"
     path.write_text(GOOD)
     (pool,) = read_pools(path)
@@ -48,7 +47,6 @@ def test_a_described_pool_is_what_a_new_node_of_it_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "why"), WRONG.values(), ids=WRONG)
 def test_a_mistake_names_file_and_cure(tmp_path: Path, text: str, why: str) -> None:
-    """The allocator does not start with half of the pools."""
     path = tmp_path / "pools.toml"
     path.write_text(text)
     with pytest.raises(SettingsError) as error:
@@ -58,7 +56,6 @@ def test_a_mistake_names_file_and_cure(tmp_path: Path, text: str, why: str) -> N
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """It was given, so it is meant."""
     with pytest.raises(SettingsError, match="cannot be read"):
         read_pools(tmp_path / "none.toml")
 

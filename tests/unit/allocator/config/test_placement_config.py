@@ -10,17 +10,23 @@ from hypothesis import strategies as st
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model, mig_models
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, Weights
-from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model
+from sluice_allocator.core.placement.spec.config import (
+    KNOWN_GEOMETRIES,
+    AllowedProfiles,
+    Geometry,
+    NodeModes,
+    PlacementConfig,
+    Weights,
+    names_model,
+)
+
+NOTHING = (0, 0)
 
 
 def model(name: str) -> GpuModel:
     found = find_model(name)
     assert found is not None
     return found
-
-
-NOTHING = (0, 0)
 
 
 def test_a_node_s_usage_is_the_weighted_mean_of_what_it_has() -> None:
@@ -30,14 +36,6 @@ def test_a_node_s_usage_is_the_weighted_mean_of_what_it_has() -> None:
         gpu_memory=(30, 80), gpu_sms=(0, 108), cpu=(16, 64), memory=(99, 100), resources={"example.com/nic": (1, 2)}
     )
     assert usage == (1000 * (2 * 3 * 4 + 0 + 1 * 8 + 4 * 16)) // (32 * 8)
-
-
-def test_what_a_node_does_not_have_does_not_make_it_look_empty() -> None:
-    """A node without the user's own resource, or without known CPU, is compared by the rest."""
-    weights = Weights(resources={"example.com/nic": 100})
-    usage = weights.node_usage(gpu_memory=(1, 2), gpu_sms=(1, 2), cpu=NOTHING, memory=NOTHING, resources={})
-    assert usage == 500
-    assert Weights().node_usage(gpu_memory=NOTHING, gpu_sms=NOTHING, cpu=NOTHING, memory=NOTHING, resources={}) == 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -163,3 +161,11 @@ def test_a_model_that_no_table_knows_offers_its_plain_profiles() -> None:
     strange = replace(gpu, profiles=(replace(gpu.profiles[0], name="drachenfels"),))
     assert PlacementConfig().geometry_of(strange) == ()
     assert PlacementConfig().allows(strange, "drachenfels")
+
+
+def test_what_a_node_does_not_have_does_not_make_it_look_empty() -> None:
+    """A node without the user's own resource, or without known CPU, is compared by the rest."""
+    weights = Weights(resources={"example.com/nic": 100})
+    usage = weights.node_usage(gpu_memory=(1, 2), gpu_sms=(1, 2), cpu=NOTHING, memory=NOTHING, resources={})
+    assert usage == 500
+    assert Weights().node_usage(gpu_memory=NOTHING, gpu_sms=NOTHING, cpu=NOTHING, memory=NOTHING, resources={}) == 0

@@ -7,8 +7,15 @@ from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 
 from sluice.contracts.policy_names import GPU_POLICIES
 from sluice.runtime.settings import SettingsError, load
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
-from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry
+from sluice_allocator.core.placement.spec.config import (
+    KNOWN_GEOMETRIES,
+    AllowedProfiles,
+    Geometry,
+    NodeModes,
+    PlacementConfig,
+    PoolConfig,
+    Weights,
+)
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 from sluice_allocator.settings import AllocatorSettings
 
@@ -31,12 +38,6 @@ def test_a_whole_file_is_read_as_written() -> None:
         allowed_profiles=(AllowedProfiles(("A30",), ("1g.6gb", "4g.24gb")),),
         node_modes=(NodeModes("gpu-a*", ("exclusive", "fractional")),),
     )
-
-
-def test_an_empty_file_changes_nothing() -> None:
-    """The defaults stand in one place: a fleet without a file and one with an empty file are the same."""
-    assert parse_placement("", origin="placement.toml") == PlacementConfig()
-    assert parse_placement("[default]\n[pool]", origin="placement.toml") == PlacementConfig()
 
 
 def test_a_strict_cluster_assumes_no_user() -> None:
@@ -153,7 +154,6 @@ def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_read_ends_the_start_in_words(tmp_path: Path, content: bytes | None, says: str) -> None:
-    """A traceback is no message for the person who starts the service."""
     path = tmp_path / "placement.toml"
     if content is not None:
         path.write_bytes(content)

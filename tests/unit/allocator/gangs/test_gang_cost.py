@@ -1,7 +1,7 @@
 """Pods that are granted together: what looking for their places costs others, and what users read."""
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, claim
+from factories.scheduling.allocator import asked, claim
 from factories.scheduling.gangs import (
     SMALL,
     WHOLE,
@@ -12,7 +12,6 @@ from factories.scheduling.gangs import (
     grant_of,
     grants,
     member,
-    ready,
     tick,
     waits,
     withdraw,
@@ -20,11 +19,9 @@ from factories.scheduling.gangs import (
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Pending
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.explain.status import RequestState, RequestStatus, how_it_stands
 from sluice_allocator.core.gangs import reconcile as groups
 
 
@@ -51,7 +48,6 @@ def test_what_another_allocator_writes_on_a_node_of_a_trial_is_respected():
     ask(bench, member("a", WHOLE))
     bench.request(member("b", WHOLE))
     trial = bench.allocator.ctx.gangs.trial
-    assert trial is not None
     (found,) = trial.found.values()
     other = grant_of("x", found.node, asked("x", WHOLE))
     said = everything(bench, bench.observe(subjects.ledger(other.booking.node, other.booking.allocation), other))
@@ -113,7 +109,6 @@ def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatc
     bench.now += 1.0
     bench.handle(Ticked())
     trial = bench.allocator.ctx.gangs.trial
-    assert trial is not None
     assert list(trial.left) == list("cdef")
     assert not grants(withdraw(bench, leaves))
     assert bench.allocator.ctx.cluster.booked() == {}
@@ -130,36 +125,3 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     told = waits(said)
     assert told["m0"].message == "39 of 40 pods of group train have asked"
     assert len(told) <= SchedulerConfig().pending_refresh_batch
-
-
-def standing(bench: Bench, request: str) -> RequestStatus:
-    found = how_it_stands(bench.allocator.ctx, RequestId(request))
-    assert found is not None
-    return found
-
-
-def test_everybody_of_a_waiting_group_can_be_asked_why():
-    """The sentence of the whole, by filter, and the turn of the one who stands in the queue for all."""
-    bench = fleet(1)
-    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
-    ask(bench, member("a", WHOLE), member("b", WHOLE), asked("p", WHOLE))
-    told = standing(bench, "b")
-    assert told.state is RequestState.QUEUED
-    assert told.message.startswith("waits: 0 of 2 pods of group train have a place; the 1st (a): ")
-    assert [step.filter for step in told.steps][-1] == "turn"
-    assert told.turn is not None
-    assert told.turn.waiting == 2
-    assert blocker
-
-
-def test_who_has_a_place_is_told_for_whom_it_waits():
-    """A pod whose slice is ready and that does not start would look broken."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    ready(bench, granted["a"])
-    told = standing(bench, "a")
-    assert told.state is RequestState.GRANTED
-    assert told.message == (
-        "its place is reserved, and group train starts when all of its 2 pods have theirs: 2 have a place, 1 a ready "
-        "slice"
-    )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import INCARNATION, Bench, asked, claim
+from factories.scheduling.allocator import Bench, asked, claim
 from factories.scheduling.gangs import (
     WHOLE,
     ask,
@@ -21,21 +21,9 @@ from factories.scheduling.gangs import (
     withdraw,
 )
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Amounts,
-    AnyMessage,
-    Grant,
-    Held,
-    Pending,
-    QuotaSet,
-    Revoke,
-    SliceDegraded,
-    SliceFailed,
-    SourceSynced,
-    Waived,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 
 
@@ -57,7 +45,7 @@ def test_the_last_pod_brings_places_for_all():
     first = ask(bench, member("a", WHOLE))
     said = ask(bench, member("b", WHOLE))
 
-    assert [type(each) for each in first] == [Pending]
+    assert [type(each) for each in first] == [msg.Pending]
     granted = grants(said)
     assert sorted(granted) == ["a", "b"]
     assert granted["a"].booking.node != granted["b"].booking.node
@@ -96,7 +84,7 @@ def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
 def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     """With "has 2" of a namespace in which nothing runs, a user who looks for the two finds none."""
     bench = fleet(3)
-    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
+    bench.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=2)))
     message = waits(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))["a"].message
     assert "may have 2 devices and has 2; this one asks for 1" in message
     assert message.endswith(
@@ -105,7 +93,7 @@ def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     )
 
     within = fleet(3)
-    within.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
+    within.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=2)))
     ask(within, asked("x", claim(profile="1g.5gb")))
     assert "when the quota is raised" not in waits(ask(within, member("a", WHOLE), member("b", WHOLE)))["a"].message
 
@@ -114,7 +102,7 @@ def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     """Each would say its own reason over the other's, as fast as the bus allows, for as long as they differ."""
     bench = fleet(1)
     ask(bench, member("a", WHOLE), member("b", WHOLE))
-    theirs = Pending(
+    theirs = msg.Pending(
         request=RequestId("a"),
         request_revision=1,
         message="searching for places for all of them",
@@ -123,16 +111,8 @@ def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     address = subjects.waiting(RequestId("a"))
     assert [everything(bench, bench.observe(address, theirs)) for _ in range(3)] == [[], [], []]
 
-    (mine,) = [each for each in tick(bench, 6.0) if isinstance(each, Pending) and each.request == "a"]
+    (mine,) = [each for each in tick(bench, 6.0) if isinstance(each, msg.Pending) and each.request == "a"]
     assert mine.reasons[0].reason is WaitReason.GROUP_NOT_FIT
-
-
-def test_pods_of_several_sizes_are_put_down_largest_first():
-    """The small ones first would leave the large one without a place, in a fleet that holds them all."""
-    bench = fleet(1)
-    shapes = {"a": claim(profile="1g.5gb"), "b": claim(profile="2g.10gb"), "c": claim(profile="4g.20gb")}
-    said = ask(bench, *(member(name, shape, size=3) for name, shape in shapes.items()))
-    assert sorted(grants(said)) == ["a", "b", "c"]
 
 
 def test_pods_that_disagree_on_the_size_are_told_who_says_what():
@@ -155,18 +135,9 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     assert sorted(grants(gone(bench, blocker))) == ["p"]
 
 
-def test_more_pods_than_the_size_wait_as_the_next_group():
-    """The surplus of one job must not run as a part of it, nor take a place alone."""
-    bench = fleet(4)
-    said = ask(bench, *(member(name, WHOLE) for name in "abc"))
-    assert sorted(grants(said)) == ["a", "b"]
-    assert waits(said)["c"].message.endswith("of the surplus, 1 of 2 pods of group train have asked")
-    assert sorted(grants(ask(bench, member("d", WHOLE)))) == ["c", "d"]
-
-
-def failed(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+def failed(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     booking = grant.booking
-    word = SliceFailed(
+    word = msg.SliceFailed(
         allocation=booking.allocation,
         request=booking.request,
         revision=grant.revision,
@@ -183,22 +154,22 @@ def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before
     assert not bound(ready(bench, granted["a"]))
     said = failed(bench, granted["b"])
 
-    assert [type(each) for each in said if isinstance(each, (Revoke, Grant))] == [Revoke, Grant]
+    assert [type(each) for each in said if isinstance(each, (msg.Revoke, msg.Grant))] == [msg.Revoke, msg.Grant]
     again = grants(said)["b"]
     assert again.booking.node not in {each.booking.node for each in granted.values()}
     assert sorted(bound(ready(bench, again))) == ["a", "b"]
 
 
-def breaks(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+def breaks(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     """The GPU of a slice that is made is not there any more."""
     booking = grant.booking
-    word = SliceDegraded(
+    word = msg.SliceDegraded(
         allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"
     )
     return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
 
 
-def dies(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+def dies(bench: Bench, grant: msg.Grant) -> list[msg.AnyMessage | None]:
     """A node does not answer, and has said nothing of the slice."""
     node = grant.booking.node
     seen = msgspec.structs.replace(bench.allocator.ctx.facts.inventories[node], stale=True, stale_message="refused")
@@ -206,7 +177,7 @@ def dies(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
 
 
 @pytest.mark.parametrize("lose", [breaks, dies], ids=lambda it: it.__name__)
-def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable[[Bench, Grant], list]):
+def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable[[Bench, msg.Grant], list]):
     """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
     bench = fleet(4)
     granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
@@ -214,43 +185,9 @@ def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable
         ready(bench, granted[name])
     said = lose(bench, granted["c"])
 
-    assert [each.booking.request for each in said if isinstance(each, Revoke)] == ["c"]
+    assert [each.booking.request for each in said if isinstance(each, msg.Revoke)] == ["c"]
     again = grants(said)["c"]
     assert sorted(bound(ready(bench, again))) == ["a", "b", "c"]
-
-
-def test_a_job_goes_on_giving_back_when_one_of_its_places_is_lost_meanwhile():
-    """The word about that one place comes after the order, and must not take it back for those who have not read it."""
-    bench = fleet(3)
-    a, b = member("a", WHOLE), member("b", WHOLE)
-    mine, others = grant_of("a", "node-0", a), grant_of("b", "node-1", b)
-    for each in (mine, others):
-        everything(bench, bench.observe(subjects.ledger(each.booking.node, each.booking.allocation), each))
-    word = Waived(request="b", request_revision=1, allocations=(others.booking.allocation,), cause="given back")
-    bench.observe(subjects.binding(RequestId("b")), word)
-    again = msgspec.structs.replace(others.booking, allocation="b_elsewhere_2", node="node-2")
-    again = msgspec.structs.replace(others, booking=msgspec.structs.replace(again, devices=()))
-    everything(bench, bench.observe(subjects.ledger("node-2", "b_elsewhere_2"), again))
-    ask(bench, b)
-    (waived,) = (each for each in breaks(bench, again) if isinstance(each, Waived))
-    assert (sorted(waived.allocations), waived.alone) == (["b_elsewhere_1", "b_elsewhere_2"], False)
-
-
-def test_a_job_that_cannot_be_completed_gives_back_what_it_has():
-    """tensor-fusion §1.7: without a timeout half a job waited for ever. Here it gives back, and waits as a whole."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    ready(bench, granted["a"])
-    failed(bench, granted["b"])
-    assert not any(isinstance(each, Waived) for each in tick(bench, 59.0))
-
-    said = tick(bench, 2.0)
-    (waived,) = (each for each in said if isinstance(each, Waived))
-    assert (waived.request, waived.allocations) == ("a", (granted["a"].booking.allocation,))
-    (revoke,) = (each for each in said if isinstance(each, Revoke))
-    assert revoke.cause == waived.cause
-    gone(bench, granted["a"])
-    assert grants(ask(bench, asked("x", WHOLE)))
 
 
 def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
@@ -262,33 +199,6 @@ def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long()
     again = grants(ask(bench, member("c", WHOLE)))
     assert sorted(again) == ["c"]
     assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
-
-
-def test_a_pod_that_is_made_anew_while_its_job_runs_is_served_alone():
-    """A Job retries one pod under a new UID: fifteen that run and one that asks are sixteen (tensor-fusion §1.7)."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    for grant in granted.values():
-        ready(bench, grant)
-    withdraw(bench, "b")
-    gone(bench, granted["b"])
-    again = grants(ask(bench, member("b2", WHOLE)))
-    assert sorted(again) == ["b2"]
-    assert bound(ready(bench, again["b2"])) == ["b2"]
-
-
-def test_one_more_pod_is_served_alone_while_as_many_as_the_size_run():
-    """A Deployment makes the new pod before an old one goes: its update would wait for ever at the first."""
-    bench = fleet(4)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    for grant in granted.values():
-        ready(bench, grant)
-    surge = grants(ask(bench, member("new-a", WHOLE)))
-    assert bound(ready(bench, surge["new-a"])) == ["new-a"]
-    withdraw(bench, "a")
-    gone(bench, granted["a"])
-    again = grants(ask(bench, member("new-b", WHOLE)))
-    assert bound(ready(bench, again["new-b"])) == ["new-b"]
 
 
 def test_an_allocator_that_finds_half_a_job_granted_completes_it():
@@ -312,25 +222,10 @@ def test_a_place_that_was_waived_is_never_bound():
     mine = grant_of("a", "node-0", a)
     everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
     ask(bench, a)
-    word = Waived(request="a", request_revision=1, allocations=(mine.booking.allocation,), cause="given back")
+    word = msg.Waived(request="a", request_revision=1, allocations=(mine.booking.allocation,), cause="given back")
     everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
     said = ask(bench, b) + ready(bench, mine)
     assert not bound(said)
-
-
-@pytest.mark.parametrize(("life", "stands"), [("of another life", True), (INCARNATION, False), ("", False)])
-def test_what_was_waived_in_another_life_of_the_bus_is_not_taken_from_a_pod_that_runs(life, stands):
-    """It was sent over an empty subject and landed after a wipe; meanwhile the pod was bound. Older ones name none."""
-    bench = fleet(2)
-    a = member("a", WHOLE)
-    mine = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
-    held = msgspec.structs.replace(a, held=Held(node=mine.booking.node, allocation=mine.booking.allocation))
-    place = (mine.booking.allocation,)
-    late = Waived(request="a", request_revision=1, allocations=place, cause="given back", incarnation=life)
-    everything(bench, bench.observe(subjects.binding(RequestId("a")), late))
-    said = everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
-    said += ask(bench, held) + ready(bench, mine)
-    assert (bound(said) == ["a"], any(isinstance(each, Revoke) for each in said)) == (stands, not stands)
 
 
 def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
@@ -340,7 +235,7 @@ def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
     half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
     everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
     everything(bench, bench.ready(half))
-    held = msgspec.structs.replace(a, held=Held(node=half.booking.node, allocation=half.booking.allocation))
+    held = msgspec.structs.replace(a, held=msg.Held(node=half.booking.node, allocation=half.booking.allocation))
     assert bound(ask(bench, held)) == ["a"]
 
 
@@ -353,7 +248,7 @@ def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has
     everything(bench, bench.ready(half))
     ask(bench, a)
     for now in (100.0, 1_000.0, 10_000.0):
-        assert not any(isinstance(each, (Waived, Revoke)) for each in tick(bench, now))
-    synced = SourceSynced(source=a.source, run=RunId("w1"), epoch=1, count=1)
+        assert not any(isinstance(each, (msg.Waived, msg.Revoke)) for each in tick(bench, now))
+    synced = msg.SourceSynced(source=a.source, run=RunId("w1"), epoch=1, count=1)
     said = everything(bench, bench.observe(subjects.source(a.source), synced)) + tick(bench, 20_000.0)
-    assert [type(each) for each in said if isinstance(each, (Waived, Revoke))] == [Waived, Revoke]
+    assert [type(each) for each in said if isinstance(each, (msg.Waived, msg.Revoke))] == [msg.Waived, msg.Revoke]

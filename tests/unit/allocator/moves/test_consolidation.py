@@ -39,7 +39,6 @@ def test_a_node_is_named_when_its_pods_have_room_on_others_that_are_in_use(empty
 
 
 def test_a_pod_that_may_not_be_moved_keeps_its_node(empty: Bench) -> None:
-    """Its owner has not allowed a restart."""
     add(empty, "a")
     bound(empty, "leaves", "4g.20gb")
     bound(empty, "stays", movable=False)

@@ -46,15 +46,6 @@ def test_what_another_has_opened_for_another_run_is_opened_again_after_growing_p
     assert said_after(empty, 32) == [1, 3, 7, 15, 23, 31]
 
 
-def test_an_agent_that_was_restarted_is_opened_at_once(empty):
-    """Every restart of an agent would cost a second, and more each time."""
-    empty.add_node(SEEN)
-    for run in ("second", "third", "fourth"):
-        seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId(run))
-        opened = [write.message for write in empty.add_node(seen)]
-        assert [each.agent_run for each in opened if isinstance(each, NodeOpened)] == [run]
-
-
 def test_a_head_of_another_life_of_the_broker_is_replaced_at_once(empty):
     """It landed late, when the broker had been wiped, and no such message can be right."""
     empty.add_node(SEEN)
@@ -65,7 +56,6 @@ def test_a_head_of_another_life_of_the_broker_is_replaced_at_once(empty):
 
 
 def test_whoever_learns_that_the_other_was_right_opens_at_once(empty):
-    """A pause is for those who know nothing new."""
     empty.add_node(SEEN)
     written_over(empty, head("another"))
 

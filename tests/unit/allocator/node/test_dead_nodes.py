@@ -4,7 +4,7 @@ from factories.scheduling.allocator import INCARNATION, claim, gpu_report, snaps
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import Grant, NodeInventory, Pending, Revoke, SliceGone, WaitOver, Waived
+from sluice.contracts.messages import NodeInventory, Pending, Revoke, SliceGone, WaitOver, Waived
 
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
 WHY = "no usable answer for 30 s: UNAVAILABLE"
@@ -31,18 +31,6 @@ def waiver(grant):
         source=booking.source,
         alone=True,
     )
-
-
-def test_a_pod_does_not_wait_for_a_node_that_died_before_its_slice_was_made(bench):
-    """Another node is free: it has its slice there, and whatever was made on the dead one is taken back."""
-    grant = bench.granted("p1")
-    assert grant.booking.node == NODE
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    waived, revoked, again = told(bench, stale=True)
-    assert waived == waiver(grant)
-    assert revoked == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=CAUSE)
-    assert isinstance(again, Grant)
-    assert (again.booking.node, again.booking.request) == (OTHER, "p1")
 
 
 def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench):

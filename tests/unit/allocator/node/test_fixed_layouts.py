@@ -48,7 +48,6 @@ def test_who_has_an_instance_is_no_news():
 
 
 def test_who_waits_is_served_when_the_administrator_has_made_what_he_needs():
-    """A pod would wait for ever beside the instance that was made for it."""
     bench = with_node(fixed(instance("1g.5gb", 6, 1)))
     (waiting,) = bench.land_all(bench.request(asked("p1", claim(profile="2g.10gb"))))
     assert isinstance(waiting.message, Pending)

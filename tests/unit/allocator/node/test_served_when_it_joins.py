@@ -6,7 +6,14 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, Waived
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Grant,
+    Pending,
+    Refused,
+    Revoke,
+    Waived,
+)
 from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -37,7 +44,6 @@ def test_what_nothing_here_can_serve_waits_and_is_not_refused(request, fleet, wh
 
 @pytest.mark.parametrize("fleet", ["empty", "bench"])
 def test_what_waits_for_a_model_is_served_when_it_joins(request, fleet):
-    """It would wait on beside the node that was added for it."""
     bench = request.getfixturevalue(fleet)
     bench.land_all(bench.request(asked("p1", claim(profile="4g.24gb"))))
     grants = [each.message for each in bench.add_node(LATE) if isinstance(each.message, Grant)]
@@ -89,7 +95,6 @@ def test_what_the_settings_allow_since_is_served(bench):
 
 
 def test_what_is_wrong_in_itself_stays_refused(bench):
-    """It would be refused and waived in turn, for ever."""
     large = asked("p1", claim(profile=None, gpus=9))
     bench.land_all(bench.request(large))
     bench.now += 60

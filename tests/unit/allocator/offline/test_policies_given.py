@@ -17,7 +17,6 @@ from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_p
     ],
 )
 def test_one_name_is_for_both_levels_and_each_level_can_be_named(text, policies):
-    """What people type most is the shortest."""
     assert parse_policies(text) == policies
 
 
@@ -25,7 +24,6 @@ def test_one_name_is_for_both_levels_and_each_level_can_be_named(text, policies)
     "text", ["", "bestfit", "node=numa", "gpu=", "cpu=binpack", "binpack,gpu=numa", "node=spread,node=spread", "gpu=x"]
 )
 def test_what_is_no_policy_is_said_in_words(text):
-    """A misspelt policy must never mean the default."""
     with pytest.raises(PolicyError) as caught:
         parse_policies(text)
     assert str(caught.value)

@@ -163,28 +163,8 @@ def test_what_could_never_be_served_is_refused_and_disturbs_nobody(line, reason)
     assert (summary["refused"], summary["departed_without"]) == (1, 1)
 
 
-def test_a_departure_says_released_when_anybody_held_or_awaited_something():
-    """A waiting pod stops waiting; `x` is unknown; `a` leaves once."""
-    lines = [
-        arrive(0, "a", profile="7g.40gb"),
-        arrive(1, "b", profile="7g.40gb"),
-        depart(2, "b"),
-        depart(3, "x"),
-        depart(4, "a"),
-        depart(5, "a"),
-    ]
-
-    answers, summary = answered(fleet_of(), lines)
-
-    assert words(answers)[2:] == [(2, "b", "released"), (4, "a", "released")]
-    assert (answers[2]["node"], answers[2]["devices"]) == (None, [])
-    assert answers[2]["reasons"][0]["reason"] == "NothingHeld"
-    assert (summary["released"], summary["departed_waiting"], summary["departed_without"]) == (1, 1, 2)
-
-
 @pytest.mark.parametrize("waits", [False, True])
 def test_an_id_that_is_there_cannot_arrive_again(waits):
-    """Two pods of one name would be one in the answers."""
     first = [arrive(0, "other", profile="7g.40gb")] * waits
     lines = [*first, arrive(0, "a", profile="1g.5gb"), arrive(1, "a", profile="1g.5gb")]
 
@@ -281,7 +261,6 @@ def empty_caches():
 
 
 def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
-    """A long trace runs in the memory of what is there at one time."""
     monkeypatch.setattr(perfect_cluster, "READ_AGAIN_AFTER", 200)
     fleet = parse_fleet(fleet_of(gpus=4), origin="fleet.toml")
 
@@ -302,7 +281,6 @@ def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
 
 
 def test_reading_anew_changes_no_answer(monkeypatch):
-    """Forgetting what has run out is no part of the answers."""
     lines, fleet = random_lines(300, seed=3), fleet_of(gpus=3)
     expected = simulated(fleet, lines)
 

@@ -90,7 +90,6 @@ def test_a_mistake_is_named_where_it_is(line, field, words):
 
 
 def test_a_line_without_end_is_not_read_into_memory_as_a_pod():
-    """A file of another kind is named as such."""
     with pytest.raises(WorkloadError, match="longer than"):
         read(b" " * (LINE_BYTES_MAX + 1))
 

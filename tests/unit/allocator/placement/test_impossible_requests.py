@@ -5,36 +5,27 @@ import pytest
 from factories.scheduling.allocator import gpu_report, snapshot, unread
 from factories.scheduling.placement import Shop, claim, node, share
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import (
-    Claim,
-    DeviceFilter,
-    HostFacts,
-    HostNeeds,
-    HostRoom,
-    NodeExpression,
-    Taint,
-)
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, too_few_gpus
 from sluice_allocator.core.placement.explain import impossible
-from sluice_allocator.core.placement.explain.suggestions import closest_profile
-from sluice_allocator.core.placement.nodes.node_shape import Maximum
+from sluice_allocator.core.placement.explain.no_gpu_fits import closest_profile
 
 GIB = 1024
 WHOLE = claim()
 SMALL = claim(profile="1g.5gb")
-LITTLE = HostRoom(cpu_milli=64_000, memory_mib=GIB)
-ROOM = HostRoom(cpu_milli=64_000, memory_mib=503 * GIB, resources={"rdma/shared_mlx5": 2})
+LITTLE = msg.HostRoom(cpu_milli=64_000, memory_mib=GIB)
+ROOM = msg.HostRoom(cpu_milli=64_000, memory_mib=503 * GIB, resources={"rdma/shared_mlx5": 2})
 
 
-def answer(shop: Shop, *claims: Claim, **rest: object) -> NoPlace:
+def answer(shop: Shop, *claims: msg.Claim, **rest: object) -> NoPlace:
     found = shop.ask(*(claims or (WHOLE,)), **rest)
     assert isinstance(found, NoPlace), f"there is a place: {found}"
     return found
 
 
-def never(shop: Shop, *claims: Claim, **rest: object) -> str:
+def never(shop: Shop, *claims: msg.Claim, **rest: object) -> str:
     """The sentence where nothing here could ever serve it; empty where it only waits."""
     found = answer(shop, *claims, **rest)
     return found.message if found.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT else ""
@@ -44,14 +35,16 @@ def why(found: NoPlace) -> list[WaitReason]:
     return [each.reason for each in found.reasons]
 
 
-def hosted(shop: Shop, name: str = "n", *, free: HostRoom = ROOM, offers: HostRoom | None = ROOM, **facts) -> Shop:
+def hosted(
+    shop: Shop, name: str = "n", *, free: msg.HostRoom = ROOM, offers: msg.HostRoom | None = ROOM, **facts
+) -> Shop:
     left = {"cpu_cores": free.cpu_milli / 1000, "memory_mib": free.memory_mib, "resources": free.resources}
-    shop.cluster.set_host(NodeName(name), HostFacts(**left, pods_free=110, allocatable=offers, **facts))
+    shop.cluster.set_host(NodeName(name), msg.HostFacts(**left, pods_free=110, allocatable=offers, **facts))
     return shop
 
 
-def needs(**room: object) -> HostNeeds:
-    return HostNeeds(room=HostRoom(**room))
+def needs(**room: object) -> msg.HostNeeds:
+    return msg.HostNeeds(room=msg.HostRoom(**room))
 
 
 @pytest.mark.parametrize(
@@ -72,15 +65,15 @@ def needs(**room: object) -> HostNeeds:
         (["a30"], claim(sm_count=99), "no GPU here has 99 SMs for one device; the most is 56"),
         (
             ["a100-40gb"],
-            claim(profile="1g.5gb", only=DeviceFilter(models=("B200",))),
+            claim(profile="1g.5gb", only=msg.DeviceFilter(models=("B200",))),
             "no GPU here is of a model that it asks for (B200); there is A100-40GB",
         ),
         (
             ["a100-40gb"],
-            claim(only=DeviceFilter(not_models=("A100",))),
+            claim(only=msg.DeviceFilter(not_models=("A100",))),
             "no GPU here is of another model; there is A100-40GB",
         ),
-        (["a100-40gb"], claim(only=DeviceFilter(uuids=(GpuUuid("GPU-7"),))), "no GPU here is GPU-7"),
+        (["a100-40gb"], claim(only=msg.DeviceFilter(uuids=(GpuUuid("GPU-7"),))), "no GPU here is GPU-7"),
         (
             ["a100-40gb"],
             claim(profile="1g.5gb", memory_mib=9000),
@@ -94,7 +87,7 @@ def test_what_no_gpu_here_has_is_said_with_what_comes_nearest(models, asked, sen
     assert never(shop, asked) == sentence
 
 
-OFF_A100 = HostNeeds(node_selector={"zone": "b"})
+OFF_A100 = msg.HostNeeds(node_selector={"zone": "b"})
 
 
 @pytest.mark.parametrize(
@@ -106,20 +99,20 @@ OFF_A100 = HostNeeds(node_selector={"zone": "b"})
             "no GPU on the nodes that it may use has 4g.20gb. Closest: 4g.40gb (H100-SXM-80GB). A100-40GB has it",
         ),
         (
-            claim(profile="4g.20gb", only=DeviceFilter(models=("H100",))),
-            HostNeeds(),
+            claim(profile="4g.20gb", only=msg.DeviceFilter(models=("H100",))),
+            msg.HostNeeds(),
             (
                 "no GPU of a model that it asks for (H100) here has 4g.20gb. Closest: 4g.40gb (H100-SXM-80GB). "
                 "A100-40GB has it"
             ),
         ),
         (
-            claim(profile="4g.20gb", only=DeviceFilter(not_models=("A100",))),
-            HostNeeds(),
+            claim(profile="4g.20gb", only=msg.DeviceFilter(not_models=("A100",))),
+            msg.HostNeeds(),
             "no GPU of another model than A100 here has 4g.20gb. Closest: 4g.40gb (H100-SXM-80GB). A100-40GB has it",
         ),
         (
-            claim(only=DeviceFilter(models=("A100-40GB",))),
+            claim(only=msg.DeviceFilter(models=("A100-40GB",))),
             OFF_A100,
             "no GPU on the nodes that it may use is of a model that it asks for (A100-40GB); there is H100-SXM-80GB",
         ),
@@ -144,18 +137,16 @@ def test_what_only_the_pod_itself_keeps_off_is_not_called_missing_here(asked, ho
 def test_a_part_of_a_gpu_whose_memory_is_not_told_is_said_to_be_had_only_whole(asked):
     """A person would look for MIG or for MPS, which the nodes beside it have."""
     shop = Shop(node("a", 1), node("g", 1, model="gb10", mig=False))
-    asked = msgspec.structs.replace(asked, only=DeviceFilter(models=("gb10",)))
+    asked = msgspec.structs.replace(asked, only=msg.DeviceFilter(models=("gb10",)))
     assert never(shop, asked) == "the driver does not report the memory of GB10, so it can only be granted whole"
 
 
 def test_without_mig_an_instance_is_said_to_need_it():
-    """The profile is right, and no one would think of the switch."""
     shop = Shop(node("n", 2, mig=False))
     assert never(shop, SMALL) == "no GPU here has MIG on, which an instance of 1g.5gb needs"
 
 
 def test_a_mode_that_no_node_serves_is_named():
-    """A share would seem to wait for room."""
     shop = Shop(node("n", 1, modes=("exclusive",)))
     assert never(shop, claim(modes=("mps",), memory_mib=1)) == "no node here serves the mode that it asks for (mps)"
 
@@ -189,7 +180,6 @@ def test_a_gpu_that_was_never_read_may_be_anything():
     ],
 )
 def test_more_than_any_node_has_is_not_said_to_start_when_one_is_free(claims, sentence):
-    """Its owner would wait for ever for a node that is free."""
     assert never(Shop(node("a", 2), node("b", 2), node("c", 1)), *claims) == sentence
 
 
@@ -252,15 +242,13 @@ def test_what_no_node_offers_is_named_with_the_most_that_there_is(room, sentence
 
 
 def test_what_others_take_now_is_waited_for():
-    """Pods of others end, too."""
-    shop = hosted(Shop(node("n", 1)), free=HostRoom(cpu_milli=1000, memory_mib=GIB))
+    shop = hosted(Shop(node("n", 1)), free=msg.HostRoom(cpu_milli=1000, memory_mib=GIB))
     assert why(answer(shop, host=needs(memory_mib=100 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
     assert why(answer(shop, host=needs(cpu_milli=32_000))) == [WaitReason.NODE_INSUFFICIENT_CPU]
     assert why(answer(shop, host=needs(resources={"rdma/shared_mlx5": 2}))) == [WaitReason.NODE_INSUFFICIENT_RESOURCE]
 
 
 def test_a_larger_node_that_joins_ends_it():
-    """It would be said for ever once it was said."""
     shop = hosted(Shop(node("n", 1)), free=LITTLE, offers=LITTLE)
     host = needs(memory_mib=20 * GIB)
     assert never(shop, host=host)
@@ -280,18 +268,18 @@ def labelled(**labels: str) -> Shop:
 @pytest.mark.parametrize(
     ("host", "sentence"),
     [
-        (HostNeeds(node_selector={"zone": "c"}), "no node here has the label zone=c; there are zone=a, zone=b"),
-        (HostNeeds(node_selector={"zome": "a"}), "no node here has a label zome; did you mean zone?"),
-        (HostNeeds(node_selector={"disk": "x"}), "no node here has the label disk=x; there is disk=ssd"),
+        (msg.HostNeeds(node_selector={"zone": "c"}), "no node here has the label zone=c; there are zone=a, zone=b"),
+        (msg.HostNeeds(node_selector={"zome": "a"}), "no node here has a label zome; did you mean zone?"),
+        (msg.HostNeeds(node_selector={"disk": "x"}), "no node here has the label disk=x; there is disk=ssd"),
         (
-            HostNeeds(node_selector={"zone": "b", "only-n": "1"}),
+            msg.HostNeeds(node_selector={"zone": "b", "only-n": "1"}),
             "no node here has all the labels that its nodeSelector names",
         ),
         (
-            HostNeeds(affinity=((NodeExpression(key="zone", operator="In", values=("x", "y")),),)),
+            msg.HostNeeds(affinity=((msg.NodeExpression(key="zone", operator="In", values=("x", "y")),),)),
             "no node here has the label zone=x, y; there is zone=a, zone=b",
         ),
-        (HostNeeds(node_name="gpu-9"), "no node with GPUs here is named gpu-9"),
+        (msg.HostNeeds(node_name="gpu-9"), "no node with GPUs here is named gpu-9"),
     ],
 )
 def test_a_label_that_no_node_has_is_named_with_those_that_there_are(host, sentence):
@@ -307,9 +295,9 @@ def test_a_label_of_single_nodes_is_looked_up_and_not_searched_for():
     shop = Shop(*(node(name, 1) for name in names))
     for name in names:
         hosted(shop, name, labels={"kubernetes.io/hostname": name})
-    host = HostNeeds(node_selector={"kubernetes.io/hostname": "n99"})
+    host = msg.HostNeeds(node_selector={"kubernetes.io/hostname": "n99"})
     assert never(shop, host=host).startswith("no node here has the label kubernetes.io/hostname=n99; there are ")
-    assert isinstance(shop.ask(WHOLE, host=HostNeeds(node_selector={"kubernetes.io/hostname": "n5"})), Place)
+    assert isinstance(shop.ask(WHOLE, host=msg.HostNeeds(node_selector={"kubernetes.io/hostname": "n5"})), Place)
 
 
 SYSTEM = {
@@ -331,7 +319,7 @@ SYSTEM = {
 @pytest.mark.parametrize("key", SYSTEM)
 def test_a_node_that_kubernetes_keeps_pods_from_is_waited_for(key):
     """A person would be told to tolerate that a node is not ready, and the pod would run there."""
-    shop = hosted(Shop(node("n", 2)), taints=(Taint(key=key),), cordoned=key.endswith("/unschedulable"))
+    shop = hosted(Shop(node("n", 2)), taints=(msg.Taint(key=key),), cordoned=key.endswith("/unschedulable"))
     found = answer(shop)
     assert why(found) == [SYSTEM[key]]
     assert "tolerat" not in found.message
@@ -340,15 +328,14 @@ def test_a_node_that_kubernetes_keeps_pods_from_is_waited_for(key):
 
 
 def test_a_taint_with_a_purpose_is_named_also_beside_one_that_passes():
-    """It would wait for a node that is kept for others."""
-    taints = (Taint(key="node.kubernetes.io/not-ready"), Taint(key="team", value="x"))
+    taints = (msg.Taint(key="node.kubernetes.io/not-ready"), msg.Taint(key="team", value="x"))
     shop = hosted(Shop(node("n", 1)), taints=taints)
     assert never(shop) == "it does not tolerate the taints of the nodes here: team=x:NoSchedule"
 
 
 def test_what_a_node_that_is_not_ready_lacks_is_not_waited_for():
     """It would be told that the node comes back, and then that it has no such profile."""
-    shop = hosted(Shop(node("n", 1)), taints=(Taint(key="node.kubernetes.io/not-ready"),))
+    shop = hosted(Shop(node("n", 1)), taints=(msg.Taint(key="node.kubernetes.io/not-ready"),))
     assert never(shop, claim(profile="4g.24gb")).startswith("no GPU here has 4g.24gb")
 
 
@@ -366,21 +353,6 @@ def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):
     assert counted[0] == counted[1]
 
 
-def test_the_most_of_what_comes_and_goes_is_kept():
-    """A node that left would go on being the largest."""
-    most = Maximum()
-    for amount in (3, 7, 7, 5):
-        most.count(amount, 1)
-    assert most.most == 7
-    most.count(7, -1)
-    assert most.most == 7
-    most.count(7, -1)
-    assert most.most == 5
-    most.count(5, -1)
-    most.count(3, -1)
-    assert (most.most, bool(most)) == (0, False)
-
-
 @pytest.mark.parametrize(
     ("asked", "there", "closest"),
     [
@@ -392,7 +364,6 @@ def test_the_most_of_what_comes_and_goes_is_kept():
     ],
 )
 def test_the_nearest_profile_has_as_many_compute_slices_then_as_much_memory(asked, there, closest):
-    """A suggestion that is far from what was asked for helps no one."""
     found = closest_profile(asked, [("M", name) for name in there])
     assert found is not None
     assert str(found) == f"{closest} (M)"

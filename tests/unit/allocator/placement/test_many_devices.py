@@ -16,7 +16,6 @@ from judges.layouts import Layouts
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.messages import Claim
-from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.placement import ClusterState, NoPlace, Place, PlaceRequest, find_place
 from sluice_allocator.core.placement.explain.refusal import refuse
 from sluice_allocator.core.placement.spec.config import PlacementConfig
@@ -131,5 +130,4 @@ def test_what_no_node_could_hold_is_refused():
         [claim(f"c{n}", modes=("mps",), memory_mib=1, gpus=8) for n in range(8)],
     ):
         found = refusal(*claims)
-        assert isinstance(found, Refusal)
         assert found.value == str(sum(each.gpus for each in claims))

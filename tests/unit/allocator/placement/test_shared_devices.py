@@ -13,8 +13,13 @@ from sluice.contracts.messages import Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement import NoPlace
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize, ShareMode, level_needed
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import (
+    DeviceKey,
+    SharedDevice,
+    SharedDeviceSize,
+    ShareMode,
+    level_needed,
+)
 
 GPU = SharedDeviceSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
 INSTANCE = SharedDeviceSize(memory_mib=9984, sms=28, gpu_sms=98, tenants_max=13, taking_turns=False)
@@ -150,18 +155,6 @@ def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(partition: int, width
     assert width_percent(partition, INSTANCE.sms, INSTANCE.gpu_sms) == width
 
 
-def test_booking_twice_counts_once_and_freeing_twice_frees_once() -> None:
-    """A redelivered message would use up a home, or free what others have."""
-    home = _home(GPU, _fractional(40, 4000), _fractional(10, 1000))
-    home.add(_key(0), _fractional(30, 3000))
-    assert (home.tenants, home.free_memory_mib, home.free_width_percent) == (2, 36960, 60)
-    home.remove(_key(0))
-    home.remove(_key(0))
-    assert (home.tenants, home.free_memory_mib, home.free_width_percent) == (1, 39960, 90)
-    home.remove(_key(1))
-    assert home.empty
-
-
 _ANY_SHARES = st.lists(
     st.tuples(st.integers(0, 100), st.integers(1, 30000), st.integers(0, 1000)), min_size=1, max_size=12
 )
@@ -182,7 +175,6 @@ def test_a_search_by_level_never_misses_a_home_with_room(
     size: SharedDeviceSize,
     overcommit_percent: int,
 ) -> None:
-    """A pod would wait beside a home that could take it."""
     size = replace(size, taking_turns=taking_turns, overcommit_percent=overcommit_percent)
     home = SharedDevice(size, mode, ("default", 0))
     for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):
@@ -237,17 +229,3 @@ def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> No
     shop.cluster.unbook(AllocationId("b1"))
     again = shop.ask(ask, namespace="den")
     assert not isinstance(again, NoPlace)
-
-
-def test_a_whole_gpu_that_another_allocator_gave_away_is_no_home() -> None:
-    """The tenant of the whole GPU would find sharers on it."""
-    shop = Shop(node("n1", 1, mig=False))
-    ask = claim(modes=("mps",), memory_mib=1000, uid=1)
-    ours = shop.take(ask, namespace="den")
-    (device,) = shop.devices(ours)
-    _theirs(shop, ours, devices=(msgspec.structs.replace(device, share=None),))
-    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
-    shop.give_back(ours)
-    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
-    shop.cluster.unbook(AllocationId("b1"))
-    assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)

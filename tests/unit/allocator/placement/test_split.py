@@ -52,26 +52,6 @@ def test_published_vectors(free: list[int], want: int, quantum: int, parts: tupl
     assert split(free, want, quantum) == parts
 
 
-def test_a_small_share_and_then_a_large_one_end_at_six_and_eight_tenths() -> None:
-    """The best known example of an even split would come out uneven."""
-    free = [100, 100]
-    for want in (20, 120):
-        parts = split(free, want, 10)
-        assert parts is not None
-        free = [left - part for left, part in zip(free, parts, strict=True)]
-    assert sorted(100 - left for left in free) == [60, 80]
-
-
-def test_small_shares_fill_one_gpu_before_they_begin_the_next() -> None:
-    """Shares of one fifth would leave no GPU whole. In backend.ai the last GPU is filled first, here the first."""
-    free = [100] * 4
-    for _ in range(7):
-        parts = split(free, 20, 10)
-        assert parts is not None
-        free = [left - part for left, part in zip(free, parts, strict=True)]
-    assert free == [0, 60, 100, 100]
-
-
 @pytest.mark.parametrize(("want", "quantum"), [(0, 1), (-10, 1), (10, 0), (10, -1), (15, 10)])
 def test_amounts_that_are_none_have_no_place(want: int, quantum: int) -> None:
     """A request for nothing, or for a part of a quantum, would be bound with something else than it asked for."""

@@ -11,7 +11,7 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import catalog, find_model
 from sluice.mig.model import GpuModel, Profile
-from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig
+from sluice_allocator.core.placement import NoPlace, PlacementConfig
 from sluice_allocator.core.placement.nodes.device_spec import larger_for, shape_for
 from sluice_allocator.core.placement.spec.config import AllowedProfiles
 from sluice_allocator.core.placement.spec.larger_profiles import TRIED_MAX, larger_profiles, step_combinations
@@ -126,7 +126,6 @@ def test_a_larger_profile_serves_where_the_asked_one_has_no_place():
     shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
     shop.take_on("GPU-node-b-0", claim(profile="7g.40gb"))
     place = shop.ask(claim(profile="1g.5gb"), substitute=True)
-    assert isinstance(place, Place)
     assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-a", "1g.6gb", "1g.5gb")
 
 
@@ -144,7 +143,6 @@ def test_several_devices_are_served_on_one_node_with_one_step():
     shop = Shop(node("node-a", 2), rules=only("2g.10gb", "3g.20gb"))
     left, right = claim(container="left", profile="1g.5gb", gpus=3), claim(container="right", profile="3g.20gb")
     place = shop.ask(left, right, substitute=True)
-    assert isinstance(place, Place)
     found = [(device.container, device.profile) for device in place.devices]
     assert found == [("left", "2g.10gb")] * 3 + [("right", "3g.20gb")]
     assert place.instead_of == "1g.5gb"
@@ -158,12 +156,10 @@ def test_what_a_substitute_could_serve_is_not_said_to_fit_nowhere():
     shop = Shop(node("node-a", 1), rules=rules)
     asked = claim(profile="1g.5gb")
     never, taken = shop.ask(asked), shop.take(asked, substitute=True)
-    assert isinstance(never, NoPlace)
     assert never.message == "the operator of this fleet allows no 1g.5gb on A100-40GB. Closest: 7g.40gb (A100-40GB)"
     assert never.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
     assert taken is not None
     waits = shop.ask(asked, substitute=True)
-    assert isinstance(waits, NoPlace)
     assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
 
 

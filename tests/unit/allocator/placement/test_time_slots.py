@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey, TimeSlots
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, TimeSlots
 
 Rectangle = tuple[int, int]
 """Width in percent, time in permille."""
@@ -86,19 +86,7 @@ def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_book
     assert lanes.width_percent == 100
 
 
-def test_a_lane_shrinks_to_the_widest_share_that_is_left() -> None:
-    """SMs of a tenant who left would stay blocked as long as anybody of its lane lives."""
-    lanes = _lanes((10, 300), (90, 700))
-    assert lanes.width_percent == 100
-    lanes.add(_key(2), 80, 300)
-    lanes.remove(_key(1))
-    assert lanes.width_percent == 90
-    lanes.remove(_key(2))
-    assert lanes.width_percent == 10
-
-
 def test_what_is_not_there_may_be_removed() -> None:
-    """A late release would take the allocator down."""
     lanes = _lanes((10, 500))
     lanes.remove(_key(7))
     assert lanes.width_percent == 10

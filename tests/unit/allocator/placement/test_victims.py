@@ -98,7 +98,6 @@ def filled(draw, contest: Contest) -> None:
 
 
 def test_a_node_that_a_pod_only_goes_to_last_is_made_free_where_there_is_no_other():
-    """On a single node an important pod would wait for one that may go."""
     shop = Contest(node("node-a", 1))
     small = shop.tenant(0, claim(profile="7g.40gb"))
     found = shop.displace(claim(profile="7g.40gb"), host=HostNeeds(shun=(NodeName("node-a"),)))

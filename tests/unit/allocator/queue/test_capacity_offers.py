@@ -6,18 +6,10 @@ from dataclasses import dataclass, field
 import pytest
 from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
-from sluice.contracts.messages import (
-    Claim,
-    DeviceFilter,
-    Grant,
-    InstanceReport,
-    NodeInventory,
-    RequestWithdrawn,
-    SliceFailed,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
@@ -27,9 +19,9 @@ WHOLE = claim(profile="7g.40gb")
 TRIES = 6
 
 
-def unlike(number: int) -> Claim:
+def unlike(number: int) -> msg.Claim:
     """A whole GPU, under a model name that no other pod uses: a group of its own."""
-    return claim(profile="7g.40gb", only=DeviceFilter(not_models=(f"model-{number}",)))
+    return claim(profile="7g.40gb", only=msg.DeviceFilter(not_models=(f"model-{number}",)))
 
 
 @dataclass
@@ -71,7 +63,7 @@ def hurried() -> Bench:
 def granted(bench: Bench) -> list[str]:
     """Whose grants were written, in order; what was said before is forgotten."""
     writes = [instruction for instruction in bench.said if isinstance(instruction, Write)]
-    names = [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
+    names = [write.message.booking.name for write in writes if isinstance(write.message, msg.Grant)]
     bench.said.clear()
     return names
 
@@ -138,7 +130,7 @@ def test_the_last_is_reached_though_more_is_freed_all_the_time(hurried, searches
     small = claim(profile="1g.6gb")
     taken = [hurried.bound(f"p{number}", small) for number in range(8)]
     for number in range(60):
-        shape = claim(profile="4g.24gb", only=DeviceFilter(not_models=(f"model-{number}",)))
+        shape = claim(profile="4g.24gb", only=msg.DeviceFilter(not_models=(f"model-{number}",)))
         hurried.land_all(hurried.request(asked(f"w{number}", shape)))
     hurried.land_all(hurried.request(asked("last", claim(profile="2g.12gb"))))
     hurried.said.clear()
@@ -176,7 +168,7 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     """It waits alone for a while; the next of its shape gets the GPU, and after the pause it may have it again."""
     first = bench.granted("p1", WHOLE)
     booking = first.booking
-    failed = SliceFailed(
+    failed = msg.SliceFailed(
         allocation=booking.allocation, request=booking.request, revision=1, error="Unknown", message="out of luck"
     )
     bench.land_all(bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
@@ -185,7 +177,7 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
 
     second = bench.granted("p2", WHOLE)
     assert second.booking.devices[0].gpu == GpuUuid("GPU-node-a-0")
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     bench.said.clear()
     bench.land_all(bench.observe(subjects.request(second.booking.request), withdrawn))
     bench.land_all(bench.gone(second))
@@ -194,19 +186,3 @@ def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):
     bench.land_all(bench.handle(Ticked()))
 
     assert granted(bench) == ["p1"]
-
-
-def test_an_inventory_that_shows_nothing_new_wakes_nobody(bench, searches):
-    """Each slice that is made has its node pulled again; that is no reason to try every waiting request."""
-    first = bench.bound("p1", WHOLE)
-    bench.land_all(bench.request(asked("w", WHOLE)))
-    searches.of.clear()
-    made = InstanceReport(gi_id=1, profile="7g.40gb", start=0, size=8, allocation=first.booking.allocation)
-    seen = snapshot("node-a", (gpu_report("node-a", 0, instances=(made,), creatable={"1g.5gb": 0}),), generation=2)
-    bench.land_all(bench.observe(subjects.inventory(NodeName("node-a")), NodeInventory(snapshot=seen, stale=False)))
-    assert searches.of == []
-
-    healed = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)), generation=3)
-    bench.said.clear()
-    bench.land_all(bench.observe(subjects.inventory(NodeName("node-a")), NodeInventory(snapshot=healed, stale=False)))
-    assert granted(bench) == ["w"]

@@ -55,7 +55,6 @@ def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
         "have a place or are withdrawn (the limit is the allocator's waiting_max)"
     )
     stands = how_it_stands(narrow.allocator.ctx, RequestId("late"))
-    assert stands is not None
     assert stands.message == f"waits: {pending.message}"
 
 

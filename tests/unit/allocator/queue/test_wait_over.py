@@ -31,18 +31,7 @@ def test_two_allocators_that_know_different_things_do_not_answer_each_other_with
     assert [write.message for write in bench.land_all(bench.handle(Ticked()))] == [WaitOver(request=P1)]
 
 
-def test_a_wait_that_is_over_is_not_kept_in_view_because_it_was_over_once_before(bench):
-    """What another allocator said long ago would stand for as long as anybody looks at it."""
-    bench.bound("p1", claim(profile="7g.40gb"))
-    assert waits(bench) == [WaitOver(request=P1)]
-
-    bench.now += 2.5
-    bench.handle(Ticked())
-    assert waits(bench) == [WaitOver(request=P1)]
-
-
 def test_a_request_waits_until_its_grant_has_landed(bench):
-    """It would be said to wait no more, and then to wait, for a grant that came to nothing."""
     said = bench.request(asked("p1", claim(profile="7g.40gb")))
     (grant,) = (i for i in said if isinstance(i, Write) and isinstance(i.message, Grant))
 

@@ -23,25 +23,13 @@ from factories.scheduling.quotas import (
     with_a_gpu_to_share,
 )
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    Bound,
-    Grant,
-    Leeway,
-    Pending,
-    QuotaSet,
-    QuotaUnset,
-    RequestWithdrawn,
-    Revoke,
-)
+from sluice.contracts.ids import RequestId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.events import LeaseChanged
-from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
-from sluice_allocator.core.quotas.quota import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
+from sluice_allocator.core.explain.status import RequestState, how_it_stands
+from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee, usage_of
 from sluice_allocator.core.serve import offers
 
 
@@ -52,11 +40,10 @@ def bench(empty: Bench) -> Bench:
 
 
 def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
-    """Not refused: it is policy, and may change."""
     limit(bench, memory_mib=25000)
     bound(bench, "p1", HALF)
     (write,) = all_of(bench, bench.request(asks("p2", HALF)))
-    assert write.message == Pending(
+    assert write.message == msg.Pending(
         request=RequestId("p2"),
         request_revision=1,
         message=(
@@ -89,7 +76,7 @@ def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fi
 def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
     """tensor-fusion §1.5 (B9): there a zero means no limit for one pod, and no room for all."""
     if of_one:
-        limit(bench, pod=Amounts(**{dimension: 0}))
+        limit(bench, pod=msg.Amounts(**{dimension: 0}))
     else:
         limit(bench, **{dimension: 0})
     pending = why(all_of(bench, bench.request(asks("p1", SMALL))))
@@ -98,8 +85,7 @@ def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
 
 
 def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
-    """It is not refused for ever: the cap may be raised."""
-    limit(bench, pod=Amounts(memory_mib=30000), memory_mib=35000)
+    limit(bench, pod=msg.Amounts(memory_mib=30000), memory_mib=35000)
     bound(bench, "p1", HALF)
     pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
     assert pending.message == (
@@ -124,34 +110,6 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     assert searches == []  # what was freed is offered to no pod that could not have it
 
 
-def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
-    """Usage would begin at nothing with every restart."""
-    first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
-    entries = [(subjects.ledger(g.booking.node, g.booking.allocation), g) for g in (first, second)]
-    restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.ctx.rules))
-    node = bench.allocator.ctx.facts
-    restarted.read_all(
-        *entries,
-        *[(subjects.inventory(name), said) for name, said in node.inventories.items()],
-        *[(subjects.node(name), said) for name, said in node.news.items()],
-        *[(subjects.head(name), said) for name, said in node.heads.items()],
-    )
-    restarted.handle(LeaseChanged(held=True))
-    assert used(restarted) == used(bench) == Usage(2, HALF_MIB + SMALL_MIB, 4000)
-
-
-def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
-    """LAW 3: a namespace would have twice what it may, for as long as its pods take to end."""
-    limit(bench, gpus=1)
-    grant = bound(bench, "p1", HALF)
-    all_of(bench, bench.request(asks("p2", SMALL)))
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    writes = all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert [type(write.message) for write in writes] == [Revoke]
-    assert used(bench).gpus == 1
-    assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
-
-
 @pytest.mark.parametrize(
     ("shape", "counts"),
     [
@@ -170,37 +128,13 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
     assert used(bench) == counts
 
 
-@pytest.mark.parametrize("shape", [HALF, claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)])
-def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(bench, shape):
-    """A node that drops out of the inventory would make room in the quota while its pods run on."""
-    grant = granted(bench, "p1", shape)
-    before = used(bench)
-    bench.observe(
-        subjects.inventory(NodeName("node-a")),
-        msgspec.structs.replace(
-            bench.allocator.ctx.facts.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
-        ),
-    )
-    assert used(bench) == before
-    bench.observe(
-        subjects.inventory(NodeName("node-a")),
-        msgspec.structs.replace(
-            bench.allocator.ctx.facts.inventories[NodeName("node-a")],
-            snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
-        ),
-    )
-    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
-    end(bench, grant)
-    assert used(bench) == Usage()
-
-
 def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
     """Priority first, then who asked first; nothing else has to happen."""
     limit(bench, gpus=0)
     for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
         all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
     assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
-    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))) == ["p2"]
+    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))) == ["p2"]
 
 
 @pytest.mark.parametrize("lifted", [False, True])
@@ -216,7 +150,7 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
     all_of(empty, empty.request(asks("p2", half)))
     assert how_it_stands(empty.allocator.ctx, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
     if lifted:
-        said = all_of(empty, empty.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))
+        said = all_of(empty, empty.observe(subjects.quota("lab"), msg.QuotaUnset(namespace="lab")))
     else:
         said = limit(empty, compute_slices=4)
     assert grants(said)[:1] == ["p1"]
@@ -227,7 +161,7 @@ def test_a_lowered_quota_takes_nothing_away(bench):
     limit(bench, gpus=3)
     first, second = bound(bench, "p1", SMALL), granted(bench, "p2", SMALL)
     assert limit(bench, gpus=1) == []
-    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [Bound]
+    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [msg.Bound]
     assert grants(all_of(bench, bench.request(asks("p3", SMALL)))) == []
     assert grants(end(bench, first)) == []
     assert grants(end(bench, second)) == ["p3"]
@@ -241,25 +175,13 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     for number in range(count):
         shape = claim(profile="7g.40gb", sm_count=number + 1)
         all_of(bench, bench.request(asks(f"w{number}", shape)))
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
     said = bench.gone(first)
     assert bench.allocator.unfinished
     searches.clear()
     assert grants(all_of(bench, said)) == ["w0"]
     assert len(searches) < bench.allocator.ctx.rules.new_tries
-
-
-def test_victims_of_another_namespace_make_no_room(bench):
-    """tensor-fusion B7: there they relax the preemptor's quota, which is then exceeded."""
-    ctx = bench.allocator.ctx
-    theirs, mine = bound(bench, "theirs", HALF, namespace="shop"), bound(bench, "mine", SMALL)
-    limit(bench, gpus=1)
-    wanted = theirs.booking.devices
-    assert forbids_place(ctx, None, "lab", wanted, after=(theirs.booking.allocation,)) == (
-        Exceeded("lab", "gpus", of_one=False, limit=1, used=1, asked=1, most=0),
-    )
-    assert forbids_place(ctx, None, "lab", wanted, after=(mine.booking.allocation,)) == ()
 
 
 def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
@@ -278,11 +200,10 @@ def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
 
 
 def test_a_guarantee_holds_in_each_dimension_that_an_eviction_takes_from(bench):
-    """A namespace would lose what it was promised to keep."""
     ctx = bench.allocator.ctx
     bound(bench, "p1", HALF)
     bound(bench, "p2", SMALL)
-    sure = QuotaSet(namespace="lab", guaranteed=Amounts(gpus=1, memory_mib=HALF_MIB))
+    sure = msg.QuotaSet(namespace="lab", guaranteed=msg.Amounts(gpus=1, memory_mib=HALF_MIB))
     bench.observe(subjects.quota("lab"), sure)
     assert keeps_guarantee(ctx, "lab", Usage(1, SMALL_MIB, 1000))
     assert not keeps_guarantee(ctx, "lab", Usage(1, HALF_MIB, 3000))
@@ -293,26 +214,13 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     """Where fleet and quota are full, its own namespace can make room in both at once."""
     limit(bench, gpus=1)
     granted(bench, "theirs", claim(profile="4g.20gb"), claim(profile="2g.10gb"), namespace="shop")
-    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=Leeway(preemptible=True))
+    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=msg.Leeway(preemptible=True))
     (write,) = all_of(bench, bench.request(spare))
     read_back(bench, write.message)
     all_of(bench, bench.ready(write.message))
     writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
-    (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    (grant,) = [write.message for write in writes if isinstance(write.message, msg.Grant)]
     assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
-
-
-def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
-    """It would be told that it fits, and then wait."""
-    pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
-    limit(bench, gpus=0)
-    found = simulate(bench.allocator.ctx, pod)
-    assert isinstance(found, WouldWait)
-    real = why(all_of(bench, bench.request(asks("p1", HALF))))
-    assert found.message == real.message
-    assert [step.filter for step in found.steps] == ["turn"]
-    limit(bench, gpus=2)
-    assert isinstance(simulate(bench.allocator.ctx, pod), WouldBind)
 
 
 def test_explain_names_the_quota_in_a_step(bench):

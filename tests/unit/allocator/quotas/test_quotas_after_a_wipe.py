@@ -5,22 +5,9 @@ import pytest
 from factories.scheduling.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot, whole_gpu
 from factories.scheduling.resize import MODES, adjusted, mps, refused, shares_of
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Amounts,
-    Bound,
-    Cordoned,
-    Grant,
-    Held,
-    Pending,
-    PodGroup,
-    QuotaSet,
-    Released,
-    RequestWithdrawn,
-    SliceReport,
-)
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import Continue
 from sluice_allocator.core.quotas import retry
@@ -28,7 +15,7 @@ from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import AdjustReason
 
 WHOLE = claim(profile="7g.40gb")
-LIMIT = QuotaSet(namespace="default", total=Amounts(gpus=1))
+LIMIT = msg.QuotaSet(namespace="default", total=msg.Amounts(gpus=1))
 ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
 
 
@@ -40,32 +27,32 @@ def all_of(bench: Bench, said: list) -> list:
     return [write.message for write in landed]
 
 
-def remembered(grant: Grant) -> AllocationRequested:
+def remembered(grant: msg.Grant) -> msg.AllocationRequested:
     """The request of a pod whose source remembers what it has."""
-    held = Held(node=grant.booking.node, allocation=grant.booking.allocation)
+    held = msg.Held(node=grant.booking.node, allocation=grant.booking.allocation)
     return msgspec.structs.replace(asked(grant.booking.name, WHOLE), held=held)
 
 
-def say(bench: Bench, request: AllocationRequested) -> list:
+def say(bench: Bench, request: msg.AllocationRequested) -> list:
     return all_of(bench, bench.request(request))
 
 
-def opens(bench: Bench, node: str, *slices: SliceReport) -> list:
+def opens(bench: Bench, node: str, *slices: msg.SliceReport) -> list:
     """A node is heard of in the new life, with what it has; returns all that follows."""
     seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
     return [write.message for write in bench.add_node(seen)] + all_of(bench, [])
 
 
 def grants(said: list) -> list[str]:
-    return [each.booking.name for each in said if isinstance(each, Grant) and not each.adopted]
+    return [each.booking.name for each in said if isinstance(each, msg.Grant) and not each.adopted]
 
 
 def whys(said: list) -> list[str]:
-    return [each.message for each in said if isinstance(each, Pending)]
+    return [each.message for each in said if isinstance(each, msg.Pending)]
 
 
 @pytest.fixture
-def grant(empty: Bench) -> Grant:
+def grant(empty: Bench) -> msg.Grant:
     """A pod on node-b has all that its namespace may have; then the broker loses everything, and the limit is said."""
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     given = empty.bound("mine", WHOLE)
@@ -74,23 +61,7 @@ def grant(empty: Bench) -> Grant:
     return given
 
 
-def test_what_runs_on_nodes_that_are_not_open_counts(empty, grant):
-    """The first nodes that are opened would be filled beyond every limit, and a limit takes nothing away."""
-    say(empty, remembered(grant))
-    empty.observe(*all_said())
-    opens(empty, "node-a")
-    assert whys(say(empty, asked("more", WHOLE))) == [ALL_TAKEN]
-    said = opens(empty, "node-b", SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
-    said += all_of(empty, empty.ready(grant))
-    assert grants(said) == []
-    assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))
-    assert grants(all_of(empty, empty.gone(grant))) == ["more"]
-
-
 def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
-    """Who has all of a namespace's devices may be said last."""
     opens(empty, "node-a")
     (why,) = whys(say(empty, asked("more", WHOLE)))
     assert why == "namespace default has limits, and its source 'folder' has not reported all slices of its pods yet"
@@ -100,11 +71,11 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
 
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
     """The pods of a job would stand until the next time that somebody looks, while others take their places."""
-    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=2)))
+    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=msg.Amounts(gpus=2)))
     opens(empty, "node-a")
     opens(empty, "node-c")
     for name in ("rank-0", "rank-1"):
-        say(empty, msgspec.structs.replace(asked(name, WHOLE), group=PodGroup(name="job", size=2)))
+        say(empty, msgspec.structs.replace(asked(name, WHOLE), group=msg.PodGroup(name="job", size=2)))
     assert grants(all_of(empty, empty.observe(*all_said()))) == ["rank-0", "rank-1"]
 
 
@@ -115,8 +86,8 @@ def test_who_waited_for_what_is_lost_is_served(empty, grant):
     opens(empty, "node-a")
     say(empty, asked("more", WHOLE))
     said = opens(empty, "node-b")
-    assert [type(each) for each in said if isinstance(each, Released)] == [Released]
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="slice lost")
+    assert [type(each) for each in said if isinstance(each, msg.Released)] == [msg.Released]
+    withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="slice lost")
     assert grants(said + all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))) == ["more"]
 
 
@@ -124,9 +95,9 @@ def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
     """A pod that is given its own slice again would be in its own way."""
     say(empty, remembered(grant))
     empty.observe(*all_said())
-    said = opens(empty, "node-b", SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
+    said = opens(empty, "node-b", msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
     said += all_of(empty, empty.ready(grant))
-    assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
+    assert [each.allocation for each in said if isinstance(each, msg.Bound)] == [grant.booking.allocation]
     assert whys(said) == []
 
 
@@ -136,14 +107,14 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
     empty.add_node(shown["node-a"])
     here = empty.bound("here", mps(10_000))
     empty.add_node(shown["node-b"])
-    empty.observe(subjects.cordon(NodeName("node-a")), Cordoned(node=NodeName("node-a")))
+    empty.observe(subjects.cordon(NodeName("node-a")), msg.Cordoned(node=NodeName("node-a")))
     there = empty.bound("there", mps(20_000))
     empty.read_all(incarnation=Incarnation("900000"))
-    empty.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(memory_mib=40_000)))
+    empty.observe(subjects.quota("default"), msg.QuotaSet(namespace="default", total=msg.Amounts(memory_mib=40_000)))
     for grant, memory_mib in ((here, 10_000), (there, 20_000)):
         request = msgspec.structs.replace(remembered(grant), claims=(mps(memory_mib),))
         say(empty, request)
-    report = SliceReport(booking=here.booking, revision=1, state="ready", revoked=False)
+    report = msg.SliceReport(booking=here.booking, revision=1, state="ready", revoked=False)
     empty.add_node(msgspec.structs.replace(shown["node-a"], slices=(report,), generation=2))
     all_of(empty, empty.ready(here))
 
@@ -169,15 +140,15 @@ def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_
 
     monkeypatch.setattr(retry, "least_of", looking)
     opens(empty, "node-z")
-    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=100)))
+    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=msg.Amounts(gpus=100)))
     bookings = [whole_gpu(f"p{n}_r0_1", node=f"node-{n}", request=f"p{n}") for n in range(100)]
     for booking in bookings:
-        held = Held(node=booking.node, allocation=booking.allocation)
+        held = msg.Held(node=booking.node, allocation=booking.allocation)
         say(empty, msgspec.structs.replace(asked(booking.name, WHOLE), held=held))
     assert "and has 100;" in whys(say(empty, asked("more", WHOLE)))[-1]
     looks = 0
     for booking in bookings:
-        opens(empty, booking.node, SliceReport(booking=booking, revision=1, state="ready", revoked=False))
+        opens(empty, booking.node, msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False))
         remembered_still = retry.usage_unbooked(empty.allocator.ctx, "default", None)
         assert usage(empty.allocator.ctx, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
     assert looks < 1000

@@ -62,33 +62,7 @@ def test_a_binding_that_landed_after_a_wipe_does_not_end_what_is_in_doubt(empty)
     assert said(tick(empty, 100.0)) == []
 
 
-@pytest.mark.parametrize("is_bound", [False, True])
-def test_nothing_is_lost_for_good_before_the_inventory_of_its_node_is_there_again(empty, is_bound):
-    """STATE is lost after its node was opened: nothing shows the ticket in doubt, and a pod that runs was evicted."""
-    opened(empty, doubtful_tickets=(TICKET,))
-    head = empty.allocator.ctx.facts.heads[NODE]
-    asks = (subjects.request(RequestId("p1")), replace(asked("p1"), held=HELD))
-    binding = ((subjects.binding(RequestId("p1")), late_bound()),) if is_bound else ()
-    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
-    empty.observe(subjects.head(NODE), head)
-    for address, message in binding:
-        empty.observe(address, message)
-    empty.handle(ReadingCaughtUp(Stream.BOOK))
-    empty.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))
-    empty.observe(*asks)
-    assert said(empty.handle(ReadingCaughtUp(Stream.STATE))) == []
-    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
-    empty.observe(subjects.head(NODE), head)
-    for address, message in binding:
-        empty.observe(address, message)
-    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == []
-    assert said(tick(empty, 1.0)) == []
-    opened(empty, doubtful_tickets=(TICKET,), generation=2)
-    assert said(tick(empty, 100.0)) == []
-
-
 def test_what_its_inventory_does_not_show_either_is_lost(empty):
-    """Its pod would wait for ever."""
     opened(empty)
     head = empty.allocator.ctx.facts.heads[NODE]
     empty.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))

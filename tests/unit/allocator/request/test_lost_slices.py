@@ -5,45 +5,25 @@ import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    Booking,
-    Bound,
-    Closed,
-    EvictionOrdered,
-    EvictionOver,
-    Grant,
-    Held,
-    NodeChanged,
-    NodeInventory,
-    NodeOpened,
-    Pending,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceFailed,
-    SliceGone,
-    SliceReport,
-    WaitOver,
-    Waived,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.ticket_paths import ticket_name
 
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
 OLD = AllocationId("p1_old_1")
-HELD = Held(node=NODE, allocation=OLD)
+HELD = msg.Held(node=NODE, allocation=OLD)
 NOBODYS = "neither the ledger nor its node's agent has it"
 
 
-def booking(allocation: str = OLD, *, node: NodeName = NODE) -> Booking:
+def booking(allocation: str = OLD, *, node: NodeName = NODE) -> msg.Booking:
     return whole_gpu(allocation, node=node)
 
 
 def old_word():
-    return ready_of(Grant(revision=3, incarnation=INCARNATION, booking=booking()))
+    return ready_of(msg.Grant(revision=3, incarnation=INCARNATION, booking=booking()))
 
 
 def messages(instructions) -> list:
@@ -51,7 +31,7 @@ def messages(instructions) -> list:
 
 
 def said(instructions) -> list:
-    return [each for each in messages(instructions) if not isinstance(each, (Pending, WaitOver))]
+    return [each for each in messages(instructions) if not isinstance(each, (msg.Pending, msg.WaitOver))]
 
 
 def tick(bench, seconds: float) -> list:
@@ -64,50 +44,30 @@ def opened(empty, **changes) -> None:
     empty.said.clear()
 
 
-def test_a_word_of_a_slice_that_nobody_has_is_ended_and_its_request_released(empty):
-    """A pod that is gone would never be released, and its word stay for ever."""
-    opened(empty)
-    empty.observe(subjects.slice_(NODE, OLD), old_word())
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
-    assert messages(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == []
-    assert messages(tick(empty, 1.0)) == []
-    assert messages(tick(empty, 29.0)) == []
-    (write,) = [each for each in tick(empty, 2.0) if isinstance(each, Write)]
-    nothing = replace(booking(), request_revision=2, owner="p1", namespace="", name="", devices=())
-    assert write.message == Revoke(revision=4, incarnation=INCARNATION, booking=nothing, cause=NOBODYS)
-    assert messages(empty.land(write)) == []
-    gone = SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="never made")
-    landed = [each.message for each in empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone))]
-    assert landed == [
-        Closed(revision=4, allocation=OLD, request=RequestId("p1"), node=NODE, cause=NOBODYS),
-        Released(request=RequestId("p1"), cause="pod gone"),
-    ]
-
-
 def _reported(empty):
-    report = SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
+    report = msg.SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
     seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
-    empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))
+    empty.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=False))
 
 
 def _another_life(empty):
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
     empty.observe(subjects.node(NODE), news)
 
 
 def _not_pulled(empty):
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=9, gpus=())
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=9, gpus=())
     empty.observe(subjects.node(NODE), news)
 
 
 def _stale(empty):
     seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=True))
+    empty.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=seen, stale=True))
 
 
 def _booked(empty):
     empty.request(replace(asked("p1"), held=HELD))
-    grant = Grant(revision=3, incarnation=INCARNATION, booking=booking(), adopted=True)
+    grant = msg.Grant(revision=3, incarnation=INCARNATION, booking=booking(), adopted=True)
     empty.observe(subjects.ledger(NODE, OLD), grant)
 
 
@@ -119,13 +79,13 @@ def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
     tick(empty, 1.0)
     known(empty)
     for _ in range(5):
-        assert not any(isinstance(each, Revoke) for each in messages(tick(empty, 20.0)))
+        assert not any(isinstance(each, msg.Revoke) for each in messages(tick(empty, 20.0)))
 
 
 def late_bound():
     """A binding that was sent before the broker was wiped, and landed after that."""
     word = old_word()
-    return Bound(
+    return msg.Bound(
         request=RequestId("p1"),
         request_revision=1,
         allocation=OLD,
@@ -142,7 +102,7 @@ def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
     """Its slice is gone, and its node's journal too: it would never be reported, and its pod never released."""
     opened(empty)
     if end == "withdrawn":
-        word = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
+        word = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
         cause = "pod gone"
     else:
         word, cause = replace(asked("p1"), held=HELD), "slice lost: it is no longer in the ledger"
@@ -156,46 +116,30 @@ def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
     empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
     empty.observe(subjects.head(NODE), head)
     empty.observe(binding, late_bound())
-    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == [Released(request=RequestId("p1"), cause=cause)]
-
-
-def test_a_binding_that_landed_after_a_wipe_is_released_only_after_its_slice(empty):
-    """A pod that is gone would be said to have nothing while its slice is there: its source never heard of that."""
-    opened(empty)
-    empty.observe(subjects.ledger(NODE, OLD), Grant(revision=3, incarnation=INCARNATION, booking=booking()))
-    binding = (subjects.binding(RequestId("p1")), late_bound())
-    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
-    again = empty.read_all(binding, (subjects.request(RequestId("p1")), withdrawn), incarnation=Incarnation("900000"))
-    assert said(again) == [], "its node is not open yet"
-    report = SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
-    found = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2))
-    written = messages(found)
-    assert any(isinstance(each, Revoke) for each in written)
-    assert not any(isinstance(each, Released) for each in written)
-    gone = SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="revoked")
-    last = messages(empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone)))
-    assert last[-1] == Released(request=RequestId("p1"), cause="pod gone")
+    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == [msg.Released(request=RequestId("p1"), cause=cause)]
 
 
 def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
     """The whole book would be read whenever a slice ends as it is bound."""
     opened(empty)
     empty.observe(subjects.binding(RequestId("p1")), late_bound())
-    empty.observe(subjects.ledger(NODE, OLD), Revoke(revision=2, incarnation=INCARNATION, booking=booking(), cause="x"))
+    empty.observe(
+        subjects.ledger(NODE, OLD), msg.Revoke(revision=2, incarnation=INCARNATION, booking=booking(), cause="x")
+    )
     assert not any(isinstance(each, ReadAgain) for each in tick(empty, 60.0))
 
 
 def _of_another_life(empty) -> list:
     """Its grant has landed late, and its node is opened without it."""
-    empty.observe(subjects.ledger(NODE, OLD), Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
+    empty.observe(subjects.ledger(NODE, OLD), msg.Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
     return empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
 
 
 def _failed(empty) -> list:
     """It is there, and its agent says that it cannot be used."""
-    report = SliceReport(booking=booking(), revision=3, state="failed", revoked=False)
+    report = msg.SliceReport(booking=booking(), revision=3, state="failed", revoked=False)
     written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
-    word = SliceFailed(allocation=OLD, request=RequestId("p1"), revision=3, error="Unknown", message="no answer")
+    word = msg.SliceFailed(allocation=OLD, request=RequestId("p1"), revision=3, error="Unknown", message="no answer")
     return written + empty.land_all(empty.observe(subjects.slice_(NODE, OLD), word))
 
 
@@ -207,14 +151,14 @@ def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
 
     landed = [write.message for write in lost(empty)]
 
-    assert [each.booking.allocation for each in landed if isinstance(each, Revoke)] == [OLD]
-    assert not [each for each in landed if isinstance(each, Grant) and not each.adopted]
+    assert [each.booking.allocation for each in landed if isinstance(each, msg.Revoke)] == [OLD]
+    assert not [each for each in landed if isinstance(each, msg.Grant) and not each.adopted]
 
 
 def told_of_its_loss(request: str) -> list:
     """What a pod with a vanished slice reads: nothing was published before, so it is waived first."""
     cause = "slice lost: node-a no longer has it"
-    waived = Waived(
+    waived = msg.Waived(
         request=RequestId(request),
         request_revision=1,
         allocations=(),
@@ -222,18 +166,18 @@ def told_of_its_loss(request: str) -> list:
         incarnation=INCARNATION,
         source=FOLDER,
     )
-    return [waived, Released(request=RequestId(request), cause=cause)]
+    return [waived, msg.Released(request=RequestId(request), cause=cause)]
 
 
 def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
     """It was granted before its source's word was read again: a pinned pod cannot use it."""
     opened(empty)
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    grant = Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
+    grant = msg.Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
     empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
     why = "surplus: its pod runs where its lost slice was: node-a no longer has it"
     (write,) = [each for each in empty.request(replace(asked("p1"), held=HELD)) if isinstance(each, Write)]
-    assert write.message == Waived(
+    assert write.message == msg.Waived(
         request=RequestId("p1"),
         request_revision=1,
         allocations=(AllocationId("p1_new_1"),),
@@ -243,10 +187,10 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
         alone=True,
     )
     (revoke,) = empty.land_all([write])[1:]
-    assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
+    assert revoke.message == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
     landed = [each.message for each in empty.land_all(empty.gone(grant))]
-    assert not any(isinstance(each, Bound) for each in landed)
-    assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a no longer has it")
+    assert not any(isinstance(each, msg.Bound) for each in landed)
+    assert landed[-1] == msg.Released(request=RequestId("p1"), cause="slice lost: node-a no longer has it")
 
 
 @pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
@@ -259,21 +203,21 @@ def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_kno
     for each in late:
         empty.observe(subjects.binding(RequestId("p1")), replace(late_bound(), allocation=each))
     empty.request(replace(asked("p1"), held=HELD))
-    report = SliceReport(booking=booking(), revision=3, state="quarantined", revoked=True)
+    report = msg.SliceReport(booking=booking(), revision=3, state="quarantined", revoked=True)
     landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
-    (revoke,) = [each.message for each in landed if isinstance(each.message, Revoke)]
-    (order,) = [each.message for each in landed if isinstance(each.message, EvictionOrdered)]
+    (revoke,) = [each.message for each in landed if isinstance(each.message, msg.Revoke)]
+    (order,) = [each.message for each in landed if isinstance(each.message, msg.EvictionOrdered)]
     assert revoke.booking.allocation == OLD
     assert order.cause == "its slice on node-a is being revoked"
 
-    ended = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    ended = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
     later = [each.message for each in empty.land_all(empty.observe(subjects.request(RequestId("p1")), ended))]
-    assert later == [EvictionOver(request=RequestId("p1"))]
+    assert later == [msg.EvictionOver(request=RequestId("p1"))]
 
 
 def test_a_pod_waits_while_its_node_is_not_open(empty):
     """It runs there, perhaps: it would lose its slice for a node that is late."""
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    news = msg.NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
     empty.observe(subjects.node(NODE), news)
     assert said(empty.request(replace(asked("p1"), held=HELD))) == []
     assert said(tick(empty, 100.0)) == []
@@ -287,7 +231,7 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
         f"its slice may be on node-a, which has lost its journal and cannot believe ticket {ticket}; "
         "`sluice gpus` says why: delete the pod, and it is given another"
     )
-    pending = Pending(
+    pending = msg.Pending(
         request=RequestId("p1"),
         request_revision=1,
         message=message,
@@ -295,7 +239,7 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     )
     assert messages(empty.request(replace(asked("p1"), held=HELD))) == [pending]
     assert said(tick(empty, 100.0)) == []
-    other = replace(asked("p2"), held=Held(node=NODE, allocation=AllocationId("p2_old_1")))
+    other = replace(asked("p2"), held=msg.Held(node=NODE, allocation=AllocationId("p2_old_1")))
     assert [each.message for each in empty.land_all(empty.request(other))] == told_of_its_loss("p2")
 
 
@@ -304,22 +248,22 @@ def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(benc
     lived = bench.bound("p1", claim(profile="3g.20gb"))
     bench.granted("p2", claim(profile="1g.5gb"))  # never ready
     again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"), boot_id="boot-2")
-    (head,) = [each.message for each in bench.add_node(again) if isinstance(each.message, NodeOpened)]
-    assert head == NodeOpened(
+    (head,) = [each.message for each in bench.add_node(again) if isinstance(each.message, msg.NodeOpened)]
+    assert head == msg.NodeOpened(
         node=NODE,
         incarnation=INCARNATION,
         boot_id="boot-2",
         agent_run=RunId("agent-2"),
         lived=(lived.booking.allocation,),
     )
-    assert msgspec.json.decode(msgspec.json.encode(head), type=NodeOpened) == head
+    assert msgspec.json.decode(msgspec.json.encode(head), type=msg.NodeOpened) == head
 
 
 def test_what_a_source_remembers_that_its_pod_has_was_ready_although_a_wiped_bus_tells_nothing_of_it(empty):
     """Its agent was making it again when the broker was wiped, and lost its disk then: the pod would lose its place."""
-    report = SliceReport(booking=booking(), revision=3, state="making", revoked=False)
+    report = msg.SliceReport(booking=booking(), revision=3, state="making", revoked=False)
     opened(empty, slices=(report,))
     empty.request(replace(asked("p1"), held=HELD))
     again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-3"), boot_id="boot-3")
-    (head,) = [each.message for each in empty.add_node(again) if isinstance(each.message, NodeOpened)]
+    (head,) = [each.message for each in empty.add_node(again) if isinstance(each.message, msg.NodeOpened)]
     assert head.lived == (OLD,)

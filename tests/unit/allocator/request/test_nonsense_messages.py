@@ -16,36 +16,11 @@ from factories.scheduling.allocator import (
     working_allocator,
 )
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Ticked, stream_of
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId, RequestId, SourceName
-from sluice.contracts.messages import (
-    Amounts,
-    AnyMessage,
-    Cordoned,
-    DeviceFilter,
-    EvictionBlocked,
-    EvictionOrdered,
-    Grant,
-    Held,
-    HostFacts,
-    HostNeeds,
-    HostRoom,
-    InstanceReport,
-    Leeway,
-    MpsDaemonReport,
-    NodeExpression,
-    NodeInventory,
-    Pending,
-    PlacementReport,
-    PodGroup,
-    QuotaSet,
-    SliceReport,
-    SourceSynced,
-    Taint,
-    Toleration,
-)
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
 
@@ -65,7 +40,7 @@ def scene() -> Bench:
     return bench
 
 
-def words() -> Iterator[tuple[Address, AnyMessage]]:
+def words() -> Iterator[tuple[Address, msg.AnyMessage]]:
     """A sensible word at every kind of subject that an allocator reads."""
     world = scene().allocator.ctx.facts
     first = next(iter(world.ledger.values()))
@@ -76,11 +51,11 @@ def words() -> Iterator[tuple[Address, AnyMessage]]:
     yield subjects.node(node), world.news[node]
     yield subjects.inventory(node), full(world.inventories[node], first)
     yield subjects.binding(first.booking.request), world.bindings[first.booking.request]
-    needs = HostNeeds(
-        room=HostRoom(cpu_milli=100, memory_mib=100, resources={"example.com/nic": 1}),
+    needs = msg.HostNeeds(
+        room=msg.HostRoom(cpu_milli=100, memory_mib=100, resources={"example.com/nic": 1}),
         node_selector={"zone": "a"},
-        affinity=((NodeExpression(key="zone", operator="Gt", values=("1",)),),),
-        tolerations=(Toleration(key="gpu", operator="Exists"),),
+        affinity=((msg.NodeExpression(key="zone", operator="Gt", values=("1",)),),),
+        tolerations=(msg.Toleration(key="gpu", operator="Exists"),),
     )
     share = claim(
         container="b",
@@ -89,7 +64,7 @@ def words() -> Iterator[tuple[Address, AnyMessage]]:
         memory_mib=100,
         sm_partition=20,
         uid=1,
-        only=DeviceFilter(models=("A100",), uuids=("GPU-n-a-0",)),
+        only=msg.DeviceFilter(models=("A100",), uuids=("GPU-n-a-0",)),
     )
     wide = asked("p9", claim(gpus=2, sm_count=14, memory_percentage=10), share, priority=3)
     wide = msgspec.structs.replace(
@@ -97,49 +72,52 @@ def words() -> Iterator[tuple[Address, AnyMessage]]:
         host=needs,
         node_policy="binpack",
         gpu_policy="binpack,topology",
-        leeway=Leeway(preemptible=True, movable=True, substitute="return"),
-        group=PodGroup(name="job", size=2),
-        held=Held(node=node, allocation=allocation),
+        leeway=msg.Leeway(preemptible=True, movable=True, substitute="return"),
+        group=msg.PodGroup(name="job", size=2),
+        held=msg.Held(node=node, allocation=allocation),
     )
     yield subjects.request(RequestId("p9")), wide
     yield subjects.request(RequestId("p1")), world.requests[RequestId("p1")]
-    facts = HostFacts(
+    facts = msg.HostFacts(
         cpu_cores=8,
         memory_mib=9000,
         pods_free=9,
         resources={"x": 1},
         labels={"zone": "a"},
-        taints=(Taint(key="gpu", effect="PreferNoSchedule"),),
+        taints=(msg.Taint(key="gpu", effect="PreferNoSchedule"),),
     )
     yield subjects.host(node), facts
-    yield subjects.cordon(node), Cordoned(node=node, gpus=("GPU-n-a-0",), drain=True)
-    some = Amounts(gpus=1, memory_mib=10_000, compute_slices=2)
-    yield subjects.quota("other"), QuotaSet(namespace="other", total=some, request=some, guaranteed=some)
-    yield subjects.eviction(RequestId("p1")), EvictionOrdered(request=RequestId("p1"), cause="drain")
-    yield subjects.evicted(RequestId("p1")), EvictionBlocked(request=RequestId("p1"), why="a budget")
-    yield subjects.waiting(RequestId("p3")), Pending(request="p3", request_revision=1, message="m", reasons=())
-    yield (subjects.source(SourceName("folder")), SourceSynced(source=SourceName("folder"), run="f1", epoch=1, count=3))
+    yield subjects.cordon(node), msg.Cordoned(node=node, gpus=("GPU-n-a-0",), drain=True)
+    some = msg.Amounts(gpus=1, memory_mib=10_000, compute_slices=2)
+    yield subjects.quota("other"), msg.QuotaSet(namespace="other", total=some, request=some, guaranteed=some)
+    yield subjects.eviction(RequestId("p1")), msg.EvictionOrdered(request=RequestId("p1"), cause="drain")
+    yield subjects.evicted(RequestId("p1")), msg.EvictionBlocked(request=RequestId("p1"), why="a budget")
+    yield subjects.waiting(RequestId("p3")), msg.Pending(request="p3", request_revision=1, message="m", reasons=())
+    yield (
+        subjects.source(SourceName("folder")),
+        msg.SourceSynced(source=SourceName("folder"), run="f1", epoch=1, count=3),
+    )
 
 
-def full(inventory, grant: Grant):
+def full(inventory, grant: msg.Grant):
     """An inventory with something of everything on its first GPU, and few profiles: each place in it is a case."""
     gpu = inventory.snapshot.gpus[0]
     device = grant.booking.devices[0]
     instances = (
-        InstanceReport(gi_id=7, profile="1g.5gb", start=device.start, size=1, uuid="M", allocation="p1_r1_1"),
-        InstanceReport(gi_id=8, profile="2g.10gb", start=4, size=2, uuid="MIG-2"),
+        msg.InstanceReport(gi_id=7, profile="1g.5gb", start=device.start, size=1, uuid="M", allocation="p1_r1_1"),
+        msg.InstanceReport(gi_id=8, profile="2g.10gb", start=4, size=2, uuid="MIG-2"),
     )
-    daemon = MpsDaemonReport(profile="3g.20gb", start=4, size=4, device="M", namespace="d", uid=1, state="ready")
+    daemon = msg.MpsDaemonReport(profile="3g.20gb", start=4, size=4, device="M", namespace="d", uid=1, state="ready")
     profile = msgspec.structs.replace(gpu.profiles[0], placements=gpu.profiles[0].placements[:2])
     gpu = msgspec.structs.replace(
         gpu,
         profiles=(profile,),
         instances=instances,
         daemons=(daemon,),
-        quarantined=(PlacementReport(start=2, size=1),),
+        quarantined=(msg.PlacementReport(start=2, size=1),),
         links={"GPU-n-b-0": 100},
     )
-    slices = (SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False),)
+    slices = (msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False),)
     return msgspec.structs.replace(
         inventory, snapshot=msgspec.structs.replace(inventory.snapshot, gpus=(gpu,), slices=slices)
     )
@@ -158,12 +136,12 @@ def goes_on(bench: Bench) -> None:
                 break
             bench.land_all(bench.handle(Continue()))
     writes = bench.land_all(bench.request(asked("fresh")))
-    granted = [w.message.booking.request for w in writes if isinstance(w.message, Grant)]
+    granted = [w.message.booking.request for w in writes if isinstance(w.message, msg.Grant)]
     assert "fresh" in granted, [type(write.message).__name__ for write in writes]
 
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: getattr(value, "kind", None))
-def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, message: AnyMessage):
+def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, message: msg.AnyMessage):
     """One node's or one pod's nonsense would otherwise keep everybody from getting a GPU, after every restart again."""
     for poison in nonsense(address, message, some=SOME):
         bench = scene()
@@ -172,7 +150,7 @@ def test_pods_are_served_behind_a_word_that_makes_no_sense(address: Address, mes
 
 
 @pytest.mark.parametrize(("address", "message"), CASES, ids=lambda value: getattr(value, "kind", None))
-def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, message: AnyMessage):
+def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, message: msg.AnyMessage):
     """Bytes of a later version, or of an unknown writer, hold up nothing, and taking their place they end no slice."""
     bench = scene()
     before = dict(bench.allocator.ctx.facts.ledger)
@@ -182,7 +160,7 @@ def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, mess
     after = bench.allocator.ctx.facts.ledger
     for allocation, entry in before.items():
         if subjects.ledger(entry.booking.node, allocation).subject != address.subject:
-            assert isinstance(after[allocation], Grant), after[allocation]
+            assert isinstance(after[allocation], msg.Grant), after[allocation]
 
 
 def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
@@ -195,17 +173,17 @@ def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
     bench.handle(LeaseChanged(held=True))
     source = subjects.source(SourceName("folder"))
     for epoch in range(1, 4):
-        synced = SourceSynced(source=SourceName("folder"), run="f1", epoch=epoch, count=2)
+        synced = msg.SourceSynced(source=SourceName("folder"), run="f1", epoch=epoch, count=2)
         bench.land_all(bench.observe(source, synced))
         bench.now += 100.0
         bench.land_all(bench.handle(Ticked()))
-    assert isinstance(bench.allocator.ctx.facts.ledger["p1_r1_1"], Grant)
+    assert isinstance(bench.allocator.ctx.facts.ledger["p1_r1_1"], msg.Grant)
 
 
 def test_a_slice_that_is_reported_twice_does_not_end_the_allocator(bench: Bench):
     """Every allocator would end on reading it, and again after each start."""
-    report = SliceReport(booking=whole_gpu("p1_old_1"), revision=1, state="ready", revoked=False)
+    report = msg.SliceReport(booking=whole_gpu("p1_old_1"), revision=1, state="ready", revoked=False)
     gpus = (gpu_report("node-a", 0),)
     for generation in (2, 3):
         seen = snapshot("node-a", gpus, slices=(report, report), generation=generation)
-        bench.land_all(bench.observe(subjects.inventory(seen.node), NodeInventory(snapshot=seen, stale=False)))
+        bench.land_all(bench.observe(subjects.inventory(seen.node), msg.NodeInventory(snapshot=seen, stale=False)))

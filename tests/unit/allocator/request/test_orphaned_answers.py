@@ -4,31 +4,21 @@ import msgspec
 import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Bound,
-    Closed,
-    Grant,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SourceSynced,
-    Waived,
-)
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured
 
 GONE = RequestId("gone")
-REFUSED = Refused(
+REFUSED = msg.Refused(
     request=GONE,
     request_revision=1,
     refusal=Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile"),
     source=FOLDER,
 )
-WAIVED = Waived(
+WAIVED = msg.Waived(
     request=GONE,
     request_revision=1,
     allocations=(AllocationId("gone_r9_1"),),
@@ -36,8 +26,12 @@ WAIVED = Waived(
     incarnation=INCARNATION,
     source=FOLDER,
 )
+
+
 LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
-LATE_BOUND = Bound(
+
+
+LATE_BOUND = msg.Bound(
     request=GONE,
     request_revision=1,
     allocation=AllocationId("gone_r9_1"),
@@ -48,11 +42,12 @@ LATE_BOUND = Bound(
     source=FOLDER,
     incarnation=Incarnation("of another life"),
 )
+
 ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE, "bound in another life": LATE_BOUND}
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
-    message = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
+    message = msg.SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
     bench.observe(subjects.source(FOLDER), message)
 
 
@@ -65,71 +60,6 @@ def quiet(bench) -> None:
     """Its agent's durable is asked for with the first tick of each life: not what is looked at here."""
     tick(bench, 1.0)
     bench.handle(AgentEnsured(NodeName("node-a")))
-
-
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
-    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
-    quiet(bench)
-    assert bench.observe(subjects.binding(GONE), answer) == []
-    synced(bench)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 129.0) == []
-    (write,) = tick(bench, 131.0)
-    address = subjects.binding(GONE)
-    assert write == Write(
-        operation=write.operation,
-        attempt=1,
-        stream=Stream.BOOK,
-        subject=address.subject,
-        message=Released(request=GONE, cause="its request is gone"),
-        guard=address.guard,
-        expected=bench.allocator.ctx.facts.sequences[address.subject],
-        request=GONE,
-        ttl_s=3600,
-    )
-
-    bench.land(write)
-    synced(bench, epoch=2)
-    assert tick(bench, 200.0) == []
-    assert tick(bench, 300.0) == []
-
-
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
-    """Its request is closed and the last word of its pod is said: the answer would stay for ever."""
-    quiet(bench)
-    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended", closing=True)
-    assert bench.observe(subjects.request(GONE), ended) == []
-
-    (write,) = bench.observe(subjects.binding(GONE), answer)
-    assert write.message == Released(request=GONE, cause="its request is gone")
-    assert write.ttl_s == 3600
-
-    bench.land(write)
-    assert tick(bench, 200.0) == []
-
-
-def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
-    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
-    quiet(bench)
-    released = Released(request=GONE, cause="containers ended")
-    bench.observe(subjects.binding(GONE), released)
-    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
-    assert bench.observe(subjects.request(GONE), ended) == []
-    synced(bench)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 129.0) == []
-    (write,) = tick(bench, 131.0)
-    assert write.message == released
-
-    bench.land(write)
-    bench.observe(subjects.request(GONE), msgspec.structs.replace(ended, closing=True))
-    synced(bench, epoch=2)
-    assert tick(bench, 200.0) == []
-    assert tick(bench, 300.0) == []
 
 
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
@@ -148,7 +78,6 @@ def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
 
 
 def test_an_answer_of_an_older_allocator_is_left_alone(bench):
-    """It does not say who asked, and who did may be silent."""
     quiet(bench)
     bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("")))
     synced(bench)
@@ -171,14 +100,64 @@ def test_an_answer_ends_after_what_was_granted(bench):
 
     tick(bench, 100.0)
     (revoke,) = [i for i in tick(bench, 131.0) if isinstance(i, Write)]
-    assert revoke.message == Revoke(
+    assert revoke.message == msg.Revoke(
         revision=2, incarnation=INCARNATION, booking=grant.booking, cause="orphan: its source no longer requests it"
     )
     bench.land(revoke)
     assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []
 
-    assert isinstance(grant, Grant)
+    assert isinstance(grant, msg.Grant)
     closed = bench.land_all(bench.gone(grant))
-    assert [type(write.message) for write in closed] == [Closed]
+    assert [type(write.message) for write in closed] == [msg.Closed]
     (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
-    assert released.message == Released(request=GONE, cause="its request is gone")
+    assert released.message == msg.Released(request=GONE, cause="its request is gone")
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
+    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
+    quiet(bench)
+    assert bench.observe(subjects.binding(GONE), answer) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    address = subjects.binding(GONE)
+    assert write == Write(
+        operation=write.operation,
+        attempt=1,
+        stream=Stream.BOOK,
+        subject=address.subject,
+        message=msg.Released(request=GONE, cause="its request is gone"),
+        guard=address.guard,
+        expected=bench.allocator.ctx.facts.sequences[address.subject],
+        request=GONE,
+        ttl_s=3600,
+    )
+
+    bench.land(write)
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []
+
+
+def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
+    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
+    quiet(bench)
+    released = msg.Released(request=GONE, cause="containers ended")
+    bench.observe(subjects.binding(GONE), released)
+    ended = msg.RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
+    assert bench.observe(subjects.request(GONE), ended) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    assert write.message == released
+
+    bench.land(write)
+    bench.observe(subjects.request(GONE), msgspec.structs.replace(ended, closing=True))
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []

@@ -99,3 +99,14 @@ def test_a_gpu_without_mig_is_only_given_whole():
     whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
     assert shape_for(A100, whole, PlacementConfig(), mig=False) is WHOLE
     assert shape_for(A100, sized, PlacementConfig(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
+
+
+def test_several_gpus_come_from_one_node_or_not_at_all(empty):
+    """Two whole GPUs on nodes of one GPU each: pending; on a node of two: both."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    (pending,) = empty.land_all(empty.request(asked("p1", claim(profile=None, gpus=2))))
+    assert isinstance(pending.message, Pending)
+
+    seen = snapshot("node-c", (gpu_report("node-c", 0), gpu_report("node-c", 1)))
+    assert places(empty.add_node(seen)) == [("GPU-node-c-0", "7g.40gb", 0), ("GPU-node-c-1", "7g.40gb", 0)]

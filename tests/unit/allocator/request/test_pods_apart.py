@@ -4,44 +4,30 @@ import msgspec
 import pytest
 from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    HostFacts,
-    HostNeeds,
-    HostPort,
-    Leeway,
-    NodeExpression,
-    OtherPods,
-    Pending,
-    PodTerm,
-    RequestWithdrawn,
-    SourceSynced,
-    SpreadTerm,
-)
 from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
-from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, simulate
+from sluice_allocator.core.explain.status import PodAsked, WouldBind, simulate
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import SearchContext
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
-LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
-ONE_PER_HOST = HostNeeds(apart=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
-OVER_ZONES = HostNeeds(spread=(SpreadTerm(topology_key=ZONE, selector=LLM),))
+LLM = (msg.NodeExpression(key="app", operator="In", values=("llm",)),)
+ONE_PER_HOST = msg.HostNeeds(apart=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
+OVER_ZONES = msg.HostNeeds(spread=(msg.SpreadTerm(topology_key=ZONE, selector=LLM),))
 
 
-def facts(zone: str = "", **more: object) -> HostFacts:
+def facts(zone: str = "", **more: object) -> msg.HostFacts:
     labels = {ZONE: zone} if zone else {}
-    return HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110, labels=labels, source=FOLDER, **more)
+    return msg.HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110, labels=labels, source=FOLDER, **more)
 
 
-def bench_of(**nodes: HostFacts) -> Bench:
+def bench_of(**nodes: msg.HostFacts) -> Bench:
     """An allocator with these nodes of one GPU with seven small places each."""
     bench = Bench(Allocator(RunId("r1"), SchedulerConfig()))
     bench.read_all()
@@ -53,7 +39,7 @@ def bench_of(**nodes: HostFacts) -> Bench:
     return bench
 
 
-def pod(name: str, host: HostNeeds = HostNeeds(), app: str = "llm", **more: object) -> AllocationRequested:  # noqa: B008
+def pod(name: str, host: msg.HostNeeds = msg.HostNeeds(), app: str = "llm", **more: object) -> msg.AllocationRequested:  # noqa: B008
     """A pod with a label, that asks for a small instance."""
     labels = {"app": app} if app else {}
     return msgspec.structs.replace(asked(name, claim(profile="1g.5gb")), host=host, labels=labels, **more)
@@ -67,25 +53,25 @@ def words(bench: Bench, said: list) -> list:
     return [write.message for write in landed]
 
 
-def ask(bench: Bench, *pods: AllocationRequested) -> list[str]:
+def ask(bench: Bench, *pods: msg.AllocationRequested) -> list[str]:
     """Where each is granted a place, or the first reason why it waits."""
     found = []
     for each in pods:
-        last = [m for m in words(bench, bench.request(each)) if isinstance(m, Grant | Pending)][-1]
-        found.append(last.booking.node if isinstance(last, Grant) else last.reasons[0].reason)
+        last = [m for m in words(bench, bench.request(each)) if isinstance(m, msg.Grant | msg.Pending)][-1]
+        found.append(last.booking.node if isinstance(last, msg.Grant) else last.reasons[0].reason)
     return found
 
 
 def ends(bench: Bench, name: str) -> dict[str, str]:
     """A pod is gone: who is granted a place by that, and where."""
-    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    gone = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     said = words(bench, bench.observe(subjects.request(RequestId(name)), gone))
-    return {each.booking.request: each.booking.node for each in said if isinstance(each, Grant)}
+    return {each.booking.request: each.booking.node for each in said if isinstance(each, msg.Grant)}
 
 
-def grants(bench: Bench) -> dict[str, Grant]:
+def grants(bench: Bench) -> dict[str, msg.Grant]:
     messages = (getattr(each, "message", None) for each in bench.said)
-    return {each.booking.request: each for each in messages if isinstance(each, Grant)}
+    return {each.booking.request: each for each in messages if isinstance(each, msg.Grant)}
 
 
 def is_gone(bench: Bench, name: str) -> set[str]:
@@ -154,15 +140,15 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
 @pytest.mark.parametrize(
     "needs",
     [
-        HostNeeds(spread=(SpreadTerm(topology_key="rack", selector=LLM),)),
-        HostNeeds(beside=(PodTerm(topology_key="rack", selector=LLM, namespaces=("default",)),)),
+        msg.HostNeeds(spread=(msg.SpreadTerm(topology_key="rack", selector=LLM),)),
+        msg.HostNeeds(beside=(msg.PodTerm(topology_key="rack", selector=LLM, namespaces=("default",)),)),
     ],
 )
-def test_a_topology_key_that_no_node_carries_is_named(needs: HostNeeds) -> None:
+def test_a_topology_key_that_no_node_carries_is_named(needs: msg.HostNeeds) -> None:
     """A larger maxSkew would not help: the nodes lack the label, all of them or some."""
     bench = bench_of(**{"gpu-1": facts("a"), "gpu-2": facts("b")})
     said = words(bench, bench.request(pod("p", needs)))
-    (waits,) = [each for each in said if isinstance(each, Pending)]
+    (waits,) = [each for each in said if isinstance(each, msg.Pending)]
     assert [each.reason for each in waits.reasons[:2]] == [
         WaitReason.NO_NODE_CAN_FIT,
         WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
@@ -172,47 +158,47 @@ def test_a_topology_key_that_no_node_carries_is_named(needs: HostNeeds) -> None:
     words(bench, bench.observe(subjects.host(NodeName("gpu-2")), labelled))
     words(bench, bench.handle(Continue()))
     assert grants(bench)["p"].booking.node == "gpu-2"
-    ask(bench, *(pod(f"full-{at}", HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
-    (waits,) = [each for each in words(bench, bench.request(pod("q", needs))) if isinstance(each, Pending)]
+    ask(bench, *(pod(f"full-{at}", msg.HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
+    (waits,) = [each for each in words(bench, bench.request(pod("q", needs))) if isinstance(each, msg.Pending)]
     assert WaitReason.NODE_TOPOLOGY_LABEL_MISSING in [each.reason for each in waits.reasons]
     assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
 
 
 def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
-    """Not anywhere: where that pod is; and it is woken when that pod has its place."""
-    beside = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
+    beside = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, pod("cache", beside, app="cache")) == [WaitReason.NODE_POD_AFFINITY]
-    words(bench, bench.request(pod("llm", HostNeeds(node_name="gpu-2"))))
+    words(bench, bench.request(pod("llm", msg.HostNeeds(node_name="gpu-2"))))
     assert {name: each.booking.node for name, each in grants(bench).items()} == {"llm": "gpu-2", "cache": "gpu-2"}
 
 
 def test_the_first_of_pods_that_want_to_be_together_is_not_kept_waiting_for_itself() -> None:
-    """As the scheduler has it: no pod is there, and it is one of those that it names."""
-    together = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
+    together = msg.HostNeeds(beside=(msg.PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     assert ask(bench, *(pod(name, together) for name in "abc")) == ["gpu-1"] * 3
 
 
 def test_a_host_port_is_given_once_on_a_node() -> None:
     """Of ours and of others' pods; another address or protocol is another port."""
-    tcp, udp = HostPort(port=8080), HostPort(port=8080, protocol="UDP")
-    bench = bench_of(**{"gpu-1": facts(ports=(HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
+    tcp, udp = msg.HostPort(port=8080), msg.HostPort(port=8080, protocol="UDP")
+    bench = bench_of(**{"gpu-1": facts(ports=(msg.HostPort(port=9000, ip="10.0.0.1"),)), "gpu-2": facts()})
     places = ask(
         bench,
-        pod("a", HostNeeds(ports=(tcp,))),
-        pod("b", HostNeeds(ports=(tcp,))),
-        pod("c", HostNeeds(ports=(tcp,))),
-        pod("d", HostNeeds(ports=(udp,))),
-        pod("e", HostNeeds(ports=(HostPort(port=9000),))),
+        pod("a", msg.HostNeeds(ports=(tcp,))),
+        pod("b", msg.HostNeeds(ports=(tcp,))),
+        pod("c", msg.HostNeeds(ports=(tcp,))),
+        pod("d", msg.HostNeeds(ports=(udp,))),
+        pod("e", msg.HostNeeds(ports=(msg.HostPort(port=9000),))),
     )
     assert places == ["gpu-1", "gpu-2", WaitReason.NODE_HOST_PORT_TAKEN, "gpu-1", "gpu-2"]
 
 
 def test_pods_that_are_not_ours_keep_ours_out_as_well() -> None:
     """What their source says of them counts: matched by our term, or wanting ours apart."""
-    theirs = OtherPods(namespace="default", labels={"app": "llm"})
-    proud = OtherPods(namespace="web", labels={"app": "db"}, apart=(PodTerm(topology_key=HOSTNAME, namespaces=("*",)),))
+    theirs = msg.OtherPods(namespace="default", labels={"app": "llm"})
+    proud = msg.OtherPods(
+        namespace="web", labels={"app": "db"}, apart=(msg.PodTerm(topology_key=HOSTNAME, namespaces=("*",)),)
+    )
     bench = bench_of(**{"gpu-1": facts(others=(theirs,)), "gpu-2": facts(others=(proud,)), "gpu-3": facts()})
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-3"]
     bench.observe(subjects.host(NodeName("gpu-1")), facts())
@@ -221,22 +207,22 @@ def test_pods_that_are_not_ours_keep_ours_out_as_well() -> None:
 
 def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
     """And where no node could have it, that is said as something that does not pass by itself."""
-    in_b = (NodeExpression(key=ZONE, operator="In", values=("b",)),)
+    in_b = (msg.NodeExpression(key=ZONE, operator="In", values=("b",)),)
     bench = bench_of(**{"a-1": facts("a"), "b-1": facts("b")})
-    assert ask(bench, pod("p", HostNeeds(volumes=((in_b,),)))) == ["b-1"]
-    in_c = (NodeExpression(key=ZONE, operator="In", values=("c",)),)
-    said = words(bench, bench.request(pod("q", HostNeeds(volumes=((in_c,),)))))
-    reasons = [each.reason for each in next(m for m in said if isinstance(m, Pending)).reasons]
+    assert ask(bench, pod("p", msg.HostNeeds(volumes=((in_b,),)))) == ["b-1"]
+    in_c = (msg.NodeExpression(key=ZONE, operator="In", values=("c",)),)
+    said = words(bench, bench.request(pod("q", msg.HostNeeds(volumes=((in_c,),)))))
+    reasons = [each.reason for each in next(m for m in said if isinstance(m, msg.Pending)).reasons]
     assert reasons[:2] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
 
 
 def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
     """A victim counts until it is gone, so one that is wanted apart is not evicted for the pod that wants it so."""
     bench = bench_of(**{"gpu-1": facts()})
-    weak = Leeway(preemptible=True)
+    weak = msg.Leeway(preemptible=True)
     assert ask(bench, *(pod(f"weak-{at}", leeway=weak) for at in range(7))) == ["gpu-1"] * 7
     said = words(bench, bench.request(pod("strong", ONE_PER_HOST, priority=10)))
-    assert [type(each) for each in said] == [Pending]
+    assert [type(each) for each in said] == [msg.Pending]
     ask(bench, pod("as-strong", app="", priority=10))
     assert grants(bench)["as-strong"].evict  # it would have been, but for that
 
@@ -244,21 +230,20 @@ def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None
 def test_simulate_answers_as_the_grant_would_be() -> None:
     """The same filters, and the same reasons, before anybody has asked."""
     bench = bench_of(**{"gpu-1": facts()})
-    bench.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w"), epoch=1, count=0))
+    bench.observe(subjects.source(FOLDER), msg.SourceSynced(source=FOLDER, run=RunId("w"), epoch=1, count=0))
     question = PodAsked(
         "default", {"sluice.dev/profile": "1g.5gb"}, (ContainerRequest("main"),), ONE_PER_HOST, {"app": "llm"}
     )
     assert isinstance(simulate(bench.allocator.ctx, question), WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
     waits = simulate(bench.allocator.ctx, question)
-    assert isinstance(waits, WouldWait)
     assert waits.steps[0].reasons[0].reason is WaitReason.NODE_POD_ANTI_AFFINITY
 
 
 def test_a_node_where_the_scheduler_refused_its_predecessor_is_taken_only_where_there_is_nothing_else() -> None:
     """The pod that a controller makes again would be pinned to the same node, and evicted there, for ever."""
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
-    shun = HostNeeds(shun=(NodeName("gpu-1"),))
+    shun = msg.HostNeeds(shun=(NodeName("gpu-1"),))
     assert ask(bench, *(pod(f"p{at}", shun) for at in range(8))) == ["gpu-2"] * 7 + ["gpu-1"]
 
 
@@ -266,7 +251,7 @@ def test_what_is_freed_on_the_only_node_is_given_to_who_would_rather_be_elsewher
     """Each pod that comes meanwhile would be served there before it."""
     bench = bench_of(**{"gpu-1": facts()})
     ask(bench, *(pod(f"p{at}") for at in range(7)))
-    (waits,) = ask(bench, pod("shy", HostNeeds(shun=(NodeName("gpu-1"),))))
+    (waits,) = ask(bench, pod("shy", msg.HostNeeds(shun=(NodeName("gpu-1"),))))
     assert waits is not None
     assert is_gone(bench, "p0") == {"shy"}
 

@@ -7,34 +7,18 @@ import pytest
 from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, ready_of
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused, WriteUnknown
+from sluice.contracts.bus.events import Stream, Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    Bound,
-    Closed,
-    ContainerDevices,
-    DeviceGrant,
-    Grant,
-    Pending,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceDegraded,
-    SliceGone,
-    WaitOver,
-    Waived,
-)
 from sluice.contracts.reasons import ReasonCount, RefusalReason, WaitReason
 
 NODE = NodeName("node-a")
 P1 = RequestId("p1")
 
 
-def withdrawn(*, closing: bool = False) -> RequestWithdrawn:
-    return RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone", closing=closing)
+def withdrawn(*, closing: bool = False) -> msg.RequestWithdrawn:
+    return msg.RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone", closing=closing)
 
 
 def messages(instructions) -> list:
@@ -46,7 +30,7 @@ def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
     instructions = bench.request(asked("p1"))
 
     allocation = AllocationId("p1_r1_1")
-    booking = Booking(
+    booking = msg.Booking(
         allocation=allocation,
         request=P1,
         request_revision=1,
@@ -55,7 +39,7 @@ def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
         namespace="default",
         name="p1",
         node=NODE,
-        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb", start=6, size=1),),
+        devices=(msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="1g.5gb", start=6, size=1),),
     )
     assert instructions == [
         Write(
@@ -65,7 +49,7 @@ def test_a_pod_that_asks_is_granted_a_place_at_once(bench):
             subject=subjects.ledger(NODE, allocation).subject,
             guard="sluice.ledger.node-a.>",
             expected=bench.allocator.ctx.outbox.current(subjects.head(NODE)).sequence,
-            message=Grant(revision=1, incarnation=INCARNATION, booking=booking),
+            message=msg.Grant(revision=1, incarnation=INCARNATION, booking=booking),
             request="p1",
         )
     ]
@@ -78,14 +62,14 @@ def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
     bound = messages(bench.ready(landed.message))
 
     assert bound == [
-        Bound(
+        msg.Bound(
             request=P1,
             request_revision=1,
             allocation=AllocationId("p1_r1_1"),
             node=NODE,
             revision=1,
             ticket="ticket-1",
-            containers=(ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
+            containers=(msg.ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
             slice_sequence=5,
             source=FOLDER,
             incarnation=INCARNATION,
@@ -116,14 +100,14 @@ def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     grant = bench.bound("p1")
 
     (revoke,) = bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
-    assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
+    assert revoke.message == msg.Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
 
     closed, released = bench.land_all(bench.gone(grant))
-    assert closed.message == Closed(
+    assert closed.message == msg.Closed(
         revision=2, allocation=grant.booking.allocation, request=P1, node=NODE, cause="pod gone"
     )
     assert closed.ttl_s == 3600
-    assert released.message == Released(request=P1, cause="pod gone")
+    assert released.message == msg.Released(request=P1, cause="pod gone")
     assert released.ttl_s == 3600
 
 
@@ -133,9 +117,9 @@ def test_a_revoked_place_is_not_given_away_before_the_agent_says_it_is_gone(benc
     bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
 
     waiting = messages(bench.land_all(bench.request(asked("p2", claim(profile="7g.40gb")))))
-    assert [type(m) for m in waiting] == [Pending]
+    assert [type(m) for m in waiting] == [msg.Pending]
 
-    after = [m for m in messages(bench.land_all(bench.gone(first))) if isinstance(m, Grant)]
+    after = [m for m in messages(bench.land_all(bench.gone(first))) if isinstance(m, msg.Grant)]
     assert [m.booking.request for m in after] == ["p2"]
 
 
@@ -144,7 +128,7 @@ def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):
     first = bench.bound("p1", claim(profile="7g.40gb"))
 
     (pending,) = messages(bench.land_all(bench.request(asked("p2"))))
-    assert pending == Pending(
+    assert pending == msg.Pending(
         request=RequestId("p2"),
         request_revision=1,
         message="1 x NVIDIA A100-SXM4-40GB: no free place of that size",
@@ -160,15 +144,15 @@ def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):
 
     bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
     said = messages(bench.land_all(bench.gone(first)))
-    assert WaitOver(request=RequestId("p2")) in said
-    assert any(isinstance(m, Grant) and m.booking.request == "p2" for m in said)
+    assert msg.WaitOver(request=RequestId("p2")) in said
+    assert any(isinstance(m, msg.Grant) and m.booking.request == "p2" for m in said)
 
 
 def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
     """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
     (refused,) = messages(bench.request(asked("p1", claim(gpus=57))))
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, msg.Refused)
     assert (refused.refusal.reason, refused.refusal.field, refused.refusal.value, refused.refusal.allowed) == (
         RefusalReason.TOO_LARGE,
         "gpus",
@@ -177,52 +161,21 @@ def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
     )
 
 
-def test_what_only_this_fleet_cannot_do_waits_for_nodes(bench):
-    """An A30 profile on an A100 fleet: Pending{NoNodeCanFit}, said at once."""
-    (pending,) = messages(bench.request(asked("p1", claim(profile="4g.24gb"))))
-
-    assert isinstance(pending, Pending)
-    assert pending.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-
-
-def test_a_refused_pod_that_is_edited_gets_another_look(bench):
-    """A newer revision of a refused request is granted."""
-    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
-
-    said = messages(bench.request(asked("p1", claim(profile="2g.10gb"), revision=2)))
-
-    assert [m.booking.devices[0].profile for m in said] == ["2g.10gb"]
-
-
 def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
     """Its node may show it as well for a while: it would be granted, and given back, as fast as the bus carries it."""
     grant = bench.granted("p1")
     booking = grant.booking
-    lost = SliceDegraded(allocation=booking.allocation, request=P1, revision=1, message="double bit ECC error")
+    lost = msg.SliceDegraded(allocation=booking.allocation, request=P1, revision=1, message="double bit ECC error")
 
     given_back = messages(bench.land_all(bench.observe(subjects.slice_(NODE, booking.allocation), lost)))
     after = messages(bench.land_all(bench.gone(grant)))
 
-    assert [type(message) for message in given_back] == [Waived, Revoke, Pending]
+    assert [type(message) for message in given_back] == [msg.Waived, msg.Revoke, msg.Pending]
     assert [count.reason for count in given_back[2].reasons] == [WaitReason.GPU_AVOIDED]
-    assert [type(message) for message in after] == [Closed]
+    assert [type(message) for message in after] == [msg.Closed]
     bench.now += bench.allocator.ctx.rules.retry_first_s
-    (again,) = [each for each in messages(bench.land_all(bench.handle(Ticked()))) if isinstance(each, Grant)]
+    (again,) = [each for each in messages(bench.land_all(bench.handle(Ticked()))) if isinstance(each, msg.Grant)]
     assert again.booking.devices[0].gpu == booking.devices[0].gpu
-
-
-def test_a_slice_that_is_just_being_bound_is_not_revoked_because_its_gpu_fails(bench):
-    """The binding lands: a pod that runs would lose its slice for a GPU that comes back."""
-    grant = bench.granted("p1")
-    (bind,) = bench.ready(grant)
-    address = subjects.slice_(NODE, grant.booking.allocation)
-    lost = SliceDegraded(allocation=grant.booking.allocation, request=P1, revision=1, message="off the bus")
-
-    assert isinstance(bind.message, Bound)
-    assert bench.observe(address, lost) == []
-    (again,) = bench.handle(WriteUnknown(bind.operation))
-    assert (again.message, again.expected) == (bind.message, bind.expected)
-    assert bench.land(again) == []
 
 
 def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
@@ -230,10 +183,10 @@ def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
     (write,) = bench.request(asked("p1"))
     mine = write.message
     other = replace(mine.booking, allocation=AllocationId("p1_other_1"))
-    binding = Bound(
+    binding = msg.Bound(
         request=P1, request_revision=1, allocation=other.allocation, node=NODE, revision=1, ticket="t", containers=()
     )
-    closed = Closed(revision=2, allocation=other.allocation, request=P1, node=NODE, cause="its GPU was lost")
+    closed = msg.Closed(revision=2, allocation=other.allocation, request=P1, node=NODE, cause="its GPU was lost")
     bench.sequence = iter(range(5000, 6000))
     bench.observe(subjects.ledger(NODE, other.allocation), replace(mine, booking=other))
     bench.observe(subjects.binding(P1), binding)
@@ -242,86 +195,7 @@ def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
     decided = bench.handle(WriteRefused(write.operation, 5002))
 
     assert messages(said) == []
-    assert messages(decided) == [Released(request=P1, cause="slice lost: its GPU was lost")]
-
-
-def test_a_grant_that_lost_its_race_is_decided_anew_on_fresh_facts(bench):
-    """Refused: wait until the winner's entry is read, then place the pod beside it."""
-    (write,) = bench.request(asked("p1", claim(profile="3g.20gb")))
-    other = Booking(
-        allocation=AllocationId("p9_r9_1"),
-        request=RequestId("p9"),
-        request_revision=1,
-        source=FOLDER,
-        owner="p9",
-        namespace="default",
-        name="p9",
-        node=NODE,
-        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="3g.20gb", start=4, size=4),),
-    )
-
-    assert bench.handle(WriteRefused(write.operation, 5000)) == []
-    bench.sequence = iter([5000, *range(5001, 6000)])
-    said = messages(
-        bench.observe(
-            subjects.ledger(NODE, other.allocation), Grant(revision=1, incarnation=INCARNATION, booking=other)
-        )
-    )
-
-    assert [(m.booking.request, m.booking.devices[0].start) for m in said] == [("p1", 0)]
-
-
-def test_a_grant_still_queued_is_decided_anew_when_someone_else_books_the_node(bench):
-    """Two grants of one node: the second waits for its turn; a foreign entry takes its place first."""
-    (first,) = bench.request(asked("p1"))
-    assert bench.request(asked("p2", claim(profile="3g.20gb"))) == []  # queued behind p1's write
-    foreign = Booking(
-        allocation=AllocationId("p9_r9_1"),
-        request=RequestId("p9"),
-        request_revision=1,
-        source=FOLDER,
-        owner="p9",
-        namespace="default",
-        name="p9",
-        node=NODE,
-        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="3g.20gb", start=0, size=4),),
-    )
-
-    bench.said.clear()
-    entry = Grant(revision=1, incarnation=INCARNATION, booking=foreign)
-    bench.sequence = iter(range(5000, 6000))
-    bench.observe(subjects.ledger(NODE, foreign.allocation), entry)
-    bench.handle(WriteRefused(first.operation, 5000))
-    bench.land_all(list(bench.said))
-
-    granted = {m.booking.request: m.booking.devices[0].start for m in messages(bench.said) if isinstance(m, Grant)}
-    assert granted == {"p1": 6}
-    assert "p2" in bench.allocator.ctx.queue  # 0 is taken and 4 overlaps p1: it waits
-
-
-def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
-    """Another allocator bound the request on another node: ours is surplus."""
-    grant = bench.granted("p1")
-    booking = msgspec.structs.replace(
-        grant.booking, allocation=AllocationId("p1_r9_1"), node=NodeName("node-b"), devices=()
-    )
-    other = Grant(revision=1, incarnation=INCARNATION, booking=booking)
-    assert messages(bench.observe(subjects.ledger(booking.node, booking.allocation), other)) == []
-    theirs = Bound(
-        request=P1,
-        request_revision=1,
-        allocation=booking.allocation,
-        node=booking.node,
-        revision=1,
-        ticket="t",
-        containers=(),
-    )
-
-    (revoke,) = messages(bench.observe(subjects.binding(P1), theirs))
-
-    assert revoke == Revoke(
-        revision=2, incarnation=INCARNATION, booking=grant.booking, cause="surplus: the request is bound elsewhere"
-    )
+    assert messages(decided) == [msg.Released(request=P1, cause="slice lost: its GPU was lost")]
 
 
 def test_a_rebooted_node_gives_the_pod_its_new_strings(bench):
@@ -340,20 +214,6 @@ def test_the_same_word_twice_changes_nothing(bench):
 
     assert bench.request(asked("p1")) == []
     assert bench.ready(grant) == []
-
-
-def test_a_forgotten_request_leaves_nothing_behind(bench):
-    """After the closing words the core knows neither request nor place."""
-    grant = bench.bound("p1")
-    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
-    bench.land_all(bench.gone(grant))
-    bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
-
-    ctx = bench.allocator.ctx
-    assert ctx.cluster.booked() == {}
-    assert P1 not in ctx.backoff.of_request
-    assert P1 not in ctx.queue
-    assert ctx.undecided == {}
 
 
 def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
@@ -426,22 +286,4 @@ def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
 
     again = messages(bench.observe(subjects.binding(P1), late))
 
-    assert again == [Released(request=P1, cause="its request is gone")]
-
-
-def test_a_bound_of_an_earlier_life_whose_slice_is_gone_does_not_wait_for_its_entry(bench):
-    """Its entry went with the broker and never comes: the pod's binding would stand for ever."""
-    gone = SliceGone(allocation=AllocationId("p1_r9_1"), request=P1, revision=2, cause="pod gone", closing=True)
-    bench.land_all(bench.observe(subjects.slice_(NODE, gone.allocation), gone))
-    late = Bound(
-        request=P1,
-        request_revision=1,
-        allocation=gone.allocation,
-        node=NODE,
-        revision=1,
-        ticket="t",
-        containers=(),
-        slice_sequence=1,
-    )
-
-    assert messages(bench.observe(subjects.binding(P1), late)) == [Released(request=P1, cause="its request is gone")]
+    assert again == [msg.Released(request=P1, cause="its request is gone")]

@@ -1,7 +1,7 @@
 """What another allocator takes back is not granted again at once: that one may know more of the request."""
 
 import pytest
-from factories.scheduling.allocator import Bench, asked, gpu_report, snapshot
+from factories.scheduling.allocator import Bench, gpu_report, snapshot
 from factories.scheduling.gangs import WHOLE, ask, fleet, grants, member
 from msgspec.structs import replace
 
@@ -56,14 +56,6 @@ def test_it_rests_longer_each_time_and_is_told_so(pair: Bench):
     assert [type(word) for word in taken_back(pair, grant)] == [Pending]
     assert after(pair, 1.5) == []
     assert [type(word) for word in after(pair, 1.0)] == [Grant, WaitOver]
-
-
-def test_who_is_new_is_not_held_up_by_who_rests(pair: Bench):
-    """Only the request that was taken back rests."""
-    taken_back(pair, pair.granted("p"))
-    (write,) = writes(pair.request(asked("other")))
-    assert isinstance(write.message, Grant)
-    assert write.message.booking.request == "other"
 
 
 def test_a_slice_that_failed_is_tried_on_another_gpu_at_once_whoever_took_it_back(pair: Bench):

@@ -33,7 +33,6 @@ def test_a_pod_of_two_gpus_is_promised_them_where_only_tenants_are_in_its_way(us
     for _ in range(50):
         said += tick(bench, 61.0)
     promised = grants(said).get("large")
-    assert promised is not None
     assert promised.booking.node == "busy"
     assert sorted(promised.after) == sorted(each.booking.allocation for each in tenants.values())
 
@@ -62,7 +61,6 @@ def test_nodes_with_slices_in_quarantine_hide_no_others():
     for _ in range(50):
         said += tick(bench, 61.0)
     promised = grants(said).get("large")
-    assert promised is not None
     assert promised.booking.node == "busy"
 
 
@@ -82,5 +80,4 @@ def test_a_pod_is_promised_a_gpu_of_a_node_that_has_its_cpu(useless):
     for _ in range(50):
         said += tick(bench, 61.0)
     promised = grants(said).get("pod")
-    assert promised is not None
     assert promised.booking.node == "large"

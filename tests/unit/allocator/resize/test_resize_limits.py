@@ -112,18 +112,6 @@ def test_percents_of_compute_come_and_go_whole(bench):
     assert usage(ctx, "default") == first
 
 
-def test_what_is_changed_on_a_gpu_that_its_node_does_not_show_counts_as_when_it_was_shown_last(bench):
-    """Its compute would count nothing: its namespace is given more than it may have, and keeps it."""
-    bench.bound("p1", mps(GPU_MIB))
-    ctx = bench.allocator.ctx
-    assert usage(ctx, "default") == Usage(1, GPU_MIB, 7000)
-    bench.add_node(snapshot("node-a", (), modes=MODES, generation=2))
-    said(bench, adjusted(bench, memory_mib=GPU_MIB // 2))
-    assert usage(ctx, "default") == Usage(1, GPU_MIB // 2, 3500)
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, generation=3))
-    assert usage(ctx, "default") == Usage(1, GPU_MIB // 2, 3500)
-
-
 def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
     """On a device without a size there is room for anybody: the SMs of two pods are promised a third one's too."""
     known = gpu_report("node-a", 0, model="a30-24gb")
@@ -210,7 +198,6 @@ def test_devices_of_ones_own_have_no_size_to_change(empty):
 
 
 def test_which_container_is_meant_must_be_clear(empty):
-    """The wrong container's share would be changed."""
     bench = with_gpus(empty, *(gpu_report("node-a", index, mig=False) for index in range(2)))
     bench.bound("p1", mps(container="a"), mps(container="b"), claim(container="c", profile=None))
     for container, reason, words in (
@@ -275,16 +262,3 @@ def test_on_a_node_that_was_removed_nothing_is_changed(bench, memory_mib):
     seen = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES)
     assert [type(write.message) for write in bench.add_node(seen)] == [NodeOpened]
     assert shares_of(adjusted(bench, memory_mib=memory_mib)) == [memory_mib]
-
-
-def test_on_a_node_whose_inventory_is_gone_nothing_is_changed(bench):
-    """A removal that is forgotten leaves slices on a node that has no agent: no change is carried out there."""
-    bench.bound("p1", mps(4000))
-    allocation, grant = next(iter(bench.allocator.ctx.facts.ledger.items()))
-    binding = bench.allocator.ctx.facts.bindings[RequestId("p1")]
-    bench.read_all(
-        (subjects.ledger(NODE, allocation), grant),
-        (subjects.binding(RequestId("p1")), binding),
-        (subjects.request(RequestId("p1")), asked("p1", mps(4000))),
-    )
-    assert refused(bench, memory_mib=1000).reason is AdjustReason.NOT_NOW

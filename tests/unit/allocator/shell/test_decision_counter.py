@@ -4,19 +4,10 @@ import pytest
 from factories.scheduling.allocator import Bench, asked, claim
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
-from sluice.contracts.messages import (
-    Bound,
-    DeviceFilter,
-    Grant,
-    NodeInventory,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceReport,
-)
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
 from sluice_allocator.core.events import LeaseChanged
@@ -50,7 +41,7 @@ def phases(counts) -> dict[str, tuple[int, float]]:
     return {labels[0]: (sum(spread.counts), spread.total) for labels, spread in series.items()}
 
 
-def served(bench, name: str) -> Grant:
+def served(bench, name: str) -> msg.Grant:
     """A request, from its word to `Bound`: 1 s, 2 s and 4 s apart."""
     bench.now += 100
     (write,) = bench.land_all(bench.request(asked(name, claim(profile="1g.5gb"))))
@@ -61,7 +52,7 @@ def served(bench, name: str) -> Grant:
     (bound,) = bench.land_all(bench.ready(grant))
     bench.now += 4
     bench.observe(subjects.binding(RequestId(name)), bound.message, bound.operation)
-    assert isinstance(bound.message, Bound)
+    assert isinstance(bound.message, msg.Bound)
     return grant
 
 
@@ -73,16 +64,16 @@ def test_each_phase_of_the_way_there_and_back_is_told_apart(measured, counts):
     address = subjects.ledger(NODE, grant.booking.allocation)
     (revoke,) = measured.land_all(
         measured.observe(
-            subjects.request(RequestId("first")), RequestWithdrawn(revision=2, source=source, cause="PodGone")
+            subjects.request(RequestId("first")), msg.RequestWithdrawn(revision=2, source=source, cause="PodGone")
         )
     )
     measured.now += 8
-    assert isinstance(revoke.message, Revoke)
+    assert isinstance(revoke.message, msg.Revoke)
     measured.observe(address, revoke.message, revoke.operation)
     measured.now += 16
     measured.gone(grant)
     measured.now += 32
-    measured.observe(subjects.binding(RequestId("first")), Released(request=RequestId("first"), cause="pod gone"))
+    measured.observe(subjects.binding(RequestId("first")), msg.Released(request=RequestId("first"), cause="pod gone"))
     back = {name: value for name, value in phases(counts).items() if name not in {"place", "make", "bind", "serve"}}
     assert back == {"revoke": (1, 8.0), "unmake": (1, 16.0), "release": (1, 32.0), "give_back": (1, 56.0)}
 
@@ -174,10 +165,9 @@ def test_what_another_life_of_the_bus_told_is_not_timed(said, measured, counts):
 
 
 def test_an_allocator_that_stands_by_counts_no_phase(measured, counts):
-    """Each phase would be counted once per allocator."""
     measured.handle(LeaseChanged(held=False))
     measured.observe(subjects.request(RequestId("r")), asked("r", claim(profile="1g.5gb")))
-    measured.observe(subjects.binding(RequestId("r")), Released(request=RequestId("r"), cause="x"))
+    measured.observe(subjects.binding(RequestId("r")), msg.Released(request=RequestId("r"), cause="x"))
     assert phases(counts) == {}
 
 
@@ -190,14 +180,13 @@ def test_what_is_remembered_of_requests_on_their_way_has_a_limit(measured, count
 
 
 def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench):
-    """A fleet that is empty of what everybody waits for would not grow."""
     bench.bound("first", claim(profile="7g.40gb"))
     for name, claims in {
         "one": (claim(profile="3g.20gb", gpus=2),),
         "two": (claim(profile="3g.20gb", gpus=2),),
         "four": (claim(profile="1g.5gb"), claim(container="b", profile="2g.10gb")),
         "whole": (claim(profile=None),),
-        "memory": (claim(profile=None, memory_mib=4000, only=DeviceFilter(models=("A100-SXM4-40GB",))),),
+        "memory": (claim(profile=None, memory_mib=4000, only=msg.DeviceFilter(models=("A100-SXM4-40GB",))),),
     }.items():
         bench.land_all(bench.request(asked(name, *claims)))
     counts = MetricRegistry()
@@ -213,18 +202,18 @@ def test_who_scales_the_fleet_sees_what_is_waited_for_by_model_and_profile(bench
 
 
 def test_a_slice_that_the_ledger_does_not_know_is_a_leak(bench):
-    """A slice that is on a device and in no ledger is lost to all, unnoticed."""
     grant = bench.bound("first", claim(profile="3g.20gb"))
     world = bench.allocator.ctx.facts
     snapshot = world.inventories[NODE].snapshot
-    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
     stray = replace(report, booking=replace(grant.booking, allocation="stray", request="stray"))
     bench.observe(
-        subjects.inventory(NODE), NodeInventory(snapshot=replace(snapshot, generation=2, slices=(report,)), stale=False)
+        subjects.inventory(NODE),
+        msg.NodeInventory(snapshot=replace(snapshot, generation=2, slices=(report,)), stale=False),
     )
     assert leaked_slices(world) == 0
     leaking = replace(snapshot, generation=3, slices=(report, stray))
-    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=leaking, stale=False))
+    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=leaking, stale=False))
     assert leaked_slices(world) == 1
-    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=leaking, stale=True))
+    bench.observe(subjects.inventory(NODE), msg.NodeInventory(snapshot=leaking, stale=True))
     assert leaked_slices(world) == 0

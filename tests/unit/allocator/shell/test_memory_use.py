@@ -18,22 +18,9 @@ from factories.scheduling.allocator import (
 )
 from factories.scheduling.gangs import member
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import (
-    Closed,
-    GpuCounts,
-    Grant,
-    HostFacts,
-    InstanceReport,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    RequestWithdrawn,
-    SliceGone,
-    SliceReport,
-    Taint,
-)
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.state.conditions import Condition
 
@@ -43,12 +30,12 @@ CREATABLE = {"1g.5gb": 7, "1g.5gb+me": 1, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb":
 REPORTS = tuple(gpu_report("any", index) for index in range(GPUS_PER_NODE))
 
 
-def over_the_wire(inventory: NodeInventory) -> NodeInventory:
+def over_the_wire(inventory: msg.NodeInventory) -> msg.NodeInventory:
     """As another process would read it: nothing is shared with anybody."""
-    return msgspec.json.decode(msgspec.json.encode(inventory), type=NodeInventory)
+    return msgspec.json.decode(msgspec.json.encode(inventory), type=msg.NodeInventory)
 
 
-def full_node(name: str) -> NodeSnapshot:
+def full_node(name: str) -> msg.NodeSnapshot:
     uuids = [GpuUuid(f"GPU-{name}-11111111-2222-3333-4444-{index:012}") for index in range(GPUS_PER_NODE)]
     gpus = tuple(
         msgspec.structs.replace(
@@ -63,19 +50,21 @@ def add(bench: Bench, name: str) -> None:
     """A node comes, with all that is said of it on the bus."""
     seen = full_node(name)
     counts = tuple(
-        GpuCounts(uuid=gpu.uuid, model=gpu.model, instances=0, creatable=CREATABLE, creatable_total=19)
+        msg.GpuCounts(uuid=gpu.uuid, model=gpu.model, instances=0, creatable=CREATABLE, creatable_total=19)
         for gpu in seen.gpus
     )
-    news = NodeChanged(
+    news = msg.NodeChanged(
         node=seen.node, endpoint="10.0.0.1:1", boot_id="boot-1", agent_run=seen.agent_run, generation=1, gpus=counts
     )
     labels = {f"label.example.com/key-{number}": f"value-{number}" for number in range(20)}
-    host = HostFacts(cpu_cores=96.0, memory_mib=1_000_000, pods_free=110, labels=labels, taints=(Taint(key="gpu"),))
-    bench.land_all(
-        bench.observe(subjects.node(seen.node), msgspec.json.decode(msgspec.json.encode(news), type=NodeChanged))
+    host = msg.HostFacts(
+        cpu_cores=96.0, memory_mib=1_000_000, pods_free=110, labels=labels, taints=(msg.Taint(key="gpu"),)
     )
-    bench.observe(subjects.host(seen.node), msgspec.json.decode(msgspec.json.encode(host), type=HostFacts))
-    inventory = over_the_wire(NodeInventory(snapshot=seen, stale=False))
+    bench.land_all(
+        bench.observe(subjects.node(seen.node), msgspec.json.decode(msgspec.json.encode(news), type=msg.NodeChanged))
+    )
+    bench.observe(subjects.host(seen.node), msgspec.json.decode(msgspec.json.encode(host), type=msg.HostFacts))
+    inventory = over_the_wire(msg.NodeInventory(snapshot=seen, stale=False))
     bench.land_all(bench.observe(subjects.inventory(seen.node), inventory))
     bench.said.clear()
 
@@ -103,34 +92,24 @@ def test_a_gpu_costs_less_than_two_kibibytes():
     assert min(added) / (100 * GPUS_PER_NODE) < BYTES_PER_GPU_MAX
 
 
-def test_tables_of_equal_gpus_are_one_object(empty):
-    """They are most of what a GPU reports."""
-    add(empty, "node-a")
-    add(empty, "node-b")
-    inventories = empty.allocator.ctx.facts.inventories
-    gpus = [gpu for inventory in inventories.values() for gpu in inventory.snapshot.gpus]
-
-    assert len({id(gpu.profiles) for gpu in gpus}) == 1
-    assert all(gpu.profiles == REPORTS[0].profiles for gpu in gpus)
-    assert all(not gpu.creatable for gpu in gpus)
-
-
 def test_of_a_new_snapshot_only_what_changed_is_new(bench):
     """A slice more or less is in the ledger; foreign instances and health are kept, and change."""
     node = NodeName("node-a")
     grant = bench.bound("p1")
     world = bench.allocator.ctx.facts
     before = world.inventories[node].snapshot.gpus[0]
-    ours = InstanceReport(gi_id=1, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=grant.booking.allocation)
-    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    ours = msg.InstanceReport(
+        gi_id=1, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=grant.booking.allocation
+    )
+    report = msg.SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
     seen = snapshot(node, (gpu_report(node, 0, instances=(ours,)),), generation=2, slices=(report,))
-    bench.observe(subjects.inventory(node), over_the_wire(NodeInventory(snapshot=seen, stale=False)))
+    bench.observe(subjects.inventory(node), over_the_wire(msg.NodeInventory(snapshot=seen, stale=False)))
 
     assert world.inventories[node].snapshot.gpus[0] is before
     assert world.inventories[node].snapshot.slices[0].booking is grant.booking
-    foreign = InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
+    foreign = msg.InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
     seen = snapshot(node, (gpu_report(node, 0, instances=(foreign,)),), generation=3)
-    bench.observe(subjects.inventory(node), over_the_wire(NodeInventory(snapshot=seen, stale=False)))
+    bench.observe(subjects.inventory(node), over_the_wire(msg.NodeInventory(snapshot=seen, stale=False)))
     assert world.inventories[node].snapshot.gpus[0].instances == (foreign,)
 
 
@@ -143,11 +122,11 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
         grant = bench.bound(name, small)
         bench.land_all(bench.request(asked(f"{name}-waits", small)))
         for ended in (f"{name}-waits", name):
-            withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+            withdrawn = msg.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
             bench.land_all(bench.observe(subjects.request(RequestId(ended)), withdrawn))
         bench.land_all(bench.gone(grant))
         for ended in (f"{name}-waits", name):
-            closing = RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
+            closing = msg.RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
             bench.land_all(bench.observe(subjects.request(RequestId(ended)), closing))
 
     assert ctx.cluster.booked() == {}
@@ -175,18 +154,18 @@ def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
         address = subjects.ledger(NodeName("node-a"), AllocationId(f"p{number}_r9_1"))
         bench.request(asked(request))
         bench.observe(
-            address, Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(address.key[1], request=request))
+            address, msg.Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(address.key[1], request=request))
         )
-        gone = SliceGone(allocation=address.key[1], request=request, revision=2, cause="revoked")
+        gone = msg.SliceGone(allocation=address.key[1], request=request, revision=2, cause="revoked")
         bench.observe(subjects.slice_(NodeName("node-a"), address.key[1]), gone)
         bench.observe(
             address,
-            Closed(revision=2, allocation=address.key[1], request=request, node=NodeName("node-a"), cause="gone"),
+            msg.Closed(revision=2, allocation=address.key[1], request=request, node=NodeName("node-a"), cause="gone"),
         )
-        closing = RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
+        closing = msg.RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
         bench.observe(subjects.request(request), closing)
     bench.read_all(all_said(), *desk_nodes)
 
     assert (len(ctx.changed_requests), len(ctx.strays), len(ctx.queue), len(ctx.gangs.member_of)) == (0, 0, 0, 0)
     bench.handle(LeaseChanged(held=True))
-    assert [type(write.message) for write in bench.land_all(bench.request(asked("new")))] == [Grant]
+    assert [type(write.message) for write in bench.land_all(bench.request(asked("new")))] == [msg.Grant]

@@ -52,7 +52,6 @@ NODE = "gpu-1_example_internal"
 
 
 def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
-    """A binding that the broker has not stored is none."""
     found = request_times(run(make), {make.request: "train"})
     assert [(hop.hop, hop.ms.p50) for hop in hops_of(found.values())] == [
         ("asked to granted", 250.0),
@@ -63,7 +62,6 @@ def test_each_hop_is_between_words_and_the_last_ends_when_it_is_stored(make):
 
 
 def test_who_was_never_bound_is_in_no_figure(make):
-    """A system that serves no request is not fast."""
     found = request_times(run(make)[:4], {make.request: "train"})
     assert [way.whole for way in found.values()] == [False]
     assert hops_of(found.values()) == ()
@@ -127,14 +125,12 @@ def test_the_bare_broker_carries_each_word_after_what_it_waited_for(make):
 
 
 def test_words_of_others_and_from_before_are_not_carried(make):
-    """On a running system there is more than our pods."""
     history = [(word, 1) for word in run(make)]
     assert [note.sender for note in replay_of(history, requests={}, agents={}, began_s=START_S)] == ["agent 0"]
     assert replay_of(history, requests={make.request: 0.0}, agents={}, began_s=START_S + 30) == []
 
 
 def test_a_process_reads_what_is_its_to_consume_and_nothing_else(make):
-    """Each message is consumed once."""
     notes = replay_of([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
     assert filters_of(notes, "allocator") == {Stream.STATE: ("sluice.request.*", f"sluice.slice.{NODE}.*")}
     assert filters_of(notes, "agent 0") == {Stream.BOOK: (f"sluice.ledger.{NODE}.*",)}

@@ -35,14 +35,12 @@ def test_who_comes_together_is_in_one_file_up_to_a_limit():
 
 @pytest.mark.parametrize("mix", ["", "x=0", "x=-1", "x=y", "x=1,x=2", "=3", "x=1,,"])
 def test_a_mix_that_cannot_be_meant_is_refused(mix):
-    """With the part that is wrong."""
     with pytest.raises(LoadError, match="--mix"):
         mix_of(mix)
 
 
 @pytest.mark.parametrize("changes", [{"requests": 0}, {"requests": 100_001}, {"rate": -1.0}, {"burst": 0}])
 def test_a_number_that_cannot_be_meant_is_refused(changes):
-    """Before anything is started."""
     with pytest.raises(LoadError, match="--"):
         load(**changes)
 
@@ -56,7 +54,6 @@ LINES = [
 
 
 def test_a_workload_is_played_with_its_departures():
-    """Twice as fast, with ids that come again."""
     pods = replayed("b", [json.dumps(line) for line in LINES] + [""], speed=2.0, requests=10)
     assert [(pod.name, pod.at_s, pod.until_s) for pod in pods] == [
         ("b-000000", 0.0, 4.0),
@@ -74,7 +71,6 @@ def test_a_workload_is_played_with_its_departures():
 
 
 def test_only_the_first_arrivals_of_a_workload_are_played_when_asked():
-    """And a departure without an arrival is rejected."""
     pods = replayed("b", [json.dumps(line) for line in LINES], speed=1.0, requests=1)
     assert [(pod.name, pod.until_s) for pod in pods] == [("b-000000", 8.0)]
 
@@ -84,13 +80,11 @@ def test_only_the_first_arrivals_of_a_workload_are_played_when_asked():
     ["x", "[]", '{"at": "1"}', '{"at": -1, "depart": "a"}', '{"at": 1}', '{"at": 0, "arrive": {"id": "a", "z": 1}}'],
 )
 def test_a_wrong_line_names_its_number(line):
-    """A person finds it."""
     with pytest.raises(LoadError, match="line 1"):
         replayed("b", [line], speed=1.0, requests=1)
 
 
 def test_an_empty_workload_and_a_speed_of_nothing_are_refused():
-    """Nothing would be measured."""
     with pytest.raises(LoadError, match="no arrival"):
         replayed("b", [], speed=1.0, requests=1)
     with pytest.raises(LoadError, match="--speed"):
@@ -98,7 +92,6 @@ def test_an_empty_workload_and_a_speed_of_nothing_are_refused():
 
 
 def test_the_fleet_is_one_that_can_be_had():
-    """Its devices take no time."""
     assert "count = 3" in fleet_text(3, 2, "A100-SXM4-40GB")
     with pytest.raises(LoadError, match="--nodes"):
         fleet_text(0, 1, "x")

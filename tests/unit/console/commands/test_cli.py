@@ -128,7 +128,6 @@ def typed(monkeypatch, tmp_path):
     ],
 )
 def test_scripts_can_tell_why_a_command_failed(typed, capsys, words, code, said):
-    """As docs/cli.md has it; and never by a traceback."""
     assert typed(*words) == code
     told = capsys.readouterr()
     assert said in told.err
@@ -187,7 +186,6 @@ def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
 
 
 def test_a_slice_in_quarantine_is_found_by_its_name(make):
-    """Users do not remember which node has it."""
     stuck = msgspec.structs.replace(make.slice(), state="quarantined")
     fleet_state = FleetState({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
     (node,) = fleet_state.inventories()
@@ -199,7 +197,6 @@ def test_a_slice_in_quarantine_is_found_by_its_name(make):
 
 
 def test_a_pipe_and_no_color_get_no_colours(monkeypatch, capsys):
-    """Escape sequences break whatever reads them."""
     pod = PodDocument(
         request="r", namespace="ns", name="n", origin="", source="folder", state="bound", message="has it", revision=1
     )
@@ -233,7 +230,6 @@ def test_what_can_be_had_as_json_can_be_had_as_yaml():
 
 
 def test_every_command_is_in_the_documentation():
-    """What is not named is not found."""
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
     words = set(re.findall(r"[a-z][a-z-]+", text))
     missing = [each for each in every_command(command.app) if each.split()[1] not in words]
@@ -258,7 +254,6 @@ def scripts(tmp_path_factory):
     ],
 )
 def test_bash_completes_commands_options_and_values(scripts, typed_so_far, offered):
-    """In a real bash, as the Tab key does it."""
     words = typed_so_far.split(" ")
     quoted = " ".join(f"'{word}'" for word in words)
     program = (
@@ -271,7 +266,6 @@ def test_bash_completes_commands_options_and_values(scripts, typed_so_far, offer
 
 @pytest.mark.parametrize(("shell", "look"), [("zsh", ("-n",)), ("fish", ("--no-execute",))])
 def test_the_other_shells_understand_their_scripts(scripts, shell, look):
-    """Where they are; a script with a mistake disturbs every start of the shell."""
     if shutil.which(shell) is None:
         text = (scripts / shell).read_text(encoding="utf-8")
         assert "release-quarantine" in text

@@ -73,7 +73,6 @@ WAITS = pb.SimulateResponse(waits=pb.WouldWait(message="4 x A100: no free place"
 
 
 def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
-    """One line per fact, nothing to look up."""
     assert simulated_lines(simulated_pod("ns", "train", "train.yaml", BOUND)) == [
         "ns/train: would be bound on gpu-1",
         "  main: fractional, a share of 3g.20gb at 4 of GPU-3f0e6a5c (A100): 4096 MiB, 20 % of the SMs",
@@ -87,7 +86,6 @@ def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
 
 
 def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
-    """Somebody would read that the pod is given 0 MiB."""
     whole = pb.PlacedDevice(
         container="main", gpu="GPU-1", model="NVIDIA GB10", mode=node_pb2.MODE_EXCLUSIVE, sm_percent=100
     )
@@ -97,16 +95,7 @@ def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
     )
 
 
-def test_a_person_reads_why_a_pod_would_wait_step_by_step():
-    """The sentence first, then each filter."""
-    lines = simulated_lines(simulated_pod("ns", "train", "train.yaml", WAITS))
-    assert lines[0] == "ns/train: would wait: 4 x A100: no free place"
-    assert lines[1] == "  step by step:"
-    assert lines[2] == "    free capacity: filtered out"
-
-
 def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
-    """A filter and a reason that this version does not know."""
     newer = pb.Step(filter="weather", reasons=[])
     mixed = pb.Step(filter="room", reasons=[pb.Reason(reason="GpuTooCold", count=1, of="A100")])
     answer = pb.SimulateResponse(waits=pb.WouldWait(message="m", steps=[newer, mixed, FULL]))
@@ -119,7 +108,6 @@ def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
 
 
 def test_a_waiting_requests_turn_is_shown():
-    """As the allocator says it now."""
     answer = pb.ExplainResponse(
         state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=pb.Turn(before=2, waiting=9, ahead=5), steps=[FULL]
     )

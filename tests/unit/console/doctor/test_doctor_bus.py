@@ -55,7 +55,6 @@ def without(seen: ObservedBus, *subjects: str, **more) -> ObservedBus:
 
 
 def test_nothing_is_found_where_nothing_is_wrong(well):
-    """False alarms teach people to look away."""
     found = check_bus(well)
 
     assert worst(found) == "ok", found
@@ -74,18 +73,15 @@ def test_nothing_is_found_where_nothing_is_wrong(well):
 
 
 def test_a_missing_stream_is_told_with_its_command(well):
-    """Without streams nothing can be said at all."""
     seen = replace(well, stream_problems=("there is no stream BOOK",))
     assert only(seen, Check.STREAMS, "problem") == "there is no stream BOOK"
 
 
 def test_nobody_who_allocates_is_a_problem(well):
-    """Pods wait, and no log says why."""
     assert "none holds the lease" in only(without(well, "sluice.lease.allocator"), Check.ALLOCATOR, "problem")
 
 
 def test_a_lease_that_was_given_back_is_nobodys(well):
-    """A release says so with an empty owner."""
     seen = without(well, sluice__lease__allocator=LeaseHeld(role="allocator", owner=""))
     assert "none holds the lease" in only(seen, Check.ALLOCATOR, "problem")
 
@@ -200,7 +196,6 @@ def replace_generation(changed, generation):
 
 
 def test_an_inventory_that_does_not_answer_is_a_problem(well):
-    """Where it could be asked, silence is no comfort."""
     assert "does not answer" in only(
         replace(well, inventory=ServiceAnswer("the inventory at x does not answer: refused")),
         Check.INVENTORY,
@@ -209,7 +204,6 @@ def test_an_inventory_that_does_not_answer_is_a_problem(well):
 
 
 def test_a_stale_node_is_named_with_why(well, make):
-    """Its slices stay, and nothing new goes there."""
     seen = without(well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(make.gpu_report(), stale=True)})
     assert NODE in only(seen, Check.AGENTS, "problem")
 
@@ -227,7 +221,6 @@ def test_a_node_that_is_not_open_is_named(well):
 
 
 def test_no_node_at_all_is_a_problem(well):
-    """Every pod would wait for ever."""
     subjects = ("node.gpu-1_example_internal", "inventory.gpu-1_example_internal", "ledger.gpu-1_example_internal.head")
     seen = without(well, *(f"sluice.{subject}" for subject in subjects))
     assert only(seen, Check.AGENTS, "problem") == "no node agent has published yet"
@@ -242,7 +235,6 @@ def test_no_node_at_all_is_a_problem(well):
     ],
 )
 def test_a_gpu_that_takes_nothing_new_is_named(well, make, changes, words):
-    """Fewer slices than people count on."""
     gpu: GpuReport = make.gpu_report(**changes)
     seen = without(well, **{"sluice__inventory__gpu-1_example_internal": make.inventory(gpu)})
     assert words in only(seen, Check.GPUS, "warning")
@@ -273,7 +265,6 @@ def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
 
 
 def test_many_messages_that_nobody_can_read_are_counted(well):
-    """Thousands of lines would hide everything else."""
     unread = {f"sluice.binding.r{number}": "no JSON" for number in range(1000)}
     found = [
         f

@@ -123,7 +123,6 @@ def with_objects(seen: ObservedCluster, kind: str, objects: list[Any]) -> Observ
 
 
 def test_nothing_is_found_in_what_is_shipped(well):
-    """False alarms teach people to look away."""
     assert is_installed(well)
     assert wrong(well) == []
     assert worst(check_cluster(well)) == "ok"
@@ -173,13 +172,11 @@ def test_a_service_that_is_not_ready_says_what_does_not_happen(well):
 
 
 def test_a_webhook_that_nobody_trusts_is_found(well):
-    """Without a caBundle every GPU pod is refused."""
     del named(well, "webhooks", "sluice")["webhooks"][2]["clientConfig"]["caBundle"]
     assert "no caBundle yet in mps.pods.sluice.dev" in only(well, Check.ADMISSION, "problem")
 
 
 def test_a_webhook_that_may_be_passed_by_is_found(well):
-    """`Ignore` lets pods onto GPUs that others have."""
     named(well, "webhooks", "sluice")["webhooks"][0]["failurePolicy"] = "Ignore"
     assert "failurePolicy is not Fail in pods.sluice.dev" in only(well, Check.ADMISSION, "problem")
 
@@ -199,7 +196,6 @@ def test_a_webhook_that_may_be_passed_by_is_found(well):
     ],
 )
 def test_a_pod_that_is_tried_shows_whether_admission_works(well, trial, level, words):
-    """A caBundle that is there and does not match is as bad as none."""
     seen = ObservedCluster(where="", lists=well.lists, now_s=NOW_S, trial=trial)
     assert words in only(seen, Check.ADMISSION, level)
 
@@ -236,13 +232,11 @@ def test_an_agent_that_cannot_start_says_why(well):
 
 
 def test_two_who_hand_out_one_gpu_are_found(well):
-    """Two pods would get one device."""
     named(well, "nodes", "gpu-1")["status"]["allocatable"]["nvidia.com/mig-1g.5gb"] = "7"
     assert "a device plugin hands out GPUs" in only(well, Check.NODES, "problem")
 
 
 def test_a_node_with_gpus_and_no_agent_is_named(well):
-    """GPUs that no system allocates, or another one."""
     other = node("gpu-2", **{"sluice.dev/agent": "false", "nvidia.com/gpu.present": "true"})
     seen = with_objects(well, "nodes", [*well.lists["nodes"], other])
     assert only(seen, Check.NODES, "warning") == "have GPUs and no agent: gpu-2"
@@ -274,7 +268,6 @@ def test_images_that_are_pinned_by_their_digests_are_not_taken_for_versions(well
 
 
 def test_images_of_two_versions_are_told(well):
-    """An upgrade that stopped half-way."""
     for service, tag in (("sluice-allocator", "0.1.0"), ("sluice-inventory", "0.2.0")):
         spec = named(well, "deployments", service)["spec"]["template"]["spec"]
         spec["containers"][0]["image"] = f"mirror.example:5000/{service}:{tag}"
@@ -304,7 +297,6 @@ def test_pods_that_wait_as_they_should_are_only_counted(well):
 
 
 def test_a_gate_that_was_written_by_hand_is_found(well):
-    """It will never be opened."""
     assert "never passed admission" in only(
         with_objects(well, "waiting", [waiting(annotations={})]), Check.WAITING, "problem"
     )
@@ -337,7 +329,6 @@ def test_pods_that_are_bound_and_do_not_start_are_named_with_their_node(well):
 
 
 def test_a_pod_that_cannot_start_for_a_reason_of_its_own_is_told_apart(well):
-    """A missing ConfigMap is no reason to check a node."""
     seen = with_objects(well, "managed", [bound("train", 'configmap "settings" not found')])
     assert 'configmap "settings" not found' in only(seen, Check.STARTING, "warning")
 
@@ -355,7 +346,6 @@ def test_pods_that_may_yet_start_are_not_told(well):
 
 
 def test_a_cluster_without_sluice_is_told_apart(well):
-    """KUBECONFIG is set on many desks."""
     empty = looked_at([{"kind": "Namespace", "metadata": {"name": "default"}}])
     assert not is_installed(empty)
 
@@ -392,7 +382,6 @@ def test_a_broker_without_a_volume_is_told_with_what_the_claim_lacks(well, spec,
 
 
 def test_claims_that_are_bound_or_of_others_are_left_alone(well):
-    """Other claims in the namespace are not the broker's."""
     bound, other = claim(phase="Bound"), claim("data-jaeger-0")
     seen = replace(well, lists={**well.lists, "claims": [bound, other], "classes": []})
     assert [each.what for each in check_cluster(seen) if each.check is Check.STORAGE] == [

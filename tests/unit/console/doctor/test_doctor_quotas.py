@@ -25,27 +25,7 @@ def test_a_quota_that_no_longer_counts_is_found_with_its_namespace():
     assert proposals == [QuotaProposalDocument(namespace="team-a", quotas=("gpus",), gpus=4)]
 
 
-@pytest.mark.parametrize(
-    ("hard", "expected"),
-    [
-        ({"requests.nvidia.com/mig-1g.5gb": "7"}, {"compute_slices": 7, "memory_mib": 7 * 5 * 1024}),
-        ({"requests.nvidia.com/mig-2g.48gb.me.all": "1"}, {"compute_slices": 2, "memory_mib": 48 * 1024}),
-        (
-            {"requests.nvidia.com/mig-3g.20gb": "2", "requests.nvidia.com/mig-1g.5gb.me": "1"},
-            {"compute_slices": 7, "memory_mib": 45 * 1024},
-        ),
-        ({"requests.nvidia.com/gpumem": "16k"}, {"memory_mib": 16000}),
-        ({"requests.nvidia.com/gpu": "0"}, {"gpus": 0}),
-    ],
-)
-def test_what_a_quota_says_is_said_in_limits_of_sluice(hard, expected):
-    """Users need not work out the sums."""
-    _, (proposal,) = check_quotas([quota("a", "q", **hard)], [])
-    assert proposal == QuotaProposalDocument(namespace="a", quotas=("q",), **expected)
-
-
 def test_of_several_quotas_the_smallest_counts():
-    """They hold together in Kubernetes too."""
     quotas = [quota("a", "b", **{"requests.nvidia.com/gpu": "8"}), quota("a", "c", **{"requests.nvidia.com/gpu": "3"})]
     _, proposals = check_quotas(quotas, [])
     assert proposals == [QuotaProposalDocument(namespace="a", quotas=("b", "c"), gpus=3)]
@@ -59,7 +39,6 @@ def test_what_has_no_equal_is_named(resource):
 
 
 def test_other_quotas_are_left_alone():
-    """CPU, pods and objects are counted as before."""
     found, proposals = check_quotas([quota("a", "q", pods="4", **{"requests.cpu": "8"})], [])
     assert worst(found) == "ok"
     assert proposals == []
@@ -83,13 +62,6 @@ def test_a_limit_range_that_gives_gpus_to_everybody_is_named(part):
     assert "cpu" not in found[1].what
 
 
-def test_a_default_of_no_gpu_is_in_nobodys_way():
-    """It says what is so anyway."""
-    item = {"type": "Container", "default": {"nvidia.com/gpu": "0"}}
-    found, _ = check_quotas([], [{"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [item]}}])
-    assert worst(found) == "ok"
-
-
 @pytest.mark.parametrize("prefix", ["requests.", "limits.", ""])
 @pytest.mark.parametrize(
     ("resource", "amount", "expected"),
@@ -106,13 +78,6 @@ def test_a_quota_is_translated_however_it_is_spelled(prefix, resource, amount, e
     found, (proposal,) = check_quotas([quota("a", "q", **{f"{prefix}{resource}": amount})], [])
     assert proposal == QuotaProposalDocument(namespace="a", quotas=("q",), **expected)
     assert found[0].level == "warning"
-
-
-def test_the_spellings_of_one_quota_hold_together():
-    """HAMi's users write two of them, and the smaller one counts there, too."""
-    hard = {"requests.nvidia.com/gpu": "30", "limits.nvidia.com/gpu": "20", "limits.nvidia.com/gpumem": "160000"}
-    _, proposals = check_quotas([quota("jupyter", "gpu-quota", **hard)], [])
-    assert quota_commands(proposals) == ["sluice quota set jupyter --gpus 20 --memory 160000Mi"]
 
 
 def test_a_quota_of_some_pods_only_is_named_and_not_proposed_for_all():
@@ -146,9 +111,3 @@ def test_the_command_that_says_the_same_is_one_that_can_be_typed(hard, command, 
     named = {name: typed.arguments.get(name) for name in ("gpus", "memory", "compute_slices")}
     word = quota_word("team-a", None, total=QuotaChange(**named), request=QuotaChange(), guaranteed=QuotaChange())
     assert word == QuotaSet(namespace="team-a", total=total)
-
-
-def test_where_nothing_has_an_equal_no_command_is_shown():
-    """`sluice quota set team-a` alone says nothing, and would end with an error."""
-    _, proposals = check_quotas([quota("team-a", "q", **{"requests.nvidia.com/gpucores": "4"})], [])
-    assert quota_commands(proposals) == []

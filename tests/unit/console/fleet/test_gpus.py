@@ -9,23 +9,12 @@ from sluice_console.core.fleet.gpus import WHOLE_GPU, gpus_document
 from sluice_console.core.output.gpu_picture import picture, plain
 
 
-def test_an_instance_is_shown_with_the_pod_that_owns_it(make):
-    """Whose slice it is comes from the agent's own journal."""
-    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), make.slice()))
-    (gpu,) = gpus_document(fleet_state).gpus
-    (place,) = gpu.instances
-    assert (place.owner, place.state, place.start, place.size) == ("default/train", "ready", 4, 4)
-    assert gpu.allocated_fraction == 0.5
-
-
 def test_a_booking_and_its_instance_are_one_not_two(make):
-    """The same place from two sides."""
     inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
     assert len(gpus_document(make.fleet_state(inventory=inventory, ledger=make.grant())).gpus[0].instances) == 1
 
 
 def test_a_whole_gpu_without_mig_shows_its_owner(make):
-    """There is no instance on the device; the journal knows."""
     booking = make.booking(profile=None, start=0, size=8)
     fleet_state = make.fleet_state(
         inventory=make.inventory(make.gpu_report(mig=False, creatable={}), make.slice(booking))
@@ -51,7 +40,6 @@ def test_a_shared_instance_shows_everybody_in_it(make):
 
 
 def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
-    """As an instance that is only ordered."""
     fleet_state = make.fleet_state(
         inventory=make.inventory(make.gpu_report()), ledger=make.grant(make.shared("a_1", "train"))
     )
@@ -70,7 +58,6 @@ def test_a_daemon_without_tenants_is_not_hidden(make):
 
 
 def test_tenants_of_one_home_and_their_daemon_are_one_place(make):
-    """Shown twice, a home would look like two."""
     tenants = [make.slice(make.shared("a_1", "train")), make.slice(make.shared("b_1", "serve"))]
     gpu = make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),))
     (place,) = gpus_document(make.fleet_state(inventory=make.inventory(gpu, *tenants))).gpus[0].instances
@@ -88,7 +75,6 @@ def test_scripts_find_what_a_node_is_and_warns_of(make):
 
 
 def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(make):
-    """A person could not see what is there to be had, and why some of it is not."""
     free = replace(make.made(None), start=0)
     used = replace(make.made(None), start=4, unusable="it is used by python 7, which Sluice did not start")
     report = replace(make.gpu_report(instances=(free, used), creatable={"3g.20gb": 1}), fixed_layout=True)
@@ -105,7 +91,6 @@ def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(ma
 
 
 def test_a_free_instance_that_is_booked_is_shown_as_ordered(make):
-    """It would be shown twice, or as free although it is promised."""
     report = replace(make.gpu_report(instances=(make.made(None),)), fixed_layout=True)
     (gpu,) = gpus_document(make.fleet_state(inventory=make.inventory(report), ledger=make.grant())).gpus
     assert [(place.state, place.owner) for place in gpu.instances] == [("making", "default/train")]

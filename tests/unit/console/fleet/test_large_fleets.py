@@ -48,7 +48,6 @@ def test_each_gpu_looks_at_its_own_slices_alone(make, monkeypatch):
 
 
 def test_no_node_goes_through_all_values_for_itself(make):
-    """Likewise `sluice nodes`."""
     fleet_state = fleet(make)
     assert len(nodes_document(fleet_state, {}).nodes) == NODES
     assert fleet_state.looks < NODES

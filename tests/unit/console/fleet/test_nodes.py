@@ -2,18 +2,8 @@
 
 import pytest
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    AnyMessage,
-    Closed,
-    Cordoned,
-    Envelope,
-    HostFacts,
-    InstanceReport,
-    NodeRemoved,
-    PlacementReport,
-    Revoke,
-)
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.nodes import (
@@ -33,7 +23,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 @pytest.fixture
 def fleet_state(make):
-    def made(inventory=None, **more: AnyMessage) -> FleetState:
+    def made(inventory=None, **more: msg.AnyMessage) -> FleetState:
         seen = inventory if inventory is not None else make.inventory(make.gpu_report())
         kinds = {name: more.pop(name) for name in ("ledger", "node", "head") if name in more}
         found = make.fleet_state(**({"inventory": seen, "head": make.opened(), "node": make.changed()} | kinds))
@@ -78,19 +68,19 @@ def test_whatever_is_there_or_comes_keeps_a_node_from_being_idle(fleet_state, ma
     if what == "ordered":
         ledger = {"ledger": make.grant()}
     elif what == "ending":
-        ledger = {"ledger": Revoke(revision=2, incarnation="1", booking=make.booking(), cause="pod gone")}
+        ledger = {"ledger": msg.Revoke(revision=2, incarnation="1", booking=make.booking(), cause="pod gone")}
     elif what == "left by its agent":
         slices = (make.slice(),)
     elif what == "of others":
         gpu = make.gpu_report(instances=(make.made(allocation=None),))
     else:
-        gpu = make.gpu_report(quarantined=(PlacementReport(start=0, size=4),))
+        gpu = make.gpu_report(quarantined=(msg.PlacementReport(start=0, size=4),))
     assert not only(fleet_state(make.inventory(gpu, *slices), **ledger)).idle
 
 
 def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
     """A node that its administrator partitioned would never be idle."""
-    free = InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-9")
+    free = msg.InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-9")
     node = only(fleet_state(make.inventory(make.gpu_report(instances=(free,), fixed_layout=True))))
     assert (node.idle, node.gpus_empty, node.free_fraction, node.foreign) == (True, 1, 1.0, 0)
 
@@ -100,15 +90,19 @@ def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
     [
         ({}, "open", "open"),
         ({"head": None}, "not open", "not open: what its agent reports is not booked yet"),
-        ({"cordon": Cordoned(node=NODE, why="fans")}, "cordoned", "cordoned: fans"),
-        ({"cordon": Cordoned(node=NODE, why="fans", drain=True)}, "draining", "draining: fans"),
-        ({"cordon": Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")}, "open", "open, 2 GPUs cordoned: fans"),
+        ({"cordon": msg.Cordoned(node=NODE, why="fans")}, "cordoned", "cordoned: fans"),
+        ({"cordon": msg.Cordoned(node=NODE, why="fans", drain=True)}, "draining", "draining: fans"),
         (
-            {"host": HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)},
+            {"cordon": msg.Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")},
+            "open",
+            "open, 2 GPUs cordoned: fans",
+        ),
+        (
+            {"host": msg.HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)},
             "cordoned",
             "cordoned: the node may not be scheduled on in Kubernetes",
         ),
-        ({"node": NodeRemoved(node=NODE, cause="x")}, "removed", "removed: its slices are being given up"),
+        ({"node": msg.NodeRemoved(node=NODE, cause="x")}, "removed", "removed: its slices are being given up"),
     ],
 )
 def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, text):
@@ -122,7 +116,6 @@ def test_the_state_says_why_a_node_gets_nothing_new(fleet_state, said, state, te
 
 
 def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
-    """Its numbers are old."""
     node = only(fleet_state(make.inventory(make.gpu_report(), stale=True)))
     assert node_cells(node) == (
         NODE, "stale: no answer", "1 x A100-SXM4-40GB", "100%, 1 empty", "0", "2026-01-02 03:04:05",
@@ -130,8 +123,7 @@ def test_a_stale_node_says_what_its_inventory_says(fleet_state, make):
 
 
 def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
-    """It would be missing without a word, and its pods with it."""
-    removed = NodeRemoved(node=NodeName(NODE), cause="the Node object was deleted")
+    removed = msg.NodeRemoved(node=NodeName(NODE), cause="the Node object was deleted")
     found = make.fleet_state(node=removed, ledger=make.grant())
     assert only(found) == FleetNodeDocument(node=NODE, state="removed", why="the Node object was deleted", pods=1)
     assert node_cells(only(found)) == (NODE, "removed: the Node object was deleted", "", "", "1", "")
@@ -140,39 +132,28 @@ def test_a_removed_node_is_shown_as_long_as_anybody_speaks_of_it(make):
 
 def test_a_removed_node_goes_from_the_list_with_its_last_slice(make):
     """Nodes of a fleet that shrinks every evening stayed in the list for hours."""
-    assert nodes_document(make.fleet_state(node=NodeRemoved(node=NodeName(NODE), cause="x")), {}).nodes == ()
+    assert nodes_document(make.fleet_state(node=msg.NodeRemoved(node=NodeName(NODE), cause="x")), {}).nodes == ()
 
 
 @pytest.mark.parametrize(("stale", "state"), [(True, "stale"), (False, "cordoned")])
 def test_a_node_that_left_its_cluster_says_so_until_it_is_removed(fleet_state, make, stale, state):
     """An operator who has just deleted it wonders for minutes whether Sluice noticed."""
-    gone = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
+    gone = msg.HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
     node = only(fleet_state(make.inventory(make.gpu_report(), stale=stale), host=gone))
     assert node.state == state
     assert node.why.startswith("its Node object is gone")
 
 
-def test_what_is_ill_or_of_others_is_told(fleet_state, make):
-    """A node of which one GPU is broken is not what it looks like."""
-    gpu = make.gpu_report(instances=(make.made(allocation=None),), healthy=False, health_message="Xid 79")
-    assert node_cells(only(fleet_state(make.inventory(gpu))))[2:5] == (
-        "1 x A100-SXM4-40GB (1 unhealthy)",
-        "50%, 0 empty",
-        "0 and 1 of others",
-    )
+def said(time: str, message: msg.AnyMessage) -> HistoryMessage:
+    return HistoryMessage("hist", msg.Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
 
 
-def said(time: str, message: AnyMessage) -> HistoryMessage:
-    return HistoryMessage("hist", Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
-
-
-def closed(number: int) -> Closed:
+def closed(number: int) -> msg.Closed:
     allocation = AllocationId(f"a{number}")
-    return Closed(revision=3, allocation=allocation, request=RequestId("r"), node=NodeName(NODE), cause="gone")
+    return msg.Closed(revision=3, allocation=allocation, request=RequestId("r"), node=NodeName(NODE), cause="gone")
 
 
 def test_since_when_is_when_the_last_slice_was_given_back(make):
-    """Not when its agent was started again."""
     words = [said("1", make.opened()), said("2", closed(1)), said("3", closed(2)), said("4", make.opened())]
     assert last_given_back(words) == {NODE: "3"}
 
@@ -188,6 +169,11 @@ async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state
 
 
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
-    """An empty cell would look as if it were in use."""
     (node,) = nodes_document(fleet_state(), {}).nodes
     assert node_cells(node)[-1] == "longer than the history goes back"
+
+
+def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
+    """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
+    assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
+    assert last_given_back([]) == {}

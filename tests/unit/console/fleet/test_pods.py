@@ -5,18 +5,9 @@ import io
 import msgspec
 from rich.console import Console
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation
-from sluice.contracts.messages import (
-    ContainerDevices,
-    Pending,
-    Refused,
-    RequestRejected,
-    RequestWithdrawn,
-    Revoke,
-    SliceFailed,
-    SliceQuarantined,
-)
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.documents import EarlierDocument, OutDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.fleet.pending_releases import being_freed
@@ -34,43 +25,32 @@ def only(fleet_state, **options):
 
 
 def test_a_waiting_pod_carries_its_reasons(make):
-    """A person can always ask why."""
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
-    pending = Pending(request=make.request, request_revision=1, message="4 of 4 GPUs are full", reasons=reasons)
+    pending = msg.Pending(request=make.request, request_revision=1, message="4 of 4 GPUs are full", reasons=reasons)
     pod = only(make.fleet_state(request=make.asked(), waiting=pending))
     assert (pod.state, pod.message, pod.reasons) == ("waiting", "waits: 4 of 4 GPUs are full", reasons)
 
 
 def test_an_old_reason_does_not_speak_for_an_edited_request(make):
-    """The edit has another revision."""
-    pending = Pending(request=make.request, request_revision=1, message="full", reasons=())
+    pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
     assert only(make.fleet_state(request=make.asked(revision=2), waiting=pending)).state == "requested"
 
 
-def test_a_granted_pod_is_being_made_and_says_where(make):
-    """Between Grant and Bound."""
-    pod = only(make.fleet_state(request=make.asked(), ledger=make.grant()))
-    assert (pod.state, pod.node, pod.allocation) == ("making", make.node, make.allocation)
-
-
 def test_a_failing_slice_says_why_while_it_is_made(make):
-    """The reason is the agent's."""
-    failed = SliceFailed(allocation=make.allocation, request=make.request, revision=1, error="x", message="no room")
+    failed = msg.SliceFailed(allocation=make.allocation, request=make.request, revision=1, error="x", message="no room")
     assert only(make.fleet_state(request=make.asked(), ledger=make.grant(), slice=failed)).message.endswith(
         "but: no room"
     )
 
 
 def test_a_bound_pod_shows_the_devices_its_containers_get(make):
-    """A container's environment."""
     pod = only(make.fleet_state(request=make.asked(), ledger=make.grant(), binding=make.bound()))
     assert (pod.state, pod.node, pod.containers[0].visible_devices) == ("bound", make.node, "MIG-1")
 
 
 def test_a_refusal_of_the_allocator_and_one_of_the_source_look_alike(make):
-    """To a person both are: refused, and why."""
-    refused = Refused(request=make.request, request_revision=1, refusal=REFUSAL)
-    rejected = RequestRejected(revision=1, source=make.source, origin="a.yaml", refusal=REFUSAL)
+    refused = msg.Refused(request=make.request, request_revision=1, refusal=REFUSAL)
+    rejected = msg.RequestRejected(revision=1, source=make.source, origin="a.yaml", refusal=REFUSAL)
     by_allocator = only(make.fleet_state(request=make.asked(), binding=refused))
     by_source = only(make.fleet_state(request=rejected))
     assert by_allocator.state == by_source.state == "refused"
@@ -79,9 +59,8 @@ def test_a_refusal_of_the_allocator_and_one_of_the_source_look_alike(make):
 
 
 def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
-    """Deleted, but the slice is still there."""
-    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
-    revoke = Revoke(revision=2, incarnation=make.grant().incarnation, booking=make.booking(), cause="pod gone")
+    withdrawn = msg.RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
+    revoke = msg.Revoke(revision=2, incarnation=make.grant().incarnation, booking=make.booking(), cause="pod gone")
     pod = only(make.fleet_state(request=withdrawn, ledger=revoke, binding=make.bound()))
     assert (pod.state, pod.name, pod.node) == ("ending", "train", make.node)
 
@@ -132,7 +111,7 @@ def test_a_promised_pod_waits_until_those_before_it_have_left(make):
     """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
     grant = msgspec.structs.replace(make.grant(), after=("other_1",))
     why = "its place on gpu-1 is reserved and waits for default/other to end"
-    pending = Pending(request=make.request, request_revision=1, message=why, reasons=())
+    pending = msg.Pending(request=make.request, request_revision=1, message=why, reasons=())
     pod = only(make.fleet_state(request=make.asked(), ledger=grant, waiting=pending))
     assert (pod.state, pod.message) == ("waiting", f"waits: {why}")
     assert only(make.fleet_state(request=make.asked(), ledger=grant)).state == "making"
@@ -149,7 +128,7 @@ def test_a_pod_shows_what_its_user_was_warned_of(make):
 
 def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
     """Debugging an MPS client needs its pipe directory and its limits; without MPS they do not matter."""
-    shared = ContainerDevices(
+    shared = msg.ContainerDevices(
         container="main",
         visible_devices="GPU-1",
         mps_pipe_directory="/mps/h/pipe",
@@ -176,7 +155,7 @@ def shown(show, document) -> str:
 def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
     """`no free place of that size` alone leaves its owner with nothing to do."""
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
-    pending = Pending(request=make.request, request_revision=1, message="full", reasons=reasons)
+    pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=reasons)
     story = StoryDocument(
         pod=only(make.fleet_state(request=make.asked(), waiting=pending)),
         earlier=EarlierDocument(request="r1", cause="gpu-1 is drained (fans)"),
@@ -193,8 +172,8 @@ def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
 
 def test_a_pod_that_waits_is_told_whose_place_is_being_freed_and_what_keeps_it(make):
     """`no free place` sends a person to the pods that run, and the one that is in the way has been deleted."""
-    leaving = Revoke(revision=2, incarnation=Incarnation("1"), booking=make.booking(), cause="pod deleted")
-    stuck = SliceQuarantined(
+    leaving = msg.Revoke(revision=2, incarnation=Incarnation("1"), booking=make.booking(), cause="pod deleted")
+    stuck = msg.SliceQuarantined(
         allocation=make.allocation, request=make.request, revision=2, message="processes of its pod still run: sh 7"
     )
     room = OutDocument(
@@ -218,7 +197,7 @@ def test_a_pod_that_waits_is_told_whose_place_is_being_freed_and_what_keeps_it(m
 
 def test_the_allocators_word_is_not_told_twice(make):
     """The same long sentence in two lines makes a person look for the difference."""
-    pending = Pending(request=make.request, request_revision=1, message="full", reasons=())
+    pending = msg.Pending(request=make.request, request_revision=1, message="full", reasons=())
     pod = only(make.fleet_state(request=make.asked(), waiting=pending))
     step = OutDocument(filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),))
     now = StandingDocument(

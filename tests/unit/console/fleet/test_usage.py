@@ -74,7 +74,6 @@ def test_those_that_have_idled_longest_come_first_and_no_others_come():
     ids=["busy", "half known", "not looked at yet", "memory that no driver tells", "an idle share"],
 )
 def test_what_is_not_known_is_a_question_mark_and_no_zero(facts, cells):
-    """A slice without an answer would look idle."""
     (each,) = usages_document(answer(used("p", **facts)), {}).slices
     assert usage_cells(each) == ("team-a/p", NODE, *cells)
 
@@ -94,7 +93,6 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 @pytest.mark.parametrize("told", ["busy_percent", "sm_percent", "memory_busy_percent", "watched_s", "age_s", "idle_s"])
 def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
-    """One endless time, and no slice of the fleet would be shown."""
     (usage,) = answer(used("fine"), used("x", **{told: number})).values()
     assert why_implausible(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
     (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
@@ -125,5 +123,4 @@ def test_a_pod_in_the_list_of_pods_says_what_it_does():
     [(0.4, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 00 min"), (3.2e5, "3 d 16 h")],
 )
 def test_durations_are_as_long_as_they_are_told(duration_s, text):
-    """An hour would be a day."""
     assert duration_text(duration_s) == text

@@ -36,12 +36,10 @@ def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
 
 
 def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
-    """A recreated pod."""
     assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
 
 
 def test_a_pod_that_ended_long_ago_is_still_explained(make):
-    """Only the history knows it."""
     envelope = Envelope(id="1", operation="o", request="r9", schema=1, time="", message=make.asked())
     (found,) = with_past(PodsDocument(pods=()), [HistoryMessage("hist.sluice.request.r9", envelope)])
     assert (found.request, found.name, found.state) == ("r9", "train", "ended")
@@ -84,7 +82,6 @@ async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypa
 
 
 def test_an_event_names_the_pod_and_says_what_happened(make):
-    """What `sluice events` prints."""
     asked = Envelope(
         id="1", operation="o", request=make.request, schema=1, time="2026-01-02T03:04:05.678901+00:00",
         message=make.asked(),
@@ -99,9 +96,7 @@ def test_an_event_names_the_pod_and_says_what_happened(make):
 
 
 def test_bytes_that_cannot_be_read_are_a_line_too():
-    """Set aside loudly, never a traceback."""
     event = event_document("hist.sluice.node.a", Undecodable("not JSON"), RequestNames())
-    assert event is not None
     assert (event.word, event.unreadable) == ("", "not JSON")
     assert event_line(event).endswith("hist.sluice.node.a: cannot be read: not JSON\n")
     assert event_document("hist.others.node.a", Undecodable("not JSON"), RequestNames()) is None

@@ -5,7 +5,7 @@ import typing
 import msgspec
 import pytest
 
-from sluice.contracts.messages import AnyMessage, Envelope, Message
+from sluice.contracts.messages import AnyMessage, Envelope, LeaseHeld, Message
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames, places_text, sentence, whom
 
 _EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
@@ -53,7 +53,6 @@ def test_every_message_type_has_a_sentence(type_):
 
 
 def test_events_speak_of_pods_by_name_once_it_is_known(make):
-    """Users do not know a pod by its uid."""
     names = RequestNames()
     assert names.of(make.request) == "request run1-1"
     names.learn(make.request, make.asked())
@@ -62,7 +61,6 @@ def test_events_speak_of_pods_by_name_once_it_is_known(make):
 
 
 def test_names_do_not_grow_for_ever(make):
-    """`sluice events -f` may run for weeks."""
     names = RequestNames(limit=2)
     for number in range(5):
         names.learn(f"r{number}", make.asked())
@@ -71,7 +69,6 @@ def test_names_do_not_grow_for_ever(make):
 
 
 def test_a_granted_share_is_told_with_its_home(make):
-    """How much of what, and where."""
     assert places_text(make.shared("a_1", "train")) == (
         "fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) in 3g.20gb at 4 of GPU-aaaaaaaa"
     )
@@ -102,7 +99,7 @@ def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, word
     assert sentence(grant) == f"is granted: 3g.20gb at 4 of GPU-aaaaaaaa on {make.node}{words}"
 
 
-def test_other_sizes_of_a_running_share_are_no_second_grant(make):
-    """Its owner would look for a second slice."""
-    grant = msgspec.structs.replace(make.grant(make.shared(make.allocation, "train")), revision=2)
-    assert sentence(grant).startswith("is adjusted: fractional share (4096 MiB")
+def test_a_lease_tells_where_its_holder_answers(make):
+    held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
+    assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
+    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Envelope, EvictionDone, EvictionOrdered, Pending
+from sluice.contracts.messages import AnyMessage, Closed, Envelope, EvictionDone, EvictionOrdered, Pending, Revoke
 from sluice_console.core.documents import EarlierDocument, PodDocument
+from sluice_console.core.history.ended import ended_pods
 from sluice_console.core.history.sentences import HistoryMessage
 from sluice_console.core.history.timeline import evicted_before, steps_of
 
@@ -19,7 +20,6 @@ def happened(
 
 
 def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
-    """Asked, waits, granted, bound."""
     waits = Pending(request=make.request, request_revision=1, message="full", reasons=())
     other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
     history = [
@@ -35,7 +35,6 @@ def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
 
 
 def test_a_word_repeated_unchanged_is_told_once(make):
-    """A rebuilt stream says everything again."""
     again = [happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request)] * 3
     assert len(steps_of(make.request, again)) == 1
 
@@ -112,3 +111,19 @@ def test_a_pod_without_a_name_is_nobodys_successor(make):
     history = [*life(make, "r1", evicted=True), *life(make, "r2", evicted=False)]
     nameless = [msgspec.structs.replace(pod(request), name="") for request in ("r1", "r2")]
     assert evicted_before(nameless[1], nameless, history) is None
+
+
+def test_a_pod_is_listed_as_ended_with_its_last_slice_and_why(make):
+    """Not while it has another slice, nor for one that was only booked."""
+    grant = make.grant()
+    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
+    closed = Closed(
+        revision=3, allocation=grant.booking.allocation, request=make.request, node=grant.booking.node, cause="gone"
+    )
+    story = [happened("hist.sluice.ledger.n.a", each) for each in (grant, revoke, closed)]
+    (pod,) = ended_pods(story)
+    assert (pod.namespace, pod.name, pod.what, pod.cause) == ("default", "train", "3g.20gb", "pod gone")
+    assert pod.began == pod.ended == "2026-01-02T03:04:05.678Z"
+    assert ended_pods([*story, happened("hist.sluice.ledger.n.b", grant)]) == []
+    assert [each.began for each in ended_pods(story[1:])] == [""]
+    assert ended_pods(story[:2]) == []

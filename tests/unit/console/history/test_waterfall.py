@@ -206,7 +206,6 @@ def test_bars_stay_inside_their_width_and_are_never_empty(make):
     ],
 )
 def test_times_are_told_as_people_read_them(took_ms, text):
-    """Zeros are hard to count."""
     assert duration(took_ms) == text
 
 

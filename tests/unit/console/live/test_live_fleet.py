@@ -43,7 +43,6 @@ async def test_what_a_new_reading_does_not_show_is_not_there_any_more(make):
 
 
 async def test_waiting_ends_with_the_change_that_was_waited_for(make):
-    """No polling: the change itself wakes it."""
     live = LiveFleet()
     await both_read(live)
     waiting = asyncio.create_task(
@@ -76,7 +75,6 @@ async def test_a_measurement_begins_when_nobody_says_anything_any_more(make):
     ids=["opened", "for an older agent", "in the broker's former life"],
 )
 def test_a_node_is_ready_only_when_opened_for_its_present_agent_in_this_life(make, run, incarnation, is_open):
-    """`sluice up` must not say "ready" too early."""
     fleet_state = make.fleet_state(head=make.opened(run=run, incarnation=incarnation), node=make.changed())
     fleet_state.incarnation = "1"
     assert fleet_state.unopened([make.node]) == ([] if is_open else [make.node])

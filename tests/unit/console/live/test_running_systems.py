@@ -38,13 +38,11 @@ def running(folder, *, pid=None, port=1):
 
 
 def test_nothing_running_is_said_in_words(place):
-    """Not a traceback, not a time-out."""
     with pytest.raises(NothingRunningError, match="nothing is running"):
         find_running()
 
 
 def test_the_running_system_is_found_and_forgotten_again(place):
-    """`sluice gpus` needs no address."""
     system = running(place)
     announce(system)
     assert server_url(None) == system.nats_url
@@ -55,7 +53,6 @@ def test_the_running_system_is_found_and_forgotten_again(place):
 
 
 def test_a_system_whose_process_is_gone_does_not_count(place):
-    """`up` was killed and could not tidy up."""
     announce(running(place, pid=2**22 + 1))
     with pytest.raises(NothingRunningError):
         find_running()
@@ -90,7 +87,6 @@ def test_where_nothing_can_be_written_nothing_is_running(monkeypatch):
 
 
 def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place, monkeypatch):
-    """The nearest word counts."""
     announce(running(place))
     monkeypatch.setenv("SLUICE_NATS_URL", "nats://environment:1")
     assert server_url(None) == "nats://environment:1"
@@ -98,7 +94,6 @@ def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place
 
 
 def test_a_broken_file_stops_nothing(place):
-    """Half a file, or somebody else's."""
     system = running(place)
     announce(system)
     (place / "runtime" / "sluice" / "1.json").write_text("{")

@@ -22,7 +22,6 @@ DONE = pb.AdjustResponse(
 
 
 def test_sizes_are_what_was_written_and_nothing_else_is_named():
-    """A size that was not named would be changed too."""
     asked = question_of("r1", "main", SizeChange(memory="8Gi", quota_request="0.25"), dry_run=True)
     assert (asked.memory_mib, asked.quota_request_permille) == (8192, 250)
     assert [asked.HasField(name) for name in ("sm_partition", "quota_limit_permille")] == [False, False]
@@ -40,7 +39,6 @@ def test_sizes_are_what_was_written_and_nothing_else_is_named():
     ],
 )
 def test_what_is_no_size_is_named_with_its_option(sizes, words):
-    """A person would look for the mistake in the pod."""
     with pytest.raises(AdjustError, match=words.replace("%", "%")):
         question_of("r1", "", sizes, dry_run=False)
 
@@ -58,7 +56,6 @@ def test_a_change_says_per_field_when_it_is_felt():
 
 
 def test_a_refusal_says_what_would_fit():
-    """A person would try one size after the other."""
     refused = pb.AdjustRefused(
         reason=pb.ADJUST_REFUSAL_CAPACITY_EXCEEDED,
         message="its device has not that much memory left",
@@ -73,7 +70,6 @@ def test_a_refusal_says_what_would_fit():
 
 
 def test_every_reason_and_effect_of_the_wire_has_a_word():
-    """A newer reason would be printed as an empty word."""
     for value in pb.AdjustRefusal.values()[1:]:
         answer = pb.AdjustResponse(refused=pb.AdjustRefused(reason=value, message="m"))
         assert document_of("r1", "n", answer, dry_run=False).reason

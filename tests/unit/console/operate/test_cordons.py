@@ -6,18 +6,9 @@ import contextlib
 import msgspec
 import pytest
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId, SourceName
-from sluice.contracts.messages import (
-    Cordoned,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    QuotaUnset,
-    RequestWithdrawn,
-    Revoke,
-    Uncordoned,
-)
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_console.core.documents import DrainedPodDocument
 from sluice_console.core.operate.cordons import (
@@ -36,17 +27,16 @@ NODE = "gpu-1.example.internal"
 GPU = "GPU-aaaaaaaa-0000"
 
 
-def cordoned(*gpus, why="fans", drain=False) -> Cordoned:
-    return Cordoned(node=NODE, gpus=gpus, why=why, drain=drain)
+def cordoned(*gpus, why="fans", drain=False) -> msg.Cordoned:
+    return msg.Cordoned(node=NODE, gpus=gpus, why=why, drain=drain)
 
 
-def word(last, *gpus, why="", drain=False) -> Cordoned:
+def word(last, *gpus, why="", drain=False) -> msg.Cordoned:
     return cordon_word(NODE, last, gpus, why=why, drain=drain)
 
 
 @pytest.mark.parametrize("wanted", ["0", GPU])
 def test_a_gpu_is_named_by_index_or_uuid(make, wanted):
-    """`nvidia-smi -L` shows both."""
     assert named_gpus(make.fleet_state(inventory=make.inventory(make.gpu_report())), NODE, (wanted, wanted)) == (GPU,)
 
 
@@ -70,18 +60,17 @@ def test_a_reason_is_as_long_as_one_in_a_limits_file():
 
 def test_what_a_limits_file_says_of_a_node_is_changed_there():
     """The file would set it again, and the person who uncordoned it would wonder."""
-    last = Cordoned(node=NODE, why="fans", source=SourceName("cluster"))
+    last = msg.Cordoned(node=NODE, why="fans", source=SourceName("cluster"))
     with pytest.raises(CordonError, match=f"node {NODE} is in the limits file of the pod-watcher 'cluster': change"):
         check_by_hand(last, take_over=False)
     check_by_hand(last, take_over=True)
     check_by_hand(cordoned(), take_over=False)
-    check_by_hand(Uncordoned(node=NODE, source=SourceName("cluster")), take_over=False)
+    check_by_hand(msg.Uncordoned(node=NODE, source=SourceName("cluster")), take_over=False)
     assert word(last) == cordoned()  # taken over, it is a person's
 
 
-@pytest.mark.parametrize("last", [None, Uncordoned(node=NODE), QuotaUnset(namespace="x")])
+@pytest.mark.parametrize("last", [None, msg.Uncordoned(node=NODE), msg.QuotaUnset(namespace="x")])
 def test_the_first_word_is_what_was_typed(last):
-    """Nothing of an older cordon is left in it."""
     assert word(last, "G1", why="fans") == cordoned("G1")
     assert word(last, drain=True) == cordoned(why="", drain=True)
 
@@ -121,15 +110,14 @@ def test_a_drain_never_evicts_whom_nobody_named():
 @pytest.mark.parametrize(
     ("before", "gpus", "after"),
     [
-        (None, (), Uncordoned(node=NODE)),
+        (None, (), msg.Uncordoned(node=NODE)),
         (cordoned("G1", "G2", drain=True), ("G1",), cordoned("G2", drain=True)),
-        (cordoned("G1"), ("G1",), Uncordoned(node=NODE)),
-        (cordoned("G1"), (), Uncordoned(node=NODE)),
-        (cordoned(), (), Uncordoned(node=NODE)),
+        (cordoned("G1"), ("G1",), msg.Uncordoned(node=NODE)),
+        (cordoned("G1"), (), msg.Uncordoned(node=NODE)),
+        (cordoned(), (), msg.Uncordoned(node=NODE)),
     ],
 )
 def test_what_is_uncordoned_is_used_and_the_rest_is_not(before, gpus, after):
-    """Putting one GPU back would put all back."""
     assert uncordon_word(NODE, before, gpus) == after
 
 
@@ -143,20 +131,23 @@ def test_one_gpu_of_a_whole_cordon_is_not_guessed():
     ("values", "state", "why"),
     [
         ((), "running", ""),
-        ((EvictionOrdered,), "ordered", "drained"),
-        ((EvictionOrdered, EvictionBlocked), "blocked", "budget"),
-        ((EvictionOrdered, EvictionDone), "evicted", "it is terminating within its grace period"),
-        ((RequestWithdrawn,), "ending", "its pod is gone; its slice is to be destroyed"),
+        ((msg.EvictionOrdered,), "ordered", "drained"),
+        ((msg.EvictionOrdered, msg.EvictionBlocked), "blocked", "budget"),
+        ((msg.EvictionOrdered, msg.EvictionDone), "evicted", "it is terminating within its grace period"),
+        ((msg.RequestWithdrawn,), "ending", "its pod is gone; its slice is to be destroyed"),
     ],
 )
 def test_each_pod_is_shown_with_what_holds_it_up(make, values, state, why):
     """An operator who waits for a drain has to know whom to ask."""
     fleet_state = make.fleet_state(ledger=make.grant(), binding=make.bound())
     messages = {
-        EvictionOrdered: (subjects.eviction, EvictionOrdered(request=make.request, cause="drained")),
-        EvictionBlocked: (subjects.evicted, EvictionBlocked(request=make.request, why="budget")),
-        EvictionDone: (subjects.evicted, EvictionDone(request=make.request)),
-        RequestWithdrawn: (subjects.request, RequestWithdrawn(revision=2, source=make.source, cause="pod gone")),
+        msg.EvictionOrdered: (subjects.eviction, msg.EvictionOrdered(request=make.request, cause="drained")),
+        msg.EvictionBlocked: (subjects.evicted, msg.EvictionBlocked(request=make.request, why="budget")),
+        msg.EvictionDone: (subjects.evicted, msg.EvictionDone(request=make.request)),
+        msg.RequestWithdrawn: (
+            subjects.request,
+            msg.RequestWithdrawn(revision=2, source=make.source, cause="pod gone"),
+        ),
     }
     for each in values:
         address, message = messages[each]
@@ -169,12 +160,11 @@ def test_who_is_being_made_or_unmade_is_in_the_way_too(make):
     """The node would be switched off while an instance is there."""
     grant = make.grant()
     assert [pod.state for pod in pods_on(make.fleet_state(ledger=grant), NODE, (GPU,))] == ["granted"]
-    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="x")
+    revoke = msg.Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="x")
     assert [pod.state for pod in pods_on(make.fleet_state(ledger=revoke), NODE, ())] == ["ending"]
 
 
 def test_neighbours_are_not_in_the_way(make):
-    """Pods on other GPUs and nodes stay."""
     fleet_state = make.fleet_state(ledger=make.grant(msgspec.structs.replace(make.booking(), node="gpu-2")))
     assert pods_on(fleet_state, NODE, ()) == ()
     assert pods_on(make.fleet_state(ledger=make.grant()), NODE, ("GPU-other",)) == ()

@@ -15,7 +15,7 @@ from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Sha
 from sluice.mig.catalog import find_model
 from sluice.runtime.bus import BusError
 from sluice.testing.memory_bus import MemoryBroker
-from sluice_console.core.documents import AmountsDocument, QuotaDocument
+from sluice_console.core.documents import QuotaDocument
 from sluice_console.core.operate.quotas import (
     QuotaChange,
     QuotaError,
@@ -48,14 +48,6 @@ def shown(fleet_state, namespace: str | None = None) -> str:
     return out.getvalue()
 
 
-def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
-    """An operator would set a limit without knowing what runs."""
-    quota = only(make.fleet_state(ledger=make.grant(), inventory=a100(make)))
-    assert (quota.namespace, quota.limited) == ("default", False)
-    assert quota.used == AmountsDocument(gpus=1, memory_mib=20096, compute_slices=3.0)
-    assert quota.total == AmountsDocument()
-
-
 def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):
     """The allocator counts so; a person would wonder why no pod is served."""
     grant = make.grant()
@@ -85,7 +77,6 @@ def test_a_share_that_ails_counts_what_its_agent_says_is_used(make, shrinking, e
 
 
 def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
-    """All numbers in one line."""
     fleet_state = make.fleet_state(ledger=make.grant(), inventory=a100(make))
     said = QuotaSet(
         namespace="default",
@@ -112,7 +103,6 @@ def test_nothing_is_said_of_nobody(make):
 
 
 def test_what_is_not_named_stays_as_it_is():
-    """Setting one limit would lift the others."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
     word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=SAME)
     assert word == QuotaSet(
@@ -133,7 +123,6 @@ def test_zero_is_a_limit_and_unlimited_is_none():
     ("text", "mib"), [("65536", 65536), ("64Gi", 65536), ("1.5Gi", 1536), ("1048577", 1048577), ("1100Ki", 1)]
 )
 def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
-    """A limit that is rounded up is none."""
     assert (
         quota_word("lab", None, total=QuotaChange(memory=text), request=SAME, guaranteed=SAME).total.memory_mib == mib
     )
@@ -168,7 +157,6 @@ def test_a_ceiling_of_priorities_is_a_number_and_stays_until_it_is_lifted():
 
 
 def test_more_than_may_be_had_cannot_be_guaranteed():
-    """It would be no guarantee."""
     with pytest.raises(QuotaError, match="--guaranteed-gpus 5: namespace lab may have 4 in all"):
         quota_word("lab", None, total=QuotaChange(gpus="4"), request=SAME, guaranteed=QuotaChange(gpus="5"))
 
@@ -190,7 +178,6 @@ def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
 
 @pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])
 def test_a_name_that_no_namespace_has_is_refused(name):
-    """An unset limit looks like a limit."""
     with pytest.raises(QuotaError, match="is no namespace"):
         check_namespace(name)
 
@@ -246,7 +233,6 @@ async def test_the_other_of_two_operators_is_not_overwritten(broker):
 
 @pytest.mark.parametrize("fault", ["lost", "answer lost"])
 async def test_a_word_without_an_answer_is_sent_again_and_lands_once(broker, fault):
-    """PROTOCOL W3: settled by the same write."""
     bus = Faulty(broker.bus("a"), fault)
     assert await update_guarded(bus, WORD, lambda _: word(4), run=RUN) == word(4)
     first = await bus.last(Stream.BOOK, WORD.subject)
@@ -254,7 +240,6 @@ async def test_a_word_without_an_answer_is_sent_again_and_lands_once(broker, fau
 
 
 async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
-    """The command would hang, or claim that it was done."""
     bus = Faulty(broker.bus("a"), *["lost"] * ATTEMPTS_MAX)
     with pytest.raises(BusError, match="whether it was written is unknown"):
         await update_guarded(bus, WORD, lambda _: word(4), run=RUN)
@@ -281,7 +266,6 @@ async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broke
 
 
 async def test_a_server_that_goes_on_lagging_ends_in_a_sentence(broker, monkeypatch):
-    """It is not known who refused the word."""
     monkeypatch.setattr(guarded_write, "LOOK_AGAIN_S", 0.0)
     bus = Faulty(broker.bus("a"), "answer lost")
 

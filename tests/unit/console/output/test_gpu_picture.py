@@ -14,7 +14,6 @@ def bars(text: str) -> list[str]:
 
 
 def test_a_bar_shows_who_has_which_slices_and_what_is_free(make):
-    """3g.20gb at 4 of 8."""
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), make.slice()))
     text = plain(picture(gpus_document(fleet_state), unicode=False))
     assert bars(text) == ["[.......|.......|.......|.......|A train 3g.20gb                ]"]
@@ -60,17 +59,7 @@ def test_every_bar_of_a_model_is_equally_wide_however_it_is_cut(slices):
 
 
 def test_an_empty_fleet_says_so():
-    """No inventory yet."""
     assert plain(picture(GpusDocument(gpus=()))) == "no GPU is known yet"
-
-
-def test_a_shared_instance_is_one_place_with_its_tenants_below(make):
-    """How many share it in the bar, who and how much in the legend."""
-    inventory = make.inventory(make.gpu_report(instances=(make.made("a_1"),)), make.slice(make.shared("a_1", "train")))
-    text = plain(picture(gpus_document(make.fleet_state(inventory=inventory)), unicode=False))
-    assert bars(text) == ["[.......|.......|.......|.......|A 1 share 3g.20gb              ]"]
-    assert "A  shared by 1  3g.20gb at 4 of GPU 0" in text
-    assert "default/train  fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time)" in text
 
 
 def test_a_home_shows_its_daemon_and_whom_it_serves(make):
@@ -107,16 +96,8 @@ def test_a_daemon_in_trouble_is_marked_where_people_look_first(make, state, word
     ("lost", "words"), [(True, "lost: it does not answer"), (False, "unhealthy: it does not answer")]
 )
 def test_a_lost_gpu_and_an_ill_one_are_told_apart(make, lost, words):
-    """One must be looked for in the machine, the other reset."""
     gpu = make.gpu_report(healthy=False, lost=lost, health_message="it does not answer")
     assert words in plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu)))))
-
-
-def test_what_a_node_warns_of_stands_below_its_name(make):
-    """A lost journal would be known from the agent's log only."""
-    inventory = make.inventory(make.gpu_report(), warnings=("its journal was lost and rebuilt",))
-    lines = plain(picture(gpus_document(make.fleet_state(inventory=inventory)))).splitlines()
-    assert lines[1] == "  warning: its journal was lost and rebuilt"
 
 
 def test_a_gpu_without_mig_says_whether_it_can_be_shared(make):
@@ -128,11 +109,3 @@ def test_a_gpu_without_mig_says_whether_it_can_be_shared(make):
     assert "MIG is off: allocated whole, or shared" in plain(picture(gpus_document(make.fleet_state(inventory=shared))))
     untold = make.inventory(replace(gpu, memory_mib=0), modes=("exclusive", "mps"))
     assert "MIG is off: allocated whole only" in plain(picture(gpus_document(make.fleet_state(inventory=untold))))
-
-
-def test_a_span_that_could_not_be_freed_is_drawn_as_taken(make):
-    """It looks free otherwise, and nothing fits there."""
-    gpu = make.gpu_report(quarantined=(PlacementReport(start=0, size=4),))
-    text = plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu))), unicode=False))
-    assert bars(text) == ["[A! quarantined                 |.......|.......|.......|.......]"]
-    assert "A  could not be freed  4 memory slices at 0 of GPU 0" in text

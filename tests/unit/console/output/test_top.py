@@ -56,7 +56,6 @@ def test_keys_are_understood_also_when_they_come_in_pieces():
 
 
 def test_moving_never_leaves_what_there_is():
-    """An empty screen looks like an empty fleet."""
     top = TopView()
     assert top.press("up", lines=50, room=10).first == 0
     assert top.press("last", lines=50, room=10).first == 40
@@ -76,7 +75,6 @@ def test_the_heading_says_what_is_wrong(fleet_state):
 
 
 def test_wide_lines_have_everything_and_are_never_cut(fleet_state, make):
-    """Who cuts columns out of them must not cut a UUID."""
     (gpu,) = gpu_rows(gpus_document(fleet_state))
     assert dict(zip(GPU_COLUMNS, gpu, strict=True)) == {
         "NODE": make.node, "GPU": "0", "UUID": make.gpu, "MODEL": "A100-SXM4-40GB", "MEMORY (MiB)": "40960",
@@ -102,7 +100,6 @@ def test_memory_that_no_driver_tells_is_no_zero_to_add_up(fleet_state):
 
 
 def test_yaml_says_the_same_as_json(fleet_state):
-    """One document, two ways of writing it."""
     document = gpus_document(fleet_state)
     assert yaml.safe_load(as_text(document, "yaml")) == msgspec.json.decode(as_text(document, "json"))
     assert as_text(document, "json", one_line=True).count("\n") == 1
@@ -177,7 +174,6 @@ async def shown(make):
 
 
 async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
-    """A terminal without echo and cursor is a broken one."""
     async with shown(make) as (bus, screen, task):
         first = await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map")
         assert first[0] == "sluice  1 node, 1 GPU  |  0% in use  |  0 pods"
@@ -206,7 +202,6 @@ async def test_the_map_lives_is_steered_and_gives_the_terminal_back(make):
 
 
 async def test_a_signal_gives_the_terminal_back_too(make):
-    """`kill` from another terminal."""
     async with shown(make) as (_, screen, task):
         await screen.until(lambda frame: "GPU 0" in "\n".join(frame), "the map")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -284,7 +279,6 @@ async def test_what_pods_are_used_for_is_told_again_when_it_changes(make, monkey
 
 
 async def test_watching_ends_when_agents_can_no_longer_be_asked_by_a_fault_of_ours(make, monkeypatch):
-    """An old state would be shown without a warning."""
     monkeypatch.setattr(watch, "PAUSE_S", 0.0)
     monkeypatch.setattr(watch, "ASK_EVERY_S", 0.0)
     bus = MemoryBus(MemoryBroker())

@@ -34,7 +34,6 @@ def test_a_full_disk_is_named_with_what_helps():
 
 
 def test_a_full_disk_costs_no_restart_and_the_first_room_brings_one():
-    """However long it was full."""
     lives = RestartBackoff()
     assert not any(lives.another(FULL, ROOM - 1, now) for now in range(0, 10_000, 2))
     assert lives.another(FULL, ROOM, 10_000.0)
@@ -52,7 +51,6 @@ def test_a_disk_that_stays_broken_is_tried_more_and_more_rarely():
 
 
 def test_a_broker_that_was_well_for_a_while_is_started_again_at_once():
-    """Its next trouble is another one."""
     lives = RestartBackoff()
     for _ in range(3):
         for now in (0.0, 100.0, 200.0):

@@ -64,7 +64,6 @@ async def ending(watched, *names):
 
 
 async def test_a_killed_child_is_started_again_and_its_death_is_told(watched):
-    """Kill -9 of any service is survived."""
     async with ending(watched, "one"):
         child = await watched.start("one", FOREVER)
         first = child.pid
@@ -158,7 +157,6 @@ async def test_seeing_to_a_birth_that_fails_is_told_unless_all_is_being_stopped(
 
 
 async def test_stopping_leaves_no_process_even_of_one_that_does_not_listen(watched, monkeypatch):
-    """Ctrl-C ends within a bounded time."""
     monkeypatch.setattr(module, "TERM_GRACE_S", 0.3)
     gentle, stubborn = await watched.start("gentle", FOREVER), await watched.start("stubborn", STUBBORN)
     pids = [gentle.pid, stubborn.pid]
@@ -183,7 +181,6 @@ asyncio.run(main())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
 def test_killing_the_parent_kills_its_children(tmp_path):
-    """`kill -9` of `sluice up` leaves nothing running."""
     with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], stdout=subprocess.PIPE) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()

@@ -109,8 +109,6 @@ async def test_what_nohup_wants_ignored_stays_ignored():
 
 
 async def test_another_cancellation_stays_one():
-    """Ctrl-C ends a command as before."""
-
     async def work():
         with ended_by_signal("nothing"):
             await asyncio.sleep(5)

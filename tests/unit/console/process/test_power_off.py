@@ -50,7 +50,6 @@ def test_only_the_daemons_of_this_data_directory_are_ended(start, tmp_path: Path
 
 
 def test_it_waits_for_an_agent_that_could_still_start_a_daemon(start, tmp_path: Path):
-    """A daemon that is started a moment later would stay for ever."""
     agent = start("sluice_node_agent", SLUICE_DATA_DIR=str(tmp_path))
     assert power_off(tmp_path, within_s=0.2)
     assert agent.poll() is None

@@ -27,7 +27,6 @@ def test_every_node_gets_exactly_one_agent_whatever_the_number_of_processes(node
 
 
 def test_nodes_share_processes_only_beyond_the_limit():
-    """One process per node as long as that is allowed."""
     agents = [launch for launch in launches(wanted(processes=2)) if launch.service == "node-agent"]
     assert [launch.variables["SLUICE_NODE_AGENT_NODES"] for launch in agents] == ["a,b", "c"]
     assert [launch.name for launch in agents] == ["node-agent a and 1 more", "node-agent c"]
@@ -35,7 +34,6 @@ def test_nodes_share_processes_only_beyond_the_limit():
 
 @pytest.mark.parametrize(("count", "names"), [(1, ["allocator"]), (2, ["allocator 1", "allocator 2"])])
 def test_as_many_allocators_as_asked_for(count, names):
-    """High availability can be tried on one machine."""
     assert [launch.name for launch in launches(wanted(allocators=count)) if launch.service == "allocator"] == names
 
 
@@ -67,7 +65,6 @@ def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
 
 
 def test_without_a_fleet_the_agent_serves_the_gpus_of_its_machine():
-    """An agent with a fleet file simulates it."""
     told = {launch.service: launch.variables for launch in launches(wanted(nodes=("here",), fleet_file=""))}
     assert told["node-agent"]["SLUICE_NODE_AGENT_NODES"] == "here"
     assert not [name for variables in told.values() for name in variables if name.endswith("FLEET_FILE")]

@@ -90,7 +90,6 @@ def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
     ],
 )
 def test_what_cannot_be_asked_for_names_the_option(sizes, words):
-    """Users do not know the annotation behind it."""
     text = manifest_of(RunRequest(**sizes), namespace="default", name="n", uid=0, node="", environ={})
     why = why_refused("the ask", text)
     assert words in why
@@ -112,7 +111,6 @@ def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
     environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
     text = manifest_of(RunRequest(), namespace="default", name="n", uid=0, node="", environ=environ)
     (found,) = read_manifests("f", text, limits=ManifestLimits(), asks=RequestLimits())
-    assert found.ask is not None
     assert [claim.driver_capabilities for claim in found.ask.claims] == ["compute,graphics"]
     assert "/h" not in text
     wrong = manifest_of(
@@ -154,7 +152,6 @@ def pod(state, message, **fields):
 
 
 def test_who_waits_reads_why():
-    """The reason, and not a spinner."""
     assert standing_text(None) == "the request is not read yet"
     assert standing_text(pod("waiting", "waits: 4 x A100: full")) == "waits: 4 x A100: full"
     assert standing_text(pod("making", "its slice is being made on a")) == "its slice is being made on a"
@@ -182,7 +179,6 @@ def test_a_command_that_nobody_may_look_at_is_told_in_words():
 
 
 def test_a_refused_ask_is_told_before_anybody_is_asked():
-    """125: it was not run."""
     with pytest.raises(RunError, match="--sm = '101': ") as told:
         check(RunOptions(command=("true",), ask=RunRequest(sm="101")))
     assert told.value.exit_code == 125
@@ -262,7 +258,6 @@ async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
     ],
 )
 def test_no_second_agent_hands_out_the_same_gpus(tmp_path, command, environment, refused):
-    """A whole GPU would be given to a pod and to a command."""
     (tmp_path / "4711").mkdir()
     (tmp_path / "self").mkdir()
     (tmp_path / "4711" / "cmdline").write_bytes(command)

@@ -5,13 +5,15 @@ import json
 import msgspec
 import pytest
 
+from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import Cordoned, Pending, Refused, RequestWithdrawn
+from sluice.contracts.messages import Amounts, Cordoned, Pending, QuotaSet, Refused, RequestWithdrawn
 from sluice.contracts.messages.nodes import NodeRemoved, PlacementReport
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.web.board import Board, BoardChange
 
 NODE = "gpu-1.example.internal"
+ZERO = {"gpus": 0, "memory_mib": 0, "compute_slices": 0.0}
 GPU = f"gpu/{NODE}/GPU-aaaaaaaa-0000"
 
 
@@ -63,7 +65,6 @@ def open_node(make, **inventory):
 
 
 def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
-    """The map is what the page is for."""
     page.board.incarnation("1")
     told, gone = page.hear(**open_node(make))
 
@@ -101,6 +102,11 @@ def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
         },
         # The grant of a request that was not published yet: it has a row, for its slice is about to end.
         "request/run1-1": page.rows["request/run1-1"],
+        "team/default": {
+            "team": "default",
+            "used": {"gpus": 1, "memory_mib": 20480, "compute_slices": 3.0},
+            "pods": 1,
+        },
         "fleet": {"nodes": 1, "gpus": 1, "memory_mib": 40960, "in_use_mib": 20480, "requests": {"ending": 1}},
         "bus": {"state": "connecting"},
     }
@@ -146,7 +152,6 @@ def test_a_change_tells_only_the_rows_that_changed(page, make):
 
 
 def test_a_pull_that_finds_nothing_new_tells_nothing(page, make):
-    """A thousand nodes are pulled every minute."""
     values = open_node(make)
     page.hear(**values)
     later = msgspec.structs.replace(values["inventory"], observed_at="2026-01-01T00:01:00Z")
@@ -154,7 +159,6 @@ def test_a_pull_that_finds_nothing_new_tells_nothing(page, make):
 
 
 def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(page, make):
-    """The queue shows waiting requests only."""
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
     waits = Pending(
         request=make.request, request_revision=1, message="4 x A100: no free place of that size", reasons=reasons
@@ -167,6 +171,8 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
         "state": "waiting",
         "message": "waits: 4 x A100: no free place of that size",
         "reasons": [{"reason": "GpuLayoutFull", "count": 4}],
+        "ask": "3g.20gb",
+        "helps": "It starts when a pod with a slice there ends; a smaller slice may start sooner.",
     }
     assert told["fleet"]["requests"] == {"waiting": 1}
 
@@ -177,7 +183,6 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
 
 
 def test_a_refused_request_says_why_until_it_is_withdrawn(page, make):
-    """A mistake must be seen, and not for ever."""
     refusal = Refusal(reason=RefusalReason.OUT_OF_RANGE, message="out of range", field="sm", value="120")
     refused = Refused(request=RequestId("run1-1"), request_revision=1, refusal=refusal)
     page.hear(request=make.asked(), binding=refused)
@@ -190,7 +195,6 @@ def test_a_refused_request_says_why_until_it_is_withdrawn(page, make):
 
 
 def test_a_stale_node_says_since_when(page, make):
-    """Old numbers that look fresh are worse than none."""
     page.board.incarnation("1")
     values = open_node(make, stale=True)
     at = msgspec.structs.replace(values["inventory"], observed_at="2026-01-01T00:00:00Z")
@@ -201,7 +205,6 @@ def test_a_stale_node_says_since_when(page, make):
 
 
 def test_a_cordon_marks_the_node_and_its_gpus(page, make):
-    """A user who asks why nothing goes there sees it."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(
@@ -213,7 +216,6 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
 
 
 def test_a_removed_node_takes_its_gpus_with_it(page, make):
-    """A machine that is gone must not look as if it could be had."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     inventory = msgspec.structs.replace(make.inventory(None), removed=True)
@@ -231,7 +233,6 @@ def test_a_removed_node_takes_its_gpus_with_it(page, make):
 
 
 def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(page, make):
-    """After a wipe the old heads say nothing."""
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.incarnation("2")
@@ -240,7 +241,6 @@ def test_a_broker_that_begins_anew_makes_nodes_unusable_until_they_are_opened(pa
 
 
 def test_the_broker_is_said_to_be_lost_and_since_when(page, make):
-    """The picture then is old, and must say so."""
     page.hear(**open_node(make))
     page.board.bus("lost", "2026-01-01T00:00:00+00:00", "the broker does not answer")
     told, gone = page.step()
@@ -251,7 +251,6 @@ def test_the_broker_is_said_to_be_lost_and_since_when(page, make):
 
 
 def test_who_comes_late_has_the_same_picture_as_who_was_told_every_change(page, make):
-    """Else two people look at two fleets."""
     page.board.incarnation("1")
     for values in (
         open_node(make),
@@ -292,10 +291,27 @@ def test_too_many_requests_are_counted_and_listed_when_there_is_room(make):
 
 
 def test_what_is_nothing_of_ours_changes_nothing(page):
-    """Others may have subjects on the same broker."""
     page.step()
     page.board.heard("somebody.elses", None)
     page.board.heard("sluice.lease.allocator", None)
     page.board.heard("sluice.ledger.gpu-9.x", None)
     assert page.step() is None
     assert isinstance(Board().step(1), BoardChange)
+
+
+def test_a_team_stands_beside_its_quota_and_goes_with_its_last_pod(page, make):
+    """A lead compares the two, and a team that has left must not stay on the page."""
+    page.board.incarnation("1")
+    told, _ = page.hear(request=make.asked())
+    assert told["team/default"] == {"team": "default", "used": ZERO, "waiting": 1}
+    page.hear(**open_node(make))
+    quota = QuotaSet(namespace="default", total=Amounts(gpus=4))
+    page.board.heard(guarded("quota", "default").subject, quota)
+    told, _ = page.step()
+    assert told["team/default"]["quota"] == {"gpus": 4}
+    assert told["team/default"]["used"]["gpus"] == 1
+    for subject in make.fleet_state(request=make.asked(), **open_node(make)).values:
+        page.board.heard(subject, None)
+    page.board.heard(guarded("quota", "default").subject, None)
+    _, gone = page.step()
+    assert "team/default" in gone

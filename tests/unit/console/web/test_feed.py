@@ -40,7 +40,6 @@ def standing(board):
 
 
 async def test_lost_is_said_at_once_and_since_when_until_it_is_live_again(fed):
-    """Old numbers must not look fresh."""
     board, feed, live = fed
     bus = Connection()
     await feed._look(bus, live)
@@ -74,7 +73,6 @@ async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(fed, mo
 
 
 async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, monkeypatch):
-    """No answer comes, and the page looked idle."""
     board, feed, live = fed
     said = iter(["the disk is full: 1 MiB free", "the disk is full: 0 MiB free", ""])
 

@@ -44,7 +44,6 @@ def test_a_gpu_says_how_much_of_it_is_in_use_by_whom_and_how_old_that_is(make):
 
 
 def test_each_share_of_a_home_is_a_slot(make):
-    """Else two tenants would look like one."""
     shares = [make.slice(make.shared(f"{name}_1", name)) for name in ("one", "two")]
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), *shares))
     (gpu,) = map_document(gpus_document(fleet_state).gpus).gpus.values()

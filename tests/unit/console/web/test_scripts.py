@@ -50,6 +50,5 @@ def test_every_script_is_asked_for_at_once():
 
 
 def test_every_wait_reason_has_words_on_the_page():
-    """A chip would show a code name."""
     words = (STATIC / "reasons.js").read_text(encoding="utf-8")
     assert [reason.value for reason in WaitReason if f"  {reason.value}: " not in words] == []

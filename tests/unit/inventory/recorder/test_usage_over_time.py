@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId, SourceName
 from sluice.contracts.messages import Booking, Bound, Claim, Closed, DeviceGrant, Grant, RequestWithdrawn, Share
-from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, UsageRecorder
+from sluice.runtime.prometheus.metrics import SERIES_MAX
+from sluice_inventory.recorder.amounts import Amount
+from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, MinuteRecord, Series, UsageRecorder
 from sluice_inventory.recorder.usage_report import NothingRecordedError, report
 from sluice_inventory.recorder.usage_store import Kept, Position, UsageFileError, UsageStore
+from sluice_inventory.shell.metrics import UseMetrics
 
 BEGIN = 1_800_000_000 // 900 * 900
 MODEL = "NVIDIA A100-SXM4-40GB"
@@ -170,7 +173,6 @@ def test_a_lead_reads_the_same_after_minutes_became_quarters(tmp_path):
 
 
 def test_a_resized_share_counts_with_its_new_size_from_then_on(recording):
-    """Its owner pays for what it has."""
     small = grant("p", SHARE)
     large = grant("p", DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile=None, start=0, size=8))
     recording.hear(small, "p", BEGIN)
@@ -212,7 +214,6 @@ def test_requests_of_a_lost_history_stop_waiting_unless_they_show_themselves(rec
 
 
 def test_a_grant_that_is_stored_before_its_request_counts_as_bound_and_waits_for_nothing(recording):
-    """Copies of two writers may be stored in either order."""
     recording.hear(grant("p"), "p", BEGIN + 1)
     recording.hear(asks("p"), "p", BEGIN + 2)
     recording.hear(bound("p"), "p", BEGIN + 3)
@@ -222,7 +223,6 @@ def test_a_grant_that_is_stored_before_its_request_counts_as_bound_and_waits_for
 
 
 def test_use_and_idleness_are_parts_of_what_was_granted(recording):
-    """A lead asks who sits on cards."""
     recording.hear(grant("p"), "p", BEGIN)
     recording.recorder.add_use("lab", NODE, MODEL, micro_gpus=200_000, is_idle=False)
     recording.recorder.add_use("lab", NODE, MODEL, micro_gpus=300_000, is_idle=True)
@@ -234,7 +234,6 @@ def test_use_and_idleness_are_parts_of_what_was_granted(recording):
 
 
 def test_a_gpu_that_left_is_no_capacity_any_more(recording):
-    """Or a fleet that shrank looks badly used."""
     recording.until(BEGIN + 60)
     recording.recorder.forget_nodes([], BEGIN + 60)
     recording.until(BEGIN + 3600)
@@ -243,7 +242,6 @@ def test_a_gpu_that_left_is_no_capacity_any_more(recording):
 
 @pytest.mark.parametrize("start", [BEGIN + 10**6, BEGIN - 10**6])
 def test_a_time_without_records_is_refused_with_what_there_is(recording, start):
-    """Zeros would be believed."""
     with pytest.raises(NothingRecordedError, match="nothing is recorded yet"):
         recording.rows()
     recording.until(BEGIN + 120)
@@ -252,15 +250,32 @@ def test_a_time_without_records_is_refused_with_what_there_is(recording, start):
 
 
 def test_a_file_that_is_not_the_recorders_is_named(tmp_path):
-    """Starting over silently would lose months."""
     (tmp_path / "usage.db").write_text("not a database, but long enough to be taken for one " * 40)
     with pytest.raises(UsageFileError, match=r"usage\.db cannot be used: file is not a database"):
         UsageStore(tmp_path / "usage.db")
 
 
 def test_profiles_without_a_size_count_by_their_slices(recording):
-    """A snapshot's list of profiles may be empty."""
     recording.recorder.observe_node(known(gpus=(gpu_report(memory_mib=40960),)), BEGIN)
     recording.hear(grant("p"), "p", BEGIN)
     recording.until(BEGIN + 60)
     assert recording.rows("namespace")["lab"].memory_mib_s == 20480 * 60
+
+
+def test_a_lead_sees_over_time_what_the_report_sums_up():
+    """A chart by team would show another use than the report, or teams that are gone would fill the memory."""
+    recorder, shown = UsageRecorder(BEGIN), UseMetrics()
+    recorder.observe_node(known(), float(BEGIN))
+    recorder.observe(asks("waits", "prod"), "waits", BEGIN + 30.0)
+    recorder.observe(grant("p1"), "p1", BEGIN + 30.0)
+    recorder.add_use("lab", NODE, MODEL, micro_gpus=200_000, is_idle=False)
+    shown.add(recorder.complete_minute())
+    shown.add(recorder.complete_minute())
+    assert {(each.metric.name, *each.labels): each.value for each in shown.now()} == {
+        ("sluice_namespace_gpu_seconds_total", "lab", MODEL): 0.5 * 90,
+        ("sluice_namespace_gpu_used_seconds_total", "lab", MODEL): 0.2 * 60,
+        ("sluice_namespace_waiting", "prod"): 1.0,
+    }
+    for number in range(2 * SERIES_MAX):
+        shown.add(MinuteRecord(BEGIN, {Series("allocated", f"ci-{number}", "", MODEL): Amount(60, 1, 1)}, []))
+    assert len(list(shown.now())) <= SERIES_MAX

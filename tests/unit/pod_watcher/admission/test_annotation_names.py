@@ -12,7 +12,6 @@ PREFIX_MAX = 253
 
 @pytest.mark.parametrize("text", ["a", "main-0123-abc", "0", "a-b--c"])
 def test_a_ticket_is_one_plain_component(text):
-    """Such names the agent makes."""
     assert names.is_ticket_name(text)
 
 

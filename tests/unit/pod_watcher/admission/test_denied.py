@@ -83,7 +83,6 @@ def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value,
 
 
 def test_an_annotation_and_a_variable_that_say_different_things_are_refused():
-    """One of them would be passed over without a word."""
     env = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,video"}]
     said = {"main.sluice.dev/driver-capabilities": "compute"}
     code, message = denial(pod(container(resources=GPU, env=env), annotations=said))
@@ -118,7 +117,6 @@ def test_a_variable_that_is_read_from_elsewhere_is_as_bad():
 
 
 def test_every_entry_of_a_name_is_looked_at():
-    """The last entry of a name wins in the kubelet."""
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value} for value in ("void", "all")]
     made = pod(container(resources=GPU), container("logs", env=env))
     message = f"spec.containers[logs].env[NVIDIA_VISIBLE_DEVICES] = 'all': {ENV_WHY}"
@@ -196,7 +194,6 @@ def test_the_volume_of_tickets_is_not_mounted_by_hand():
 
 
 def test_nothing_else_is_mounted_where_the_ticket_is():
-    """The kubelet would hide one of the two."""
     mount = {"name": "data", "mountPath": "/run/sluice//slice/x"}
     made = pod(container(resources=GPU, volumeMounts=[mount]), volumes=[{"name": "data", "emptyDir": {}}])
     assert denial(made) == (
@@ -407,7 +404,6 @@ def test_a_debug_container_gets_no_device():
 
 
 def test_a_plain_debug_container_is_let_into_a_gpu_pod():
-    """People must be able to look into their pods."""
     made, request = debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
     assert answer(made, **request).allowed
     earlier = {"name": "earlier", "securityContext": {"privileged": True}}

@@ -7,7 +7,7 @@ from factories.cluster.admission import answer, container, env_of, gpu, patched,
 
 from sluice.contracts.kube.names import claim_name
 from sluice_pod_watcher.admission import AdmissionConfig
-from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
+from sluice_pod_watcher.shell.webhook.handlers import HandOverFile
 
 DRA = AdmissionConfig(hand_over="dra", runtime_class="nvidia")
 CLAIM = claim_name("705ab4f5-6393-11e8-b7cc-42010a800002")
@@ -105,7 +105,6 @@ def test_the_claim_of_another_pod_is_refused(resources):
 
 
 def test_the_name_of_our_claim_is_refused_by_hand():
-    """Admission would take it for its own, and no one would make it."""
     made = pod(container(resources=gpu(gpu="1")), resourceClaims=[{"name": "sluice", "resourceClaimName": "x"}])
     assert denial(made).startswith("spec.resourceClaims[sluice] = 'x': this name belongs to the claim that Sluice adds")
 
@@ -132,7 +131,6 @@ def test_more_containers_than_a_claim_holds_are_refused_by_number():
 
 
 def test_what_the_first_review_wrote_is_read_by_the_second():
-    """The stored request is the same in both ways."""
     both = [taken(pod(container(resources=gpu(gpu="2"))), AdmissionConfig(hand_over=way)) for way in ("dra", "tickets")]
     asked = [json.loads(made["metadata"]["annotations"]["sluice.dev/request"]) for made in both]
     assert asked[0] == asked[1]

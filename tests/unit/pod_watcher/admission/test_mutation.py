@@ -188,14 +188,12 @@ def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_sam
 
 
 def test_a_pod_that_can_only_be_exclusive_gets_no_variables_of_shares():
-    """They would point a program at a daemon that does not exist."""
     assert list(env_of(taken(pod(annotations={"sluice.dev/profile": "1g.5gb"})), "main")) == EXCLUSIVE
     auto = pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "auto"})
     assert list(env_of(taken(auto), "main")) == [*EXCLUSIVE, *SHARES]
 
 
 def test_the_runtime_class_is_set_where_the_pod_names_none():
-    """A pod that names its own keeps it."""
     config = AdmissionConfig(runtime_class="nvidia")
     asks = {"sluice.dev/memory": "4Gi"}
     assert taken(pod(annotations=asks), config)["spec"]["runtimeClassName"] == "nvidia"
@@ -359,6 +357,5 @@ def test_where_an_operator_restricts_them_all_is_what_is_allowed_and_nothing_els
     response = answer(made, config)
     after = patched(made, sent_patch(response))
     found = read_stored(after["metadata"]["annotations"]["sluice.dev/request"], after["spec"], config.asks)
-    assert isinstance(found, ResolvedRequest)
     assert [claim.driver_capabilities for claim in found.pod.claims] == ["compute,utility,video", "compute,utility"]
     assert "NVIDIA_DRIVER_CAPABILITIES = 'all' becomes 'compute,utility,video'" in response.warnings[0]

@@ -45,7 +45,6 @@ def test_containers_of_a_pod_with_claims_see_only_those_under_a_runtime_class():
 
 
 def test_marks_set_by_hand_are_refused_as_on_every_pod():
-    """A pod with a granted annotation would pass for one that has a slice."""
     made = taken(pod(container(resources=USES), resourceClaims=[CLAIM]), DRA)
     made["metadata"]["annotations"]["granted.sluice.dev/allocation"] = "stolen"
     assert "Sluice writes this with a grant" in answer(made, DRA).message

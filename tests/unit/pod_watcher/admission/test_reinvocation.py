@@ -71,7 +71,6 @@ def test_what_the_api_server_fills_in_is_still_ours():
 
 
 def test_what_another_webhook_spoils_is_denied():
-    """The last word before the pod is stored is ours."""
     made = taken(pod(container(resources=gpu(gpu="1"))))
     made["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"})
     assert message_of(made).startswith("spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this")
@@ -125,7 +124,6 @@ def test_an_exported_pod_that_runs_is_denied_with_what_to_take_out():
 
 
 def test_an_ask_that_was_stored_by_hand_is_worth_no_more_than_its_keys():
-    """Who forges the stored ask must not get what the parser would refuse."""
     nine = json.dumps({"version": 1, "first": "main", "resources": {"main": {"nvidia.com/gpu": "9"}}})
     assert message_of(stored_as(nine)) == "nvidia.com/gpu = '9': out of range (allowed: a whole number from 0 to 8)"
     granted = {"main.granted.sluice.dev/ticket": "x"}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 GATE = "sluice.dev/slice"
-FINAL = ("Succeeded", "Failed")
 _TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 
 

@@ -15,30 +15,10 @@ from api_model import ApiModel, RefusedError, new_pod
 from factories.scheduling.allocator import gpu_report, snapshot
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
+from sluice.contracts.bus import events as bus_events
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import (
-    Entry,
-    Observed,
-    ReadAgain,
-    ReadingCaughtUp,
-    ReadingStarted,
-    Stream,
-    Ticked,
-    Write,
-    WriteAccepted,
-)
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    ContainerDevices,
-    DeviceGrant,
-    NodeInventory,
-    Released,
-    SliceReport,
-)
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
@@ -54,15 +34,15 @@ def bound(
     ticket: str = "t-1",
     devices: str = "MIG-1",
     life: str = "",
-) -> Bound:
-    return Bound(
+) -> msg.Bound:
+    return msg.Bound(
         request=RequestId(uid),
         request_revision=1,
         allocation=AllocationId(f"{uid}_r_{number}"),
         node=NodeName(node),
         revision=revision,
         ticket=ticket,
-        containers=(ContainerDevices(container="main", visible_devices=devices),),
+        containers=(msg.ContainerDevices(container="main", visible_devices=devices),),
         incarnation=Incarnation(life),
     )
 
@@ -74,10 +54,10 @@ class Bench:
     core: ClusterWatcher
     api: ApiModel
     now: float = 1000.0
-    bus: dict[str, AnyMessage] = field(default_factory=dict)
+    bus: dict[str, msg.AnyMessage] = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
-    words: list[tuple[str, AnyMessage]] = field(default_factory=list)
+    words: list[tuple[str, msg.AnyMessage]] = field(default_factory=list)
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1))
     automatic: bool = True
     """Whether calls are carried out at once."""
@@ -93,11 +73,11 @@ class Bench:
             event = waiting.pop(0)
             for instruction in self.core.handle(event, self.now):
                 match instruction:
-                    case Write():
+                    case bus_events.Write():
                         waiting.append(self._land(instruction))
                     case WriteLogLine():
                         self.told.append(instruction.sentence)
-                    case ReadAgain():
+                    case bus_events.ReadAgain():
                         waiting += self._stream(instruction.stream)
                     case e.Continue():
                         waiting.append(e.Continued())
@@ -194,21 +174,21 @@ class Bench:
         self.api.store(pod)
         return e.PodEvicted(call.uid)
 
-    def _land(self, write: Write) -> Any:
+    def _land(self, write: bus_events.Write) -> Any:
         self.bus[write.subject] = write.message
         self.words.append((write.subject, write.message))
-        return WriteAccepted(write.operation, next(self.sequence))
+        return bus_events.WriteAccepted(write.operation, next(self.sequence))
 
-    def _stream(self, stream: Stream) -> list[Any]:
+    def _stream(self, stream: bus_events.Stream) -> list[Any]:
         entries = [
-            Entry(subject, next(self.sequence), OperationId(f"other-{subject}"), message)
+            bus_events.Entry(subject, next(self.sequence), OperationId(f"other-{subject}"), message)
             for subject, message in self.bus.items()
-            if (subject.split(".")[1] == "binding") == (stream is Stream.BOOK)
+            if (subject.split(".")[1] == "binding") == (stream is bus_events.Stream.BOOK)
         ]
         return [
-            ReadingStarted(stream, Incarnation(self.life)),
-            *(Observed(stream, entry) for entry in entries),
-            ReadingCaughtUp(stream),
+            bus_events.ReadingStarted(stream, Incarnation(self.life)),
+            *(bus_events.Observed(stream, entry) for entry in entries),
+            bus_events.ReadingCaughtUp(stream),
         ]
 
     def start(self) -> None:
@@ -216,9 +196,9 @@ class Bench:
         self.list_others()
         self.list()
 
-    def read(self, *streams: Stream) -> None:
+    def read(self, *streams: bus_events.Stream) -> None:
         """Both streams are read again, one after the other."""
-        for stream in streams or (Stream.BOOK, Stream.STATE):
+        for stream in streams or (bus_events.Stream.BOOK, bus_events.Stream.STATE):
             self.handle(*self._stream(stream))
 
     def list(self) -> None:
@@ -252,39 +232,44 @@ class Bench:
         pod["status"] |= last
         self.handle(e.PodGone(self.api.store(pod, "DELETED")))
 
-    def observe(self, address: Any, message: AnyMessage) -> None:
-        stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
+    def observe(self, address: Any, message: msg.AnyMessage) -> None:
+        stream = bus_events.Stream.BOOK if address.kind == "binding" else bus_events.Stream.STATE
         number = next(self.sequence)
         self.bus[address.subject] = message
-        self.handle(Observed(stream, Entry(address.subject, number, OperationId(f"other-{number}"), message)))
+        self.handle(
+            bus_events.Observed(
+                stream, bus_events.Entry(address.subject, number, OperationId(f"other-{number}"), message)
+            )
+        )
 
     def bind(self, uid: str, **how: Any) -> None:
         """The allocator has given a slice, for the request as it is now."""
         asked = self.word(uid)
-        revision = asked.revision if isinstance(asked, AllocationRequested) else 1
+        revision = asked.revision if isinstance(asked, msg.AllocationRequested) else 1
         granted = replace(bound(uid, **how), request_revision=revision)
         self.observe(subjects.binding(RequestId(uid)), granted)
 
     def release(self, uid: str, cause: str = "pod gone") -> None:
-        self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause=cause))
+        self.observe(subjects.binding(RequestId(uid)), msg.Released(request=RequestId(uid), cause=cause))
 
     def pass_time(self, seconds: float) -> None:
         for _ in range(round(seconds * 2)):
             self.now += 0.5
-            self.handle(Ticked())
+            self.handle(bus_events.Ticked())
 
-    def word(self, uid: str) -> AnyMessage | None:
+    def word(self, uid: str) -> msg.AnyMessage | None:
         return self.bus.get(f"sluice.request.{uid}")
 
     def annotations(self, uid: str) -> dict[str, str]:
         pod = self.api.find(uid)
-        assert pod is not None
         return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}
 
 
 @pytest.fixture
 def new():
-    def make(api: ApiModel | None = None, bus: dict[str, AnyMessage] | None = None, run: str = "w1", **config) -> Bench:
+    def make(
+        api: ApiModel | None = None, bus: dict[str, msg.AnyMessage] | None = None, run: str = "w1", **config
+    ) -> Bench:
         core = ClusterWatcher(RunId(run), ClusterConfig(**config))
         return Bench(core, api if api is not None else ApiModel(), bus=dict(bus or {}))
 
@@ -303,9 +288,9 @@ def bench(new) -> Bench:
 def sick_node():
     """Makes the inventory of node-a: one GPU with an Xid, and u1's slice on it in some state."""
 
-    def make(state: str, *, stale: bool = False) -> NodeInventory:
+    def make(state: str, *, stale: bool = False) -> msg.NodeInventory:
         gpu = gpu_report("node-a", 0, healthy=state == "ready", health_message="Xid 79")
-        booking = Booking(
+        booking = msg.Booking(
             allocation=AllocationId("u1_r_1"),
             request=RequestId("u1"),
             request_revision=1,
@@ -314,9 +299,9 @@ def sick_node():
             namespace="ns",
             name="train",
             node=NodeName("node-a"),
-            devices=(DeviceGrant(container="main", gpu=gpu.uuid, profile="1g.5gb", start=0, size=1),),
+            devices=(msg.DeviceGrant(container="main", gpu=gpu.uuid, profile="1g.5gb", start=0, size=1),),
         )
-        slices = (SliceReport(booking=booking, revision=1, state=state, revoked=False),)
-        return NodeInventory(snapshot=snapshot("node-a", (gpu,), slices=slices), stale=stale)
+        slices = (msg.SliceReport(booking=booking, revision=1, state=state, revoked=False),)
+        return msg.NodeInventory(snapshot=snapshot("node-a", (gpu,), slices=slices), stale=stale)
 
     return make

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from api_model import new_pod
-from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -24,7 +23,6 @@ def pending(bench, uid, text):
 
 
 def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
-    """`kubectl describe pod` would show nothing."""
     bench.create("train", "u1")
     pending(bench, "u1", "3 A100 are full")
     assert bench.api.conditions == []
@@ -121,7 +119,6 @@ def test_a_pod_that_has_waited_long_is_not_told_of_a_dead_allocator_when_it_is_g
 
 
 def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
-    """The allocator has answered: it would be blamed for what a node does."""
     bench.create("train", "u1")
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node("making"))
     bench.pass_time(120)
@@ -171,7 +168,6 @@ def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):
 
 @pytest.mark.parametrize("owner", ["", "Job"])
 def test_a_lost_slice_says_what_to_do(new, owner):
-    """No controller recreates a bare pod."""
     bench = new(evict_lost=False)
     bench.start()
     bench.show(bench.api.store(new_pod("train", "u1", owner=owner)))
@@ -186,7 +182,6 @@ def test_a_lost_slice_says_what_to_do(new, owner):
 
 
 def test_a_line_is_served_in_its_order():
-    """The first pod would get its condition last."""
     line = FairLine(TokenBucket(1.0, 1.0))
     one, two, three = (RequestId(name) for name in ("one", "two", "three"))
     assert line.may_go(one, 0.0)
@@ -214,23 +209,3 @@ def test_a_slice_out_of_order_is_told_and_that_it_is_well_again(bench, sick_node
     bench.observe(subjects.inventory(NodeName("node-a")), sick_node(state="ready"))
     bench.pass_time(30)
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
-
-
-def test_a_slice_out_of_order_on_another_node_is_not_told_to_the_pod_and_ends_nobody(bench, sick_node):
-    """It is surplus, and being given back. The pod-watcher died when first the one, then the other was well again."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-
-    def seen(node: str, state: str) -> None:
-        word = sick_node(state=state)
-        word = replace(word, snapshot=replace(word.snapshot, node=NodeName(node)))
-        bench.observe(subjects.inventory(NodeName(node)), word)
-        bench.pass_time(30)
-
-    seen("node-b", "degraded")
-    assert bench.api.conditions == []
-    seen("node-a", "degraded")
-    for node in ("node-a", "node-b"):
-        seen(node, "ready")
-    assert [reason for _, _, reason in bench.api.conditions] == ["SliceDegraded", "SliceReady"]

@@ -5,7 +5,7 @@ from test_cluster_pods import RUNNING
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import EvictionDone, EvictionOrdered
+from sluice.contracts.messages import EvictionDone, EvictionOrdered, Released
 from sluice_pod_watcher.core.cluster import events as e
 
 U1 = RequestId("u1")
@@ -56,5 +56,16 @@ def test_an_order_that_is_read_with_a_new_life_of_the_bus_is_answered(bench, lif
     bench.life = "2"
     bench.bus["sluice.eviction.u1"] = EvictionOrdered(request=U1, cause="preempted", incarnation=Incarnation(life))
     bench.read()
+    bench.pass_time(60)
+    assert bench.bus.get("sluice.evicted.u1") == DONE
+
+
+def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(bench):
+    running(bench)
+    bench.observe(subjects.binding(U1), Released(request=U1, cause="slice lost: test"))
+    bench.show(bench.api.find("u1"))
+    assert bench.api.evictions == ["u1"]
+    bench.pass_time(2)
+    bench.observe(subjects.eviction(U1), ORDER)
     bench.pass_time(60)
     assert bench.bus.get("sluice.evicted.u1") == DONE

@@ -3,27 +3,16 @@
 import msgspec
 import pytest
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
-    GpuReport,
-    InstanceReport,
-    NodeInventory,
-    NodeSnapshot,
-    PlacementReport,
-    ProfileReport,
-    Share,
-    SliceReport,
-)
 from sluice_pod_watcher.core.cluster import events as e
 
 NODE = NodeName("node-a")
 
 
 def profile(name, compute):
-    return ProfileReport(
+    return msg.ProfileReport(
         name=name,
         profile_id=0,
         compute_slices=compute,
@@ -35,13 +24,13 @@ def profile(name, compute):
         jpegs=0,
         ofas=0,
         max_instances=7,
-        placements=(PlacementReport(start=0, size=1),),
+        placements=(msg.PlacementReport(start=0, size=1),),
     )
 
 
 def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), **gpu):
     reports = tuple(
-        GpuReport(
+        msg.GpuReport(
             **{
                 "uuid": GpuUuid(f"GPU-{index}"),
                 "index": index,
@@ -59,7 +48,7 @@ def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), *
         )
         for index in range(gpus)
     )
-    booking = Booking(
+    booking = msg.Booking(
         allocation=AllocationId("u1_r_1"),
         request=RequestId("u1"),
         request_revision=1,
@@ -70,11 +59,11 @@ def inventory(*devices, gpus=2, observed="2026-11-21T10:00:00Z", instances=(), *
         node=NODE,
         devices=tuple(devices),
     )
-    slices = (SliceReport(booking=booking, revision=1, state="ready", revoked=False),) if devices else ()
-    snapshot = NodeSnapshot(
+    slices = (msg.SliceReport(booking=booking, revision=1, state="ready", revoked=False),) if devices else ()
+    snapshot = msg.NodeSnapshot(
         node=NODE, boot_id="b", agent_run=RunId("a"), generation=1, driver_version="1", gpus=reports, slices=slices
     )
-    return NodeInventory(snapshot=snapshot, stale=False, observed_at=observed)
+    return msg.NodeInventory(snapshot=snapshot, stale=False, observed_at=observed)
 
 
 @pytest.fixture
@@ -104,9 +93,11 @@ def say(bench, word):
 
 def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
     """People who live in kubectl would not see the fleet."""
-    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    mine = InstanceReport(gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1"))
-    foreign = InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    mine = msg.InstanceReport(
+        gi_id=1, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=AllocationId("u1_r_1")
+    )
+    foreign = msg.InstanceReport(gi_id=2, profile="1g.5gb", start=0, size=1, uuid="MIG-2")
     say(seen, inventory(device, instances=(mine, foreign)))
     seen.pass_time(2)
     assert seen.gpus["node-a-0"] == {
@@ -140,20 +131,18 @@ def test_a_gpu_is_shown_with_its_slices_and_their_pods(seen):
     ("share", "used", "place"),
     [
         (None, "100%", "the whole GPU"),
-        (Share(mode="mps", uid=0, memory_mib=10000), "25%", "10000 MiB of the whole GPU"),
+        (msg.Share(mode="mps", uid=0, memory_mib=10000), "25%", "10000 MiB of the whole GPU"),
     ],
     ids=["whole", "share"],
 )
 def test_a_gpu_without_mig_shows_what_of_it_is_given(seen, share, used, place):
-    """A full GPU would look free."""
-    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile=None, start=0, size=1, share=share)
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile=None, start=0, size=1, share=share)
     say(seen, inventory(device, mig_enabled=False))
     seen.pass_time(2)
     assert (seen.gpus["node-a-0"]["used"], seen.gpus["node-a-0"]["slices"][0]["place"]) == (used, place)
 
 
 def test_trouble_is_shown(seen):
-    """A sick GPU would look well."""
     say(seen, inventory(healthy=False, health_message="Xid 79"))
     seen.pass_time(2)
     assert (seen.gpus["node-a-0"]["health"], seen.gpus["node-a-0"]["message"]) == ("Unhealthy", "Xid 79")
@@ -163,7 +152,6 @@ def test_trouble_is_shown(seen):
 
 
 def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
-    """A start would flood the API server."""
     say(seen, inventory(gpus=40))
     seen.pass_time(5)
     assert len(seen.writes) <= 2 + 2 * 5
@@ -206,8 +194,8 @@ def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
 
 def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
     """It would look as if it went away by itself, for ever."""
-    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
-    word = inventory(device, quarantined=(PlacementReport(start=4, size=4),))
+    device = msg.DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    word = inventory(device, quarantined=(msg.PlacementReport(start=4, size=4),))
     (slice_,) = word.snapshot.slices
     stuck = msgspec.structs.replace(slice_, state="quarantined", revoked=True)
     say(seen, msgspec.structs.replace(word, snapshot=msgspec.structs.replace(word.snapshot, slices=(stuck,))))
@@ -218,7 +206,6 @@ def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
 
 
 def test_what_is_gone_is_not_shown(seen):
-    """People would look for GPUs that do not exist."""
     seen.handle(e.GpusListed(("node-a-0", "left-over-0")))
     say(seen, inventory(gpus=2))
     seen.pass_time(3)
@@ -240,3 +227,15 @@ def test_a_missing_resource_is_not_hammered(seen):
     seen.takes = True
     seen.pass_time(60)
     assert len(seen.gpus) == 20
+
+
+def test_writes_are_few(seen):
+    """Every pull of every node would be a write to etcd."""
+    for second in range(10, 60):
+        say(seen, inventory(observed=f"2026-11-21T10:00:{second}Z"))
+        seen.pass_time(1)
+    assert len(seen.writes) == 2
+    say(seen, inventory(observed="2026-11-21T10:02:00Z"))
+    seen.pass_time(20)
+    assert len(seen.writes) == 4
+    assert seen.gpus["node-a-0"]["observedAt"] == "2026-11-21T10:02:00Z"

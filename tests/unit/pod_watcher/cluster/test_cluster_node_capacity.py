@@ -69,7 +69,6 @@ def test_what_a_pod_requests_as_a_whole_is_taken(hosts):
 
 
 def test_what_is_over_moved_or_gone_takes_nothing(hosts):
-    """A node would look full for ever."""
     for number in range(4):
         hosts.handle(e.OtherPodSeen(other(f"p{number}")))
     hosts.handle(
@@ -93,7 +92,6 @@ def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
 
 
 def test_a_deleted_node_has_no_room(hosts):
-    """Pods would be pinned to a node that does not come back."""
     facts(hosts)
     hosts.handle(e.NodeGone(node(version=3)))
     assert facts(hosts) == NO_ROOM

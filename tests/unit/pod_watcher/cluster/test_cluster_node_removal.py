@@ -43,7 +43,6 @@ def said(bench, name="n1"):
 
 
 def test_a_node_whose_object_stays_away_is_removed(cluster):
-    """What is booked there would be booked for ever."""
     cluster.handle(e.NodeGone(node(version=3)))
     cluster.pass_time(GRACE_S - 2)
     assert said(cluster) == news()
@@ -107,7 +106,6 @@ def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
 
 
 def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
-    """Two clusters would remove each other's nodes."""
     told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="another")
     bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
     bench.start()
@@ -118,7 +116,6 @@ def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
 
 
 def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
-    """Their requests would wait for it for ever, withdrawn or not."""
     bench = new()
     bench.start()
     for what in ("others", "nodes"):
@@ -166,20 +163,6 @@ def begun(new):
     bench.bind("u1", node="n1")
     bench.pass_time(2)
     return bench
-
-
-def test_a_node_that_answered_before_a_wipe_and_never_after_it_is_removed(new):
-    """In this incarnation of the bus no inventory says that its agent does not answer."""
-    bench = begun(new)
-    bench.observe(subjects.inventory(N1), inventory(stale=False))
-    bench.pass_time(2)
-    bench.handle(e.NodeGone(node(version=3)))
-    bench.bus.clear()
-    bench.life = "2"
-    bench.read()
-    bench.list()
-    bench.pass_time(GRACE_S * 3)
-    assert said(bench) == REMOVED
 
 
 def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(new):

@@ -22,7 +22,6 @@ def test_a_removal_that_was_said_over_nothing_and_forgotten_is_said_again(cluste
 
 
 def test_one_that_has_expired_is_not(cluster):
-    """Start-up does not grow with the nodes that there were."""
     cluster.handle(e.NodeGone(node(version=3)))
     cluster.pass_time(GRACE_S + 2)
     assert cluster.bus.pop("sluice.node.n1") == REMOVED

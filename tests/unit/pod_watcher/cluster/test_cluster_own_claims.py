@@ -5,22 +5,10 @@ import copy
 import pytest
 from api_model import FINALIZER, device_class, new_pod
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.dra.names import device_names
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Claim,
-    ContainerDevices,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    Released,
-    RequestRejected,
-    RequestWithdrawn,
-    ResourceClaimRef,
-)
 from sluice_pod_watcher.core.cluster import events as e
 
 NOTHING = '{"version":1,"first":"main"}'
@@ -82,14 +70,14 @@ def put(bench, made):
 
 
 def grant(bench, uid, *containers, node="node-a", number=1):
-    bound = Bound(
+    bound = msg.Bound(
         request=RequestId(uid),
         request_revision=1,
         allocation=AllocationId(f"{uid}_r_{number}"),
         node=NodeName(node),
         revision=1,
         ticket="",
-        containers=tuple(ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
+        containers=tuple(msg.ContainerDevices(container=each, visible_devices="MIG-1") for each in containers),
     )
     bench.observe(subjects.binding(RequestId(uid)), bound)
 
@@ -103,9 +91,9 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
     put(dra, claim("mine", configs=[config(profile="1g.5gb", priority=7)]))
     dra.show(dra.api.store(pod()))
     word = dra.word("u1")
-    ref = ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"}, shared=True)
-    assert isinstance(word, AllocationRequested)
-    assert (word.claims, word.priority) == ((Claim(container="gpus.gpu", profile="1g.5gb"),), 7)
+    ref = msg.ResourceClaimRef(uid="uid-of-mine", name="mine", requests={"gpu": "gpus.gpu"}, shared=True)
+    assert isinstance(word, msg.AllocationRequested)
+    assert (word.claims, word.priority) == ((msg.Claim(container="gpus.gpu", profile="1g.5gb"),), 7)
     assert (word.resource_claims, word.owner) == ((ref,), "u1")
     dra.automatic = False
     version = dra.api.claims.objects["mine"]["metadata"]["resourceVersion"]
@@ -151,8 +139,8 @@ def test_the_granted_subrequest_is_the_one_that_the_claim_names(dra):
     put(dra, claim("mine", first, configs=[only_big]))
     dra.show(dra.api.store(pod()))
     word = dra.word("u1")
-    assert word.claims == (Claim(container="gpus.gpu/big"),)
-    assert word.alternatives == ((Claim(container="gpus.gpu/small", profile="1g.5gb"),),)
+    assert word.claims == (msg.Claim(container="gpus.gpu/big"),)
+    assert word.alternatives == ((msg.Claim(container="gpus.gpu/small", profile="1g.5gb"),),)
     grant(dra, "u1", "gpus.gpu/small")
     devices = allocation_of(dra, "mine")["devices"]
     assert [each["request"] for each in devices["results"]] == ["gpu/small"]
@@ -181,26 +169,13 @@ def test_claims_of_templates_are_waited_for_and_granted_together(dra):
     assert dra.api.opened == ["u1"]
 
 
-def test_devices_of_one_gpu_are_asked_for_as_such(dra):
-    """`matchAttribute` on the parent's UUID: a manifest of NVIDIA's demos."""
-    profile = "device.attributes['gpu.nvidia.com'].profile == '{}'"
-    named = [
-        request(name, MIG, selectors=[{"cel": {"expression": profile.format(size)}}])
-        for name, size in (("small", "1g.5gb"), ("large", "3g.20gb"))
-    ]
-    together = {"requests": [], "matchAttribute": "gpu.nvidia.com/parentUUID"}
-    put(dra, claim("mine", *named, constraints=[together]))
-    dra.show(dra.api.store(pod()))
-    assert dra.word("u1").same_gpu == (("gpus.small", "gpus.large"),)
-
-
 def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra):
     """The scheduler would say nothing but that it cannot allocate all claims."""
     put(dra, claim("mine", configs=[config(profil="1g.5gb")]))
     dra.show(dra.api.store(pod()))
     dra.pass_time(1)
     word = dra.word("u1")
-    assert isinstance(word, RequestRejected)
+    assert isinstance(word, msg.RequestRejected)
     assert word.refusal.field == "ResourceClaim mine: spec.devices.config[0].opaque.parameters.profil"
     (told,) = dra.api.events
     assert told.note == (
@@ -210,7 +185,6 @@ def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra)
 
 
 def test_a_request_that_the_claim_does_not_have_is_refused(dra):
-    """The kubelet would give that container nothing."""
     put(dra, claim("mine"))
     made = pod()
     made["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpus", "request": "gpus"}]
@@ -238,7 +212,7 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
     put(dra, claim("mine"))
     dra.show(dra.api.store(pod("train", "u1", ours, {"name": "gpus", "resourceClaimName": "mine"}, stored=ask)))
     word = dra.word("u1")
-    assert isinstance(word, RequestRejected)
+    assert isinstance(word, msg.RequestRejected)
     assert word.refusal.sentence() == (
         "spec.resourceClaims = '': the pod also asks by annotations or resources, and a pod asks in one way (allowed: "
         "ResourceClaims alone, or none)"
@@ -281,7 +255,6 @@ def test_a_pod_of_another_driver_is_let_go_without_a_trace(dra, gates):
 
 
 def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
-    """Their driver is installed, and allocates by itself."""
     dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
     put(dra, claim("mine", request(of=GPU)))
     dra.show(dra.api.store(pod()))
@@ -290,7 +263,6 @@ def test_nvidias_classes_are_theirs_where_they_are_not_labelled_as_ours(dra):
 
 
 def test_a_claim_with_requests_of_two_drivers_is_refused(dra):
-    """No one would allocate the other half."""
     dra.handle(e.ClassSeen(device_class(GPU, managed=False)))
     put(dra, claim("mine", request("one"), request("two", GPU)))
     dra.show(dra.api.store(pod()))
@@ -307,13 +279,12 @@ def test_a_claim_that_does_not_exist_is_told_and_decided_when_it_does(dra):
     assert told.note == "its ResourceClaim mine does not exist: create it, and the pod goes on"
     assert dra.api.opened == []
     put(dra, claim("mine"))
-    assert isinstance(dra.word("u1"), AllocationRequested)
+    assert isinstance(dra.word("u1"), msg.AllocationRequested)
     dra.pass_time(40)
     assert dra.api.conditions[-1][2] != "ClaimNotReady"
 
 
 def test_a_class_that_does_not_exist_is_told_too(dra):
-    """It may be ours once an administrator makes it."""
     put(dra, claim("mine", request(of="fast.example")))
     dra.show(dra.api.store(pod()))
     dra.pass_time(15)
@@ -324,7 +295,6 @@ def test_a_class_that_does_not_exist_is_told_too(dra):
 
 
 def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new):
-    """Pods of other drivers would never start."""
     unserved, blind = new(), new()
     unserved.start()
     unserved.handle(e.ClaimsServed(served=False))
@@ -371,11 +341,11 @@ def test_a_pod_that_ended_before_claims_were_listed_ends_its_request_after_that(
     later.start()
     while later.calls and not isinstance(later.calls[0], e.WatchClaims):
         later.handle(*later.carry_out(later.calls.pop(0)))
-    assert isinstance(later.word("u1"), AllocationRequested)
+    assert isinstance(later.word("u1"), msg.AllocationRequested)
     later.pass_time(1)
     (watch,) = (each for each in later.calls if isinstance(each, e.WatchClaims))
     later.handle(*later.carry_out(watch))
-    assert isinstance(later.word("u1"), RequestWithdrawn)
+    assert isinstance(later.word("u1"), msg.RequestWithdrawn)
 
 
 @pytest.fixture
@@ -399,7 +369,6 @@ def unreserve(bench, uid):
 
 
 def test_later_pods_start_on_the_node_of_the_claim_and_ask_for_nothing(shared):
-    """Two requests would be two slices for one claim."""
     assert shared.word("u1") is not None
     assert shared.word("u2") is None
     grant(shared, "u1", "gpus.gpu")
@@ -418,27 +387,26 @@ def test_the_slice_stays_until_the_last_pod_of_the_claim_has_ended(shared, new):
     shared.pass_time(2)
     shared.delete("u1")
     shared.pass_time(5)
-    assert isinstance(shared.word("u1"), AllocationRequested)
+    assert isinstance(shared.word("u1"), msg.AllocationRequested)
     unreserve(shared, "u1")
     later = new(api=shared.api, bus=shared.bus, run="w2")
     later.start()
     later.pass_time(5)
-    assert isinstance(later.word("u1"), AllocationRequested)
+    assert isinstance(later.word("u1"), msg.AllocationRequested)
     later.handle(*later.claims_listing())
     later.pass_time(5)
-    assert isinstance(later.word("u1"), AllocationRequested)
+    assert isinstance(later.word("u1"), msg.AllocationRequested)
     for bench in (shared, later):
         unreserve(bench, "u2") if consumers(bench) else bench.show_claim(bench.api.claims.objects["mine"])
-        assert isinstance(bench.word("u1"), RequestWithdrawn)
+        assert isinstance(bench.word("u1"), msg.RequestWithdrawn)
 
 
 def test_the_next_pod_asks_if_the_first_one_ends_before_it_was_granted(shared):
-    """It would wait for an allocation that never comes."""
     shared.delete("u1")
     shared.pass_time(1)
-    assert isinstance(shared.word("u1"), RequestWithdrawn)
-    assert isinstance(shared.word("u2"), AllocationRequested)
-    shared.observe(subjects.binding(RequestId("u1")), Released(request=RequestId("u1"), cause="pod gone"))
+    assert isinstance(shared.word("u1"), msg.RequestWithdrawn)
+    assert isinstance(shared.word("u2"), msg.AllocationRequested)
+    shared.observe(subjects.binding(RequestId("u1")), msg.Released(request=RequestId("u1"), cause="pod gone"))
     grant(shared, "u2", "gpus.gpu", node="node-b")
     assert (consumers(shared), shared.api.opened) == (["u2"], ["u2"])
 
@@ -468,15 +436,15 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
         shared.delete("u1")
         unreserve(shared, "u1")
     shared.blocked = "a budget forbids it"
-    shared.observe(subjects.eviction(RequestId("u1")), EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    shared.observe(subjects.eviction(RequestId("u1")), msg.EvictionOrdered(request=RequestId("u1"), cause="preempted"))
     shared.pass_time(2)
     outcome = subjects.evicted(RequestId("u1")).subject
-    assert isinstance(shared.bus[outcome], EvictionBlocked)
+    assert isinstance(shared.bus[outcome], msg.EvictionBlocked)
     shared.blocked = ""
     shared.pass_time(60)
     going = ["u1", "u2"] if first == "runs" else ["u2"]
     assert shared.api.evictions == going
-    assert isinstance(shared.bus[outcome], EvictionDone)
+    assert isinstance(shared.bus[outcome], msg.EvictionDone)
     note = "evicting the pod with first, whose ResourceClaim it uses too: preempted"
     assert [each.note for each in shared.api.events if each.uid == "u2" and each.reason == "Evicting"] == [note]
     shared.show(shared.api.store(pod("third", "u3")))
@@ -486,12 +454,11 @@ def test_all_pods_of_a_claim_are_evicted_before_its_slice_is_another_ones(shared
         shared.delete(uid)
         unreserve(shared, uid)
     shared.pass_time(2)
-    assert isinstance(shared.word("u1"), RequestWithdrawn)
-    assert isinstance(shared.word("u3"), AllocationRequested)
+    assert isinstance(shared.word("u1"), msg.RequestWithdrawn)
+    assert isinstance(shared.word("u3"), msg.AllocationRequested)
 
 
 def test_a_pod_of_a_claim_that_does_not_start_is_evicted_without_the_others(shared):
-    """They compute: its trouble may be its image."""
     grant(shared, "u1", "gpus.gpu")
     shared.pass_time(2)
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
@@ -502,7 +469,6 @@ def test_a_pod_of_a_claim_that_does_not_start_is_evicted_without_the_others(shar
 
 
 def test_a_pod_with_a_shared_claim_and_another_one_is_refused(shared):
-    """Its other devices would have to be on the node of the shared ones."""
     put(shared, claim("more"))
     entries = [{"name": each, "resourceClaimName": each} for each in ("mine", "more")]
     shared.show(shared.api.store(pod("third", "u3", *entries)))

@@ -84,22 +84,7 @@ def test_nothing_is_made_before_claims_were_listed(new):
     assert bench.word("u1").resource_claims == (REF,)
 
 
-def test_with_tickets_claims_are_watched_from_the_first_pod_that_has_one(new):
-    """A namespace may choose otherwise than its installation; without such a pod nothing of claims is read."""
-    bench = new(hand_over="tickets")
-    bench.automatic = False
-    bench.start()
-    bench.create("other", "u9")
-    assert bench.calls == []
-    create(bench)
-    assert bench.calls == [e.WatchClaims()]
-    bench.automatic = True
-    bench.handle(*bench.carry_out(bench.calls.pop()))
-    assert bench.word("u1").resource_claims == (REF,)
-
-
 def test_an_api_server_without_claims_is_told_with_what_helps(new):
-    """The pod would wait without a word."""
     bench = new()
     bench.start()
     bench.handle(e.ClaimsServed(served=False))
@@ -160,19 +145,6 @@ def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dr
     assert dra.word("u1").held.node == "node-a"
 
 
-def test_an_allocation_that_is_there_already_is_adopted(dra, new):
-    """A watcher that ended after the write must not ask for another allocation, which is immutable."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.carry_out(dra.calls.pop())
-    second = new(api=dra.api, bus=dra.bus, run="w2")
-    second.handle(*second.claims_listing())
-    second.start()
-    assert second.api.claims.writes == ["create", "allocate"]
-    assert second.api.opened == ["u1"]
-
-
 def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     """It landed: the version guard refuses the second one, and the watch shows the first."""
     create(dra)
@@ -191,18 +163,6 @@ def test_a_write_without_an_answer_is_not_repeated_over_what_it_did(dra):
     dra.show_claim(claim(dra))
     dra.pass_time(5)
     assert (dra.api.opened, dra.api.claims.writes) == (["u1"], ["create", "allocate"])
-
-
-def test_a_claim_without_its_finalizer_gets_it_before_it_is_allocated(dra):
-    """Without it the claim controller never deallocates: the claim would stay allocated forever."""
-    create(dra)
-    bare = copy.deepcopy(claim(dra))
-    bare["metadata"]["finalizers"] = []
-    dra.show_claim(dra.api.claims.store(bare))
-    dra.bind("u1")
-    assert dra.api.claims.writes == ["create", "protect", "allocate"]
-    assert claim(dra)["metadata"]["finalizers"] == [FINALIZER]
-    assert dra.api.opened == ["u1"]
 
 
 def test_a_claim_that_does_not_take_the_finalizer_is_allocated_without_it(dra):
@@ -268,25 +228,6 @@ def test_a_claim_deleted_while_the_pod_waits_is_made_again_and_asked_for_by_its_
     assert dra.api.opened == ["u1"]
 
 
-def test_a_slice_for_a_claim_that_was_deleted_since_is_declined(dra):
-    """It is booked for the old UID: the node would not know the new one, and the pod would hang in Prepare."""
-    create(dra)
-    dra.automatic = False
-    dra.bind("u1")
-    dra.calls.clear()
-    dra.automatic = True
-    dra.handle(e.ClaimRefused("u1", "ns", CLAIM, "allocate", 404, "not found"))
-    dra.lose_claim(CLAIM)
-    dra.pass_time(5)
-    assert dra.annotations("u1")["granted.sluice.dev/declined"] == "u1_r_1"
-    word = dra.word("u1")
-    assert (word.declined, [each.uid for each in word.resource_claims]) == ("u1_r_1", ["claim-2"])
-    dra.bind("u1", number=2)
-    dra.pass_time(5)
-    assert claim(dra)["status"]["allocation"] == allocation(2, uid="claim-2")
-    assert dra.api.opened == ["u1"]
-
-
 def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra):
     """The scheduler places no pod with it, and the claim controller waits for the end of its reservations."""
     create(dra)
@@ -327,7 +268,6 @@ def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
 
 @pytest.mark.parametrize("driver", ["gpu.nvidia.com", "nic.example.com"])
 def test_a_claim_of_another_driver_is_never_touched(dra, driver):
-    """It is that driver's, or the scheduler's."""
     other = {
         "metadata": {"name": "theirs", "namespace": "ns", "uid": "c9", "resourceVersion": "501"},
         "spec": {"devices": {}},

@@ -24,7 +24,6 @@ def test_a_pod_that_waits_again_is_bound_again(bench):
 
 
 def test_a_pod_that_the_backup_does_not_have_is_given_up(bench):
-    """Its slice would be held without a request."""
     bench.create("train", "u1")
     bench.bind("u1")
     restored(bench)
@@ -32,7 +31,6 @@ def test_a_pod_that_the_backup_does_not_have_is_given_up(bench):
 
 
 def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
-    """It would wait forever, without a reason shown."""
     bench.create("train", "u1")
     pod = bench.api.find("u1")
     before = {**pod, "metadata": dict(pod["metadata"])}
@@ -45,7 +43,6 @@ def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
 
 
 def test_a_node_of_a_backup_counts(bench):
-    """What a node offers would be what it offered before, for ever."""
     show = lambda version, cpu: {  # noqa: E731
         "metadata": {"name": "n1", "resourceVersion": str(version), "labels": {}},
         "status": {"allocatable": {"cpu": cpu}},
@@ -59,7 +56,6 @@ def test_a_node_of_a_backup_counts(bench):
 
 
 def test_a_patch_is_not_tried_again_before_the_api_server_wants_it(bench):
-    """Who comes earlier keeps it busy."""
     bench.automatic = False
     bench.create("train", "u1")
     bench.bind("u1")

@@ -6,11 +6,10 @@ import pytest
 from factories.scheduling.allocator import snapshot
 
 from sluice.contracts.ids import NodeName, SourceName
-from sluice.contracts.kube.names import LABEL_CAPACITY
 from sluice.contracts.messages import HostRoom, NodeInventory, NodeTemplate, PoolDemand, Taint
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders, is_placeholder
+from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders
 
 CONFIG = ClusterConfig(placeholders_max=5)
 TEMPLATE = NodeTemplate(
@@ -77,7 +76,6 @@ def names(*numbers: int, pool: str = "gpu") -> list[str]:
 
 
 def test_there_is_one_for_each_missing_node_and_none_when_none_is(cluster: Cluster) -> None:
-    """An autoscaler adds a machine for each, and must not for more."""
     for missing, there in ((0, ()), (2, (0, 1)), (3, (0, 1, 2)), (1, (0,)), (0, ())):
         cluster.missing(missing)
         assert cluster.turn() == names(*there)
@@ -132,7 +130,6 @@ def test_a_node_that_does_not_serve_what_waits_holds_up_no_other(cluster: Cluste
 
 
 def test_all_pools_together_have_a_bounded_number(cluster: Cluster) -> None:
-    """Each is a machine that costs money."""
     cluster.missing(4, "a")
     cluster.missing(4, "b")
     assert cluster.turn() == [*names(0, 1, 2, 3, pool="a"), *names(0, pool="b")]
@@ -185,9 +182,3 @@ def test_nothing_is_created_for_another_cluster_nor_before_all_is_known(cluster:
     assert not cluster.turn()
     cluster.placeholders.was_read()
     assert not cluster.turn(), "the new bus has no such pool"
-
-
-def test_a_pod_of_a_user_is_no_placeholder() -> None:
-    """What it takes of its node would not count."""
-    pod = {"metadata": {"namespace": "default", "labels": {LABEL_CAPACITY: "gpu"}}}
-    assert not is_placeholder(pod, CONFIG.namespace)

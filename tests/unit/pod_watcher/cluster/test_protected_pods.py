@@ -25,10 +25,3 @@ def test_autoscalers_leave_a_pod_with_a_slice_alone_unless_its_owner_lets_them(n
     bench.bind("u1")
     found = bench.api.find("u1")["metadata"]["annotations"]
     assert {key: found[key] for key in PROTECTED if key in found} == expected
-
-
-def test_nothing_is_written_by_default(bench):
-    """A cluster without an autoscaler has no use for it."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    assert not PROTECTED.keys() & bench.api.find("u1")["metadata"]["annotations"].keys()

@@ -47,20 +47,8 @@ def test_another_driver_is_another_model() -> None:
     assert first.key.startswith("a100-40gb-")
     assert table_of(first) is table_of(again)
     profile = first.profile("1g.5gb")
-    assert profile is not None
     assert profile.memory_mib == 4800
     assert table_of(first).creatable_total(table_of(first).empty) == 19
-
-
-def test_a_gpu_without_mig_is_a_model_without_profiles() -> None:
-    """An older GPU is granted whole; its report must not stop anything."""
-    report = msgspec.structs.replace(
-        report_of(catalog()[0]), model="Tesla P4", mig_enabled=False, memory_slices=0, compute_slices=0, profiles=()
-    )
-    model = model_from_report(report)
-    assert model.profiles == ()
-    assert model.key.startswith("Tesla P4-")
-    assert table_of(model).creatable(table_of(model).empty) == {}
 
 
 def test_nonsense_from_a_driver_is_survived() -> None:

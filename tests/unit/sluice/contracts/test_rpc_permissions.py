@@ -55,7 +55,6 @@ def test_every_method_has_its_callers_and_no_other():
 @pytest.mark.parametrize("method", [*EXPECTED, f"{AGENT}/Reboot", "/sluice.v1.Agent/GetInventory", ""])
 @pytest.mark.parametrize("who", WHO)
 def test_each_caller_has_the_rights_it_needs_and_no_more(who, method):
-    """A right too many is what a stolen certificate can do."""
     assert (deny_reason([WHO[who]], method) == "") is (who in EXPECTED.get(method, set()))
 
 
@@ -71,7 +70,6 @@ def test_a_refusal_says_who_may_and_who_asked():
 
 
 def test_no_node_has_the_name_of_a_service():
-    """Owners choose the names of nodes."""
     services = {dns_name(caller) for caller in Caller}
     for node in ("inventory", "inventory.node", "node", "a.inventory"):
         assert node_dns_name(NodeName(node)) not in services

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from sluice.mig.catalog import find_model
 from sluice.mig.fixed_layout_table import fixed_layout_table_of
 from sluice.mig.layout import Instance
-from sluice.mig.model import Placement
 from sluice.mig.transition_table import UnknownProfileError, table_of
 
 A100 = find_model("a100-40gb")
@@ -16,7 +15,6 @@ TABLE = fixed_layout_table_of(A100, LAYOUT)
 
 
 def test_only_what_is_there_can_be_had():
-    """A place would be granted where no instance may be created."""
     assert {name: count for name, count in TABLE.creatable(TABLE.empty).items() if count} == {
         "3g.20gb": 1,
         "2g.10gb": 1,
@@ -40,14 +38,6 @@ def test_what_is_taken_is_taken_whole_and_comes_back_whole():
         TABLE.release(TABLE.empty, LAYOUT[0])
     with pytest.raises(ValueError, match="not taken"):
         TABLE.release(taken, Instance("4g.20gb", 0, 4))
-
-
-def test_whatever_lies_on_an_instance_takes_all_of_it():
-    """A booking from an earlier layout would share its slices with today's instances."""
-    over_both = TABLE.state([Instance("1g.10gb", 3, 2)])
-    assert (TABLE.count(over_both, "3g.20gb"), TABLE.count(over_both, "2g.10gb")) == (0, 0)
-    assert TABLE.count(over_both, "1g.5gb") == 1
-    assert TABLE.state([], blocked=[Placement(6, 1)]) == TABLE.state([LAYOUT[2]])
 
 
 def test_what_is_booked_where_no_instance_is_any_more_keeps_the_gpu_from_being_idle():
@@ -74,7 +64,6 @@ def test_a_profile_that_the_model_does_not_have_is_a_mistake_of_the_caller():
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(range(7)), max_size=20), st.integers(0, 127))
 def test_steps_lead_where_the_whole_leads(moves, first):
-    """Followed step by step, a GPU would seem to have what it has not."""
     layout = tuple(Instance("1g.5gb", start, 1) for start in range(7))
     table = fixed_layout_table_of(A100, layout)
     taken = {start for start in range(7) if first >> start & 1}

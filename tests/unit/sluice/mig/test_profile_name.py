@@ -22,7 +22,6 @@ from sluice.mig.profile_name import ProfileName, ProfileNameError
     ],
 )
 def test_every_form_that_drivers_print_is_understood(text: str, name: ProfileName) -> None:
-    """An unknown form could not be requested."""
     assert ProfileName.parse(text) == name
     assert str(name) == text
 
@@ -45,20 +44,6 @@ def test_what_is_no_profile_name_is_refused_with_the_text(text: str) -> None:
         ProfileName.parse(text)
     assert caught.value.text == text
     assert len(str(caught.value)) < 200
-
-
-@given(
-    name=st.builds(
-        lambda slices, part, gb, attributes: ProfileName(slices, gb, min(part, slices), tuple(attributes)),
-        st.integers(1, 99),
-        st.integers(1, 99),
-        st.integers(0, 9999),
-        st.lists(st.sampled_from(["+me", "-me", "+gfx", "+me.all"]), unique=True, max_size=4),
-    )
-)
-def test_a_name_read_back_is_the_same(name: ProfileName) -> None:
-    """Names go over the bus as text and must come back unchanged."""
-    assert ProfileName.parse(str(name)) == name
 
 
 @given(text=st.text(max_size=40))

@@ -35,6 +35,5 @@ def test_a_profile_that_no_known_model_has_comes_back_as_well(slices, memory, at
     "text", ["", "large", "1g", "1g.5gb.", "1g.5gb..me", "1g.5gb.all", "3g+20gb", "1g.5gb." + "m." * 200]
 )
 def test_what_is_no_name_is_said_to_be_none(text):
-    """A guess would create an unwanted instance."""
     with pytest.raises(ProfileNameError):
         from_resource(text)

@@ -72,7 +72,6 @@ def test_a_used_gpu_is_filled_before_an_empty_one_is_opened() -> None:
 
 
 def test_foreign_instances_and_quarantined_spans_are_not_given_away() -> None:
-    """Foreign instances, and spans that could not be cleaned, must count as taken."""
     blocked = TABLE.state([Instance("3g.20gb", 4, 4)], blocked=[Placement(0, 2)])
     assert [choice.start for choice in TABLE.choices(blocked, "2g.10gb")] == [2]
     assert TABLE.why_not(blocked, "4g.20gb") == "slices"
@@ -119,17 +118,7 @@ def test_known_demand_moves_small_slices_out_of_the_way() -> None:
         TransitionTable(A100, {"3g.20gb": -1.0})
 
 
-def test_media_engines_are_kept_apart_from_slices_on_small_models() -> None:
-    """On an A30 a 1g+me and a 2g+me exclude each other although slices are free."""
-    a30 = table_of(known("A30"))
-    state = a30.state([Instance("1g.6gb+me", 3, 1)])
-    assert a30.why_not(state, "2g.12gb+me") == "engines"
-    assert a30.why_not(state, "2g.12gb") is None
-    assert a30.why_not(state, "4g.24gb") == "slices"
-
-
 def test_a_gpu_without_mig_profiles_has_an_empty_table() -> None:
-    """A node with an older GPU must not stop the allocator."""
     plain = GpuModel("t4", ("Tesla T4",), 15_360, 40, 0, 0, ())
     table = table_of(plain)
     assert table.state([], blocked=[Placement(0, 1)]) == table.empty

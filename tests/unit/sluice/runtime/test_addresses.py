@@ -125,15 +125,12 @@ async def test_who_listens_everywhere_is_reached_in_a_cluster_of_either_family(s
 @NEEDS_IPV6
 @SERVED
 async def test_who_listens_at_one_address_is_reached_at_no_other(served):
-    """What is for this machine only stays so."""
     for host, only in (("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("[127.0.0.1]", "127.0.0.1")):
         async with served(f"{host}:0") as port:
             assert await reached(port) == {only}
 
 
 async def test_a_kernel_without_ipv6_listens_everywhere_all_the_same(monkeypatch: pytest.MonkeyPatch):
-    """Nodes with ipv6.disable=1 are not rare."""
-
     class Without(socket.socket):
         def __init__(self, family=-1, *more, **named) -> None:
             if family == socket.AF_INET6:
@@ -156,7 +153,6 @@ async def test_a_port_that_somebody_has_is_said(served):
 
 
 async def test_an_agent_says_its_address_as_others_can_dial_it():
-    """GRPC rejects brackets around an IPv4 address."""
     async with transport.serve(lambda _: None, address="[127.0.0.1]:0") as address:
         assert address.startswith("127.0.0.1:")
         async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(10):

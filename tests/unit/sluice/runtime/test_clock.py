@@ -6,7 +6,6 @@ from sluice.runtime.clock import SystemClock
 
 
 async def test_time_goes_forward_while_waiting():
-    """Waiting waits, and people get UTC."""
     clock = SystemClock()
     before = clock.monotonic()
     await clock.sleep(0.01)

@@ -35,7 +35,6 @@ class Made:
 
 
 async def test_a_write_is_done_and_its_answer_comes_back(core, bus, running, make_started, make_write):
-    """No instruction and no result is lost."""
     core.rules = lambda event: [make_write(7)] if event == make_started(1) else []
     async with running():
         bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
@@ -55,7 +54,6 @@ async def test_a_word_carries_the_trace_of_its_request(core, bus, running, make_
 
 
 async def test_reading_again_starts_the_readers_anew(core, bus, running, make_started):
-    """A new reading explains an unexplained answer."""
     core.rules = lambda event: [ReadAgain(Stream.BOOK)] if event == make_started(1) else []
     async with running():
         bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
@@ -121,8 +119,6 @@ async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(
 
 
 async def test_what_fails_at_once_ends_the_service(core, run_until_failure):
-    """A failed step is not skipped."""
-
     def at_once(_make):
         def do():
             raise OSError("the disk is gone")
@@ -159,20 +155,6 @@ async def test_work_on_one_gpu_is_never_done_at_the_same_time(core, bus, running
         gates["a"].set()
         await core.hears(lambda event: event == Made(2))
     assert began == [Make("a", 1), Make("b", 3), Unmake("a", 2)]
-
-
-async def test_a_device_is_served_again_after_it_was_idle(core, bus, running):
-    """The order of one key ends with its work and restarts."""
-    numbers = iter([1, 2])
-
-    async def work(instruction: Make) -> Made:
-        return Made(instruction.number)
-
-    core.rules = lambda event: [Make("a", next(numbers))] if event in (Made(100), Made(1)) else []
-    async with running(execute={Make: Executor(work, key=lambda instruction: instruction.gpu)}) as runner:
-        await runner.offer(Made(100))
-        await core.hears(lambda event: event == Made(2))
-        assert runner._lanes == {}
 
 
 async def test_only_so_many_of_one_instruction_run_at_once(core, bus, running):
@@ -241,7 +223,6 @@ async def test_time_passes_for_the_core_in_the_middle_of_a_giant_batch(core, bus
 
 
 async def test_readers_wait_while_the_core_is_behind(core, bus, running, make_started):
-    """A slow core costs time, never unbounded memory."""
     async with running(events_max=100) as runner:
         runner._inbox.add([make_started(0)] * 100)
         await runner.offer(make_started(1))
@@ -250,7 +231,6 @@ async def test_readers_wait_while_the_core_is_behind(core, bus, running, make_st
 
 
 async def test_a_full_inbox_makes_producers_wait(core, bus, running, make_started):
-    """The limit holds: producers wait."""
     async with running(events_max=10) as runner:
         runner._inbox.add([make_started(0)] * 10)
         coroutine = runner.offer(make_started(1))
@@ -279,8 +259,6 @@ async def test_a_denied_write_ends_the_service(core, bus, run_until_failure, mak
 
 
 async def test_a_failing_core_ends_the_service(core, run_until_failure):
-    """An error in deciding is never skipped."""
-
     def rules(event):
         raise ArithmeticError("broken invariant")
 
@@ -298,8 +276,6 @@ async def test_an_instruction_without_executor_ends_the_service(core, run_until_
 
 
 async def test_a_reader_that_ends_ends_the_service(bus, run_until_failure, monkeypatch):
-    """A core without input must not look alive."""
-
     async def nothing(_which):
         return
         yield

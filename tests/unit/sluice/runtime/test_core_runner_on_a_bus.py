@@ -82,7 +82,6 @@ async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
 
 
 async def test_a_commit_whose_answer_is_lost_is_settled():
-    """A decision does not stay in doubt."""
     broker = MemoryBroker()
     bus = broker.bus("keeper")
     core = _Keeper("run1")

@@ -74,13 +74,11 @@ async def test_a_holder_resumes_as_soon_as_the_broker_is_back():
 
 
 async def test_a_broker_that_is_away_is_asked_again_soon():
-    """A standby must notice that it is back, too."""
     _, slept = await kept(Deaf(), 3)
     assert slept == [RETRY_S] * 3
 
 
 async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():
-    """Each attempt is a write to every replica."""
     bus = MemoryBroker().bus("allocator", None)
     first, _ = await kept(bus, 1)
     again, _ = await kept(bus, 3 * PER_RENEWAL)

@@ -67,7 +67,6 @@ def test_what_another_process_wrote_makes_no_endless_line_nor_endless_lines(line
 
 
 def test_a_line_inside_a_span_can_be_found_from_its_trace(lines):
-    """From a trace to the log lines and back."""
     read = lines()
     with request_traces.within(f"00-{TRACE}-00f067aa0ba902b7-01"):
         logs.get("queue").warning("late")
@@ -87,7 +86,6 @@ def test_lines_of_libraries_come_out_the_same_way(lines):
 
 
 def test_what_json_cannot_say_is_still_logged(lines):
-    """An odd value in a line is no reason to stop."""
     read = lines()
     logs.get("x").info("odd", value=object, keys={(1, 2): 3})
     assert read()[0]["event"] == "odd"
@@ -106,7 +104,6 @@ def test_a_file_whose_name_is_no_text_is_still_named():
 
 
 def test_text_is_for_people():
-    """On a terminal a line is readable without tools."""
     stream = io.StringIO()
     logs.configure(service="allocator", run="run1", form="text", stream=stream)
     logs.get("x").info("granted", allocation="a1")
@@ -131,7 +128,6 @@ def test_a_service_outlives_the_reader_of_its_logs():
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_traceback_shows_no_variable(form):
-    """One of them may be a password."""
     stream = io.StringIO()
     logs.configure(service="allocator", run="run1", form=form, stream=stream)
 

@@ -55,17 +55,6 @@ def ahead(bus):
     return looks
 
 
-async def test_what_is_foreseen_is_looked_at_while_nobody_waits_for_it(ahead, bus):
-    """A pod would wait for the broker once more when its slice is ready."""
-    bus.may_answer.clear()
-    ahead.hear([heard()])
-    await asyncio.sleep(0)
-    assert bus.asked == [(WANTED.stream, WANTED.subject)]
-    bus.may_answer.set()
-    assert (await ahead.last(WANTED)).sequence == 1
-    assert len(bus.asked) == 1
-
-
 async def test_a_second_question_is_asked_anew(ahead, bus):
     """A refused write would be explained by an older value, and retried under the wrong guard without end."""
     ahead.hear([heard()])

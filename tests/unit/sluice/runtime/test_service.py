@@ -170,7 +170,6 @@ def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, lef
 
 
 def test_a_second_signal_ends_at_once(start):
-    """An impatient person gets what they ask for."""
     process = start(
         """
         async def main(service):
@@ -214,14 +213,12 @@ def test_a_known_error_is_one_sentence(start, error, sentence, expected):
 
 
 def test_where_a_known_error_came_from_can_be_seen(start):
-    """With debug logging the traceback is shown."""
     code, _, log = finish(start("async def main(service): raise BusError('no')", SLUICE_LOG_LEVEL="debug"))
     assert code == 1
     assert "BusError: no" in log[-1]["exception"]
 
 
 def test_an_unknown_error_is_told_with_its_traceback(start):
-    """A bug of ours can be found from one log line."""
     code, _, log = finish(start("async def main(service): raise KeyError('oops')"))
     assert code == 1
     assert (log[-1]["event"], log[-1]["error"]) == ("failed", "KeyError('oops')")
@@ -263,7 +260,6 @@ def test_a_service_says_which_version_it_is(start):
 
 
 def test_a_service_does_not_start_on_words_that_it_does_not_know(start):
-    """An argument was typed for a reason."""
     process = start("async def main(service): say('started')", "--nats-url", "nats://elsewhere:4222")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (2, "")

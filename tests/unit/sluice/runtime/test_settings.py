@@ -91,15 +91,8 @@ def test_a_services_own_spelling_of_a_common_field_holds_for_it_alone():
 
 
 def test_one_file_serves_all_services(config):
-    """Tables of other services are checked by those."""
     path = config('[allocator]\nanything = 1\n[node-agent]\nnodes = ["a"]\n')
     assert read({}, path).nodes == ("a",)
-
-
-def test_the_environment_can_name_the_file(config):
-    """A container needs no argument to be configured."""
-    path = config('[node-agent]\nnodes = ["a"]\n')
-    assert read({"SLUICE_CONFIG": str(path)}).nodes == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +104,12 @@ def test_the_environment_can_name_the_file(config):
     ],
 )
 def test_a_misspelt_variable_is_not_silently_ignored(variable, meant):
-    """The start fails and says which name was meant."""
     assert refusal({**NODES, variable: "1"}) == (
         f"{variable} is set, but there is no such setting (did you mean {meant}?)"
     )
 
 
 def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
-    """The file, the key and the nearest known one are named."""
     path = config('nats_ulr = "x"\n')
     assert refusal(config=path) == f"{path}: there is no setting nats_ulr (did you mean nats_url?)"
     path = config("[node-agent]\nworker = 1\n")
@@ -128,7 +119,6 @@ def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
 
 
 def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
-    """The error says where it belongs, not that it does not exist."""
     path = config("workers = 1\n")
     assert refusal(config=path) == f"{path}: workers belongs in the table [node-agent]"
     path = config('[node-agent]\nnats_url = "x"\n')
@@ -148,7 +138,6 @@ def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
     ],
 )
 def test_a_wrong_value_names_field_value_and_what_is_expected(name, value, expected):
-    """The operator need not guess what was wrong."""
     variable = f"SLUICE_NODE_AGENT_{name}"
     assert refusal({**NODES, variable: value}) == f"{variable} is {expected}"
 
@@ -166,18 +155,15 @@ def test_an_empty_path_in_the_file_is_no_folder(config):
 
 
 def test_a_secret_is_not_repeated_in_an_error(config):
-    """An error text ends up in logs."""
     path = config("[node-agent]\nbus_password = 12345\n")
     assert refusal({}, path) == f"{path}: [node-agent] bus_password: Expected str, got int"
 
 
 def test_a_missing_setting_is_named_as_the_person_would_set_it():
-    """The sentence can be copied into a shell."""
     assert refusal({}) == "SLUICE_NODE_AGENT_NODES is not set, and has no default"
 
 
 def test_a_rule_over_several_fields_is_told():
-    """The class's own checks reach the operator too."""
     sentence = refusal({"SLUICE_NODE_AGENT_NODES": "a,b", "SLUICE_NODE_AGENT_WORKERS": "1"})
     assert sentence == "settings of node-agent: workers must be at least the number of nodes"
 
@@ -197,13 +183,11 @@ def test_the_addresses_that_kubernetes_injects_are_no_settings():
 
 
 def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, config):
-    """Neither a missing nor a broken file gives a traceback."""
     missing = tmp_path / "none.toml"
     assert refusal(config=missing) == f"the settings file {missing} cannot be read: No such file or directory"
     assert refusal(config=config("nodes = [")).startswith(f"the settings file {tmp_path / 'sluice.toml'} is not TOML: ")
 
 
 def test_settings_of_no_service_are_a_mistake_of_ours():
-    """A typo in a composition root shows at once."""
     with pytest.raises(SettingsError, match="no service of Sluice"):
         load(CommonSettings, service="node_agent", config=None, environ={})

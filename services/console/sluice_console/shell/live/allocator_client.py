@@ -14,8 +14,9 @@ from sluice.contracts.rpc_permissions import Caller, dns_name
 from sluice.runtime.bus import Bus
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import TransportSecurity, security_from_settings
-from sluice.runtime.settings import CommonSettings, SettingsError, load
+from sluice.runtime.settings import SettingsError, load
 from sluice.runtime.tls.certificate_files import CertificateError
+from sluice_console.settings import ConsoleSettings
 
 
 class NotAskableError(Exception):
@@ -28,7 +29,7 @@ class NoCertificateError(NotAskableError):
 
 def trusted() -> TransportSecurity:
     """The TLS settings for gRPC from the environment. Raises ServiceError."""
-    return security_from_settings(load(CommonSettings, service="console"))
+    return security_from_settings(load(ConsoleSettings, service="console"))
 
 
 @asynccontextmanager

@@ -8,18 +8,21 @@ from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats.credentials import CredentialSource
 from sluice.runtime.nats.jetstream_bus import NatsBus
-from sluice.runtime.settings import CommonSettings, load
+from sluice.runtime.settings import load
+from sluice_console.settings import ConsoleSettings
 from sluice_console.shell.live.local_user import local_credentials
 
 CONNECT_WITHIN_S = 5.0
 
 
-def settings_of_console() -> CommonSettings:
-    """The settings that every service reads from the environment. Raises BusError."""
+def settings_of_console() -> ConsoleSettings:
+    """The settings from the environment. Raises BusError."""
     try:
-        return load(CommonSettings, service="console")
+        settings = load(ConsoleSettings, service="console")
+        settings.check()
     except ServiceError as error:
         raise BusError(str(error)) from error
+    return settings
 
 
 def user_of_the_bus(url: str) -> CredentialSource | None:

@@ -4,10 +4,8 @@ import pytest
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import inbox_prefix, permissions_of, user_name
-from sluice.contracts.bus.streams import STREAMS, SUBJECT_KINDS, Role, consumer_config
-from sluice.contracts.bus.subjects import SubjectError, guarded, parse
+from sluice.contracts.bus.streams import STREAMS, Role, consumer_config
 from sluice.contracts.ids import Incarnation, NodeName
-from sluice.contracts.messages import AnyMessage
 
 NODE = NodeName("gpu-1.example")
 EVERYBODY = [permissions_of(role) for role in Role if role is not Role.NODE_AGENT] + [
@@ -45,25 +43,9 @@ def test_no_user_may_do_everything_or_delete_anything() -> None:
 
 
 def test_only_the_allocator_may_write_what_was_decided() -> None:
-    """BOOK has one writer."""
     for rights in EVERYBODY:
         writes = [right for right in rights.publish if right.startswith(("sluice.ledger.", "sluice.binding."))]
         assert bool(writes) is (rights.user == Role.ALLOCATOR)
-
-
-def test_every_subject_has_a_noun_a_stream_and_a_writer() -> None:
-    """A message without a kind could not be published; a subject in two streams is refused by the server."""
-    said = {message for noun in SUBJECT_KINDS for message in noun.messages}
-    assert said == set(AnyMessage.__args__)
-    subjects = [subject for declaration in STREAMS for subject in declaration.subjects]
-    assert len(subjects) == len(set(subjects)) == len(SUBJECT_KINDS) + 1
-    for noun in SUBJECT_KINDS:
-        address = guarded(noun.kind, *("x" for _ in noun.key))
-        assert parse(address.subject) == address
-        assert noun.writers
-        assert noun.readers
-        with pytest.raises(SubjectError):
-            parse(f"{address.subject}.more")
 
 
 def test_a_stream_is_synced_where_it_cannot_be_rebuilt() -> None:

@@ -22,5 +22,4 @@ def test_only_the_last_steps_are_told():
 
 @pytest.mark.parametrize("text", ["", ";;", "a", "a=1", "a=x+y", "a=-1+2", "a=nan+1", "a=inf+1", "a b=1+2", "x" * 99])
 def test_a_foreign_header_is_ignored(text):
-    """Headers are untrusted; people are shown none of a foreign one."""
     assert steps_of(text) == ()

@@ -51,7 +51,6 @@ NAME = "device.attributes['d'].name"
     ],
 )
 def test_a_selector_is_evaluated_as_kubernetes_would(text):
-    """One that holds there and not here would keep a pod from its device."""
     assert holds(text, DEVICE)
 
 
@@ -77,7 +76,6 @@ def test_a_selector_is_evaluated_as_kubernetes_would(text):
     ],
 )
 def test_what_cannot_be_evaluated_says_why(text, why, missing):
-    """In words for the claim's owner, without codes."""
     with pytest.raises(CelError) as found:
         holds(text, DEVICE)
 

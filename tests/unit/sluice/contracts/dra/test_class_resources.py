@@ -31,5 +31,4 @@ def test_the_resource_of_a_class_of_ours_is_refused(name):
     ("name", "amount"), [(f"{PREFIX}other.example", 1), ("nvidia.com/other", 1), (f"{PREFIX}sluice.dev", 0)]
 )
 def test_other_resources_are_left_alone(name, amount):
-    """They are another driver's, or ask for nothing."""
     assert problems(name, amount) == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.contracts.manifests import ManifestLimits, PodManifest, asking, read_manifests
+from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import RequestLimits, parse_pod
 
@@ -49,7 +49,6 @@ def pods_of(name: str) -> list[PodManifest]:
     ],
 )
 def test_a_demo_gets_the_devices_that_its_comment_promises(name, claims):
-    """Unmodified manifests run."""
     pods = pods_of(name)
 
     assert [pod.refusal for pod in pods] == [None] * len(pods)
@@ -57,7 +56,6 @@ def test_a_demo_gets_the_devices_that_its_comment_promises(name, claims):
 
 
 def test_a_demo_that_selects_by_model_gets_that_model():
-    """Four pods, each on an A100."""
     pods = pods_of("gpu-test6-without-index")
 
     assert len(pods) == 4
@@ -76,7 +74,6 @@ def test_a_demo_that_selects_by_model_gets_that_model():
     ],
 )
 def test_a_demo_that_cannot_run_says_why(name, field, why):
-    """And where in which object."""
     for pod in pods_of(name):
         assert pod.refusal.field.startswith("ResourceClaimTemplate ")
         assert pod.refusal.field.endswith(f": spec.spec.devices.requests[0].exactly.{field}")
@@ -91,14 +88,6 @@ def test_a_demo_can_be_asked_in_annotations(name):
             found = parse_pod(pod.annotations, pod.containers)
 
             assert [each.container for each in found.claims] == [each.container for each in pod.ask.claims]
-
-
-@pytest.mark.parametrize("name", ["gpu-test1", "gpu-test4"])
-def test_a_folder_reads_no_claims(name):
-    """It has no kubelet that would hand devices over."""
-    text = (FOLDER / f"{name}.yaml").read_text()
-
-    assert all(pod.ask is None and pod.refusal is None for pod in read(text, by_claims=False))
 
 
 TEMPLATE = """
@@ -146,7 +135,6 @@ def test_the_users_of_a_claim_are_those_of_its_containers():
 
 
 def test_options_of_a_claim_are_those_of_its_pod():
-    """Priority and policies reach the allocator."""
     ours = TEMPLATE.replace("gpu.nvidia.com", "sluice.dev").replace(
         "}}]}}}",
         "}}], config: [{opaque: {driver: gpu.sluice.dev, parameters: {apiVersion: sluice.dev/v1, kind: SliceRequest, "
@@ -160,22 +148,7 @@ def test_options_of_a_claim_are_those_of_its_pod():
     assert found.annotations["sluice.dev/substitute"] == "true"
 
 
-def test_each_way_of_a_prioritized_list_can_be_asked():
-    """`simulate` tries them in their order."""
-    either = TEMPLATE.replace(
-        "exactly: {deviceClassName: gpu.nvidia.com}",
-        "firstAvailable: [{name: a, deviceClassName: gpu.nvidia.com, count: 8}, "
-        "{name: b, deviceClassName: gpu.nvidia.com}]",
-    )
-
-    (found,) = read(f"{either}---{pod(BY_TEMPLATE)}")
-
-    assert found.annotations == {"g.gpu.a.sluice.dev/gpus": "8"}
-    assert asking(found, found.alternatives[0]).annotations == {"g.gpu.b.sluice.dev/gpus": "1"}
-
-
 def test_a_claim_of_a_deployment_is_asked_for_once():
-    """Its pods share the devices."""
     many = """
 apiVersion: apps/v1
 kind: Deployment
@@ -257,7 +230,6 @@ def many_of(template: str, more: str) -> str:
     ],
 )
 def test_a_pod_with_a_wrong_claim_is_refused(text, field, why):
-    """With the place in its object."""
     (found,) = read(text)
 
     assert found.refusal.field == field

@@ -3,9 +3,8 @@
 import pytest
 from unit.sluice.contracts.dra.claim_specs import OURS, claim, ours, request
 
-from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.dra.reader import read_claim
-from sluice.contracts.dra.slice_request import Options
+from sluice.contracts.dra.slice_request import ClaimRequests, Options
 from sluice.contracts.messages import Claim, DeviceFilter, Leeway, PodGroup
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import Unquoted
@@ -55,7 +54,6 @@ OPTIONS_READ = [
 
 @pytest.mark.parametrize(("keys", "fields"), KEYS_READ)
 def test_a_key_means_what_it_means_in_an_annotation(keys, fields):
-    """One vocabulary, in two places."""
     found = read_claim(claim(request("r", OURS), config=[ours("r", **keys)]), {}, prefix="p.", uid=7)
 
     assert isinstance(found, ClaimRequests), found
@@ -65,7 +63,6 @@ def test_a_key_means_what_it_means_in_an_annotation(keys, fields):
 
 @pytest.mark.parametrize(("keys", "options"), OPTIONS_READ)
 def test_a_key_of_the_pod_holds_for_the_whole_claim(keys, options):
-    """In a configuration for all requests."""
     found = read_claim(claim(request("r", OURS), config=[ours(**keys)]), {})
 
     assert isinstance(found, ClaimRequests), found
@@ -73,14 +70,12 @@ def test_a_key_of_the_pod_holds_for_the_whole_claim(keys, options):
 
 
 def test_every_key_of_the_annotations_is_tried_here():
-    """A key that only annotations know would be a second vocabulary."""
     tried = {key.replace("_", "-") for keys, _ in (*KEYS_READ, *OPTIONS_READ) for key in keys}
 
     assert tried == set(KEYS)
 
 
 def test_what_is_said_for_one_request_comes_before_what_is_said_for_all_and_by_the_class():
-    """The nearest word counts, key by key."""
     classes = {
         OURS: {"selectors": [{"cel": {"expression": "false"}}], "config": [ours(memory="1Gi", gpu_model="h100")]}
     }
@@ -98,20 +93,7 @@ def test_what_is_said_for_one_request_comes_before_what_is_said_for_all_and_by_t
     assert found.options.priority == 3
 
 
-def test_instances_of_ours_may_be_on_one_gpu():
-    """The constraint is not NVIDIA's alone."""
-    spec = claim(
-        request("a", OURS),
-        request("b", OURS),
-        config=[ours(profile="1g.5gb")],
-        constraints=[{"matchAttribute": "gpu.nvidia.com/parentUUID"}],
-    )
-
-    assert read_claim(spec, {}).same_gpu == (("a", "b"),)
-
-
 def test_a_memory_that_is_probably_a_mistake_is_said():
-    """As for an annotation."""
     (warning,) = read_claim(claim(request("r", OURS), config=[ours(memory=10)]), {}).warnings
 
     assert warning.startswith("spec.devices.config[0].opaque.parameters.memory: 10 without a unit is 10 MiB")
@@ -138,7 +120,6 @@ PARAMETERS = "spec.devices.config[0].opaque.parameters"
     ],
 )
 def test_a_mistake_in_a_key_names_its_path_and_what_is_right(asked, config, field, why, right):
-    """Without the annotations' prefix, which is not written here."""
     found = read_claim(claim(request("r", OURS, **asked), config=[config]), {})
 
     assert isinstance(found, Refusal), found

@@ -40,7 +40,6 @@ name = "no-gpus"
 
 
 def test_a_whole_fleet_is_read_as_written() -> None:
-    """What a person describes is what is simulated."""
     fleet = parse_fleet(WHOLE, origin="fleet.toml")
     assert [node.name for node in fleet.nodes] == ["gpu-1.example.internal", "small-0", "small-1", "small-2", "no-gpus"]
     first = fleet.nodes[0]
@@ -56,7 +55,6 @@ def test_a_whole_fleet_is_read_as_written() -> None:
 
 
 def test_the_example_fleet_works() -> None:
-    """The first thing a new user runs."""
     path = Path(__file__).parents[5] / "examples" / "fleet.toml"
     fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
     assert len(fleet.nodes) == 2
@@ -80,7 +78,6 @@ gpus = [
 
 
 def test_everything_that_decides_about_a_place_can_be_described() -> None:
-    """A simulated answer is only as good as the fleet it is for."""
     (node,) = parse_fleet(EVERYTHING, origin="fleet.toml").nodes
 
     assert node.labels == {"zone": "a", "sluice.dev/pool": "training"}

@@ -58,7 +58,6 @@ def test_memory_is_read_exactly_and_rounded_up(text, size_mib):
     ],
 )
 def test_what_is_no_amount_of_memory_is_said_to_be_none(text, words):
-    """With the unit that was probably meant."""
     answer = parse_memory_mib(text)
     assert isinstance(answer, NotANumber)
     assert words in answer.why
@@ -66,7 +65,6 @@ def test_what_is_no_amount_of_memory_is_said_to_be_none(text, words):
 
 @given(st.integers(min_value=0, max_value=10**7), st.sampled_from(["Ki", "Mi", "Gi", "k", "M", "G"]))
 def test_an_amount_of_memory_is_never_less_than_written(number, unit):
-    """By exact arithmetic, for every unit."""
     factor = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "k": 1000, "M": 1000**2, "G": 1000**3}[unit]
     size_mib = parse_memory_mib(f"{number}{unit}")
     assert size_mib == min(math.ceil(number * factor / 1024**2), 16 * 1024**2 + 1)
@@ -74,7 +72,6 @@ def test_an_amount_of_memory_is_never_less_than_written(number, unit):
 
 @given(st.integers())
 def test_a_whole_number_is_itself_or_out_of_every_range(number):
-    """However many digits it has."""
     answer = parse_whole(str(number))
     assert answer == max(min(number, 10**9), -(10**9))
 
@@ -102,7 +99,6 @@ def test_a_whole_number_is_itself_or_out_of_every_range(number):
     ],
 )
 def test_a_quantity_is_what_the_api_server_reads(text, size):
-    """A manifest means here what it means to a cluster."""
     assert parse_quantity(text) == size
 
 

@@ -18,7 +18,6 @@ def said(text: str) -> list[QuotaSet | Cordoned]:
 
 
 def test_a_file_says_what_the_commands_say():
-    """The same words mean the same in both."""
     text = """
         [namespaces.research]
         gpus = 8
@@ -53,7 +52,6 @@ def test_a_file_says_what_the_commands_say():
 
 
 def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
-    """A person begins with it."""
     text = (Path(__file__).parents[5] / "examples" / "limits.toml").read_text()
     assert [type(word) for word in said(text)] == [QuotaSet, QuotaSet]
     shown = text.replace("# [nodes", "[nodes").replace("# cordon", "cordon").replace("# why", "why")

@@ -34,7 +34,6 @@ def fractional(sm_partition: int, memory_mib: int = 1000, quota_permille: int = 
 
 @pytest.mark.parametrize("model", [*catalog()], ids=lambda model: model.key)
 def test_an_instance_counts_its_profile_and_a_whole_gpu_its_largest(model):
-    """A whole GPU would count less than the largest instance of it."""
     for profile in model.profiles:
         counts = usage_of_device(device(profile.name), model)
         assert counts == Usage(1, profile.memory_mib, profile.compute_slices * 1000)

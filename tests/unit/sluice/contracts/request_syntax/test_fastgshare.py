@@ -3,8 +3,8 @@
 import pytest
 
 from sluice.contracts.messages import Claim, DeviceFilter
-from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
+from sluice.contracts.reasons import RefusalReason
+from sluice.contracts.request_syntax import ContainerRequest, parse_pod
 
 R = RefusalReason
 
@@ -62,7 +62,6 @@ def ask(**said: str):
 def test_each_type_gives_what_it_says(said, values):
     """Memory in bytes is rounded up to MiB, and a number of SMs wins over a percentage."""
     answer = ask(**said)
-    assert isinstance(answer, PodRequest)
     assert answer.claims == (Claim(container="main", **values),)
 
 
@@ -97,6 +96,5 @@ GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}
 def test_a_mistake_is_refused_by_its_key(said, reason, field):
     """Nothing is rounded to zero, and no key is ignored because its type does not use it."""
     refusal = ask(**said)
-    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == (reason, f"fastgshare/{field}")
     assert refusal.allowed

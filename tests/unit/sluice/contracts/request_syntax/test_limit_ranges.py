@@ -73,9 +73,3 @@ def test_the_neighbour_of_a_container_that_asks_gets_nothing_by_default():
     main, said = ContainerRequest("main", limits={MIG: "1"}), {"main.sluice.dev/profile": "1g.5gb"}
     assert asked(default={GPU: "1"}, name="side", others=(main,)) == {}
     assert asked(default={GPU: "1"}, name="side", annotations=said, others=(ContainerRequest("main"),)) == {}
-
-
-def test_a_written_request_stays_without_the_plugins_annotation():
-    """A request must not be lost where there is no LimitRange."""
-    container = ContainerRequest("main", limits={GPU: "1"})
-    assert without_defaults({"sluice.dev/profile": "1g.5gb"}, (container,), first="main") == (container,)

@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice.contracts.request_syntax import ANY_COUNT, ContainerRequest, PodRequest, RequestLimits, Unquoted, parse_pod
+from sluice.contracts.request_syntax import ContainerRequest, PodRequest, RequestLimits, Unquoted, parse_pod
 
 R = RefusalReason
 MAIN = ("main",)
@@ -78,7 +78,6 @@ def main(**values) -> tuple[Claim, ...]:
     ],
 )
 def test_what_is_written_right_is_taken_as_it_is(annotations, claims):
-    """A pod gets what it asks for."""
     assert parse_claims(annotations, MAIN) == claims
 
 
@@ -163,7 +162,6 @@ def test_containers_speak_for_themselves_and_the_pod_for_its_first_one():
 def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotations, reason, field, value, allowed):
     """The author can fix it without reading anything else."""
     refusal = parse_claims(annotations, MAIN)
-    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field, refusal.value) == (reason, f"sluice.dev/{field}", value)
     assert refusal.allowed == allowed or (allowed is None and refusal.allowed)
 
@@ -179,9 +177,7 @@ def test_a_mistake_is_refused_with_field_value_and_what_would_be_right(annotatio
     ],
 )
 def test_a_misspelt_key_names_the_nearest_one(field, words):
-    """An unknown key must not be dropped silently."""
     refusal = parse_claims({field: "1"}, MAIN)
-    assert isinstance(refusal, Refusal)
     assert words in refusal.message
 
 
@@ -189,7 +185,6 @@ def test_a_misspelt_key_names_the_nearest_one(field, words):
 def test_more_memory_than_the_profile_says_itself_is_a_contradiction(profile, memory):
     """Its name means the same on every GPU; the value is shown as written."""
     refusal = parse_claims({"sluice.dev/profile": profile, "sluice.dev/memory": memory}, MAIN)
-    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field, refusal.value) == (R.CONTRADICTION, "sluice.dev/memory", memory)
     assert f"contradicts sluice.dev/profile = '{profile}': such an instance has at most" in refusal.message
 
@@ -204,7 +199,6 @@ def test_what_only_the_models_of_today_have_not_beside_a_profile_is_no_contradic
 def test_a_pod_that_asks_for_more_devices_than_a_node_may_give_is_refused():
     """Each container alone would fit, together they never do."""
     refusal = parse_claims({"a.sluice.dev/gpus": "5", "b.sluice.dev/gpus": "4"}, ("a", "b"))
-    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field, refusal.value) == (R.TOO_LARGE, "b.sluice.dev/gpus", "4")
     assert parse_claims({"a.sluice.dev/gpus": "5"}, ("a", "b"), max_gpus_per_node=4) != ()
 
@@ -232,7 +226,6 @@ def test_a_pod_that_asks_for_more_devices_than_a_node_may_give_is_refused():
     ],
 )
 def test_auto_takes_an_instance_or_the_share_that_has_as_much(said, claim):
-    """With `auto` a pod never gets less than it named."""
     assert parse_claims({"sluice.dev/mode": "auto"} | said, MAIN) == main(snug=True, uid=7, **claim)
 
 
@@ -261,7 +254,6 @@ def test_auto_takes_an_instance_or_the_share_that_has_as_much(said, claim):
 def test_two_keys_that_cannot_both_hold_are_named_both(said, field, beside):
     """Neither is dropped silently, and the person sees which two to choose between."""
     refusal = parse_claims(said, MAIN)
-    assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == (R.CONTRADICTION, f"sluice.dev/{field}")
     assert f"sluice.dev/{beside} = " in refusal.message
 
@@ -280,18 +272,9 @@ def test_two_keys_that_cannot_both_hold_are_named_both(said, field, beside):
     ],
 )
 def test_a_share_without_its_size_is_refused_with_the_key_that_is_missing(said, allowed):
-    """A share of an unknown size would be all of a GPU, or nothing of it."""
     refusal = parse_claims(said, MAIN)
-    assert isinstance(refusal, Refusal)
     assert refusal.reason is R.CONTRADICTION
     assert allowed in refusal.allowed
-
-
-def test_shares_of_several_gpus_count_as_that_many_devices():
-    """No node of two GPUs could ever hold 2.1 of them."""
-    refusal = parse_claims(keys(shares="1.5") | {"b.sluice.dev/gpus": "1"}, ("a", "b"), max_gpus_per_node=2)
-    assert isinstance(refusal, Refusal)
-    assert refusal.reason is R.TOO_LARGE
 
 
 def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
@@ -299,10 +282,8 @@ def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
     ask = parse_pod(
         keys(gpus="1", priority="-5", node_policy="spread", gpu_policy="numa, binpack"), [ContainerRequest("main")]
     )
-    assert isinstance(ask, PodRequest)
     assert (ask.priority, ask.node_policy, ask.gpu_policy) == (-5, "spread", "numa,binpack")
     refusal = parse_claims({"main.sluice.dev/priority": "5"}, MAIN)
-    assert isinstance(refusal, Refusal)
     assert refusal.allowed == "sluice.dev/priority"
 
 
@@ -316,13 +297,6 @@ def test_a_key_without_a_value_is_as_if_it_were_not_there(nothing):
     assert parse_claims({"sluice.dev/profile": nothing, "sluice.dev/group": nothing}, MAIN) == ()
 
 
-def test_where_no_count_is_too_many_none_is_named():
-    """A bound of nine digits does not help."""
-    refusal = parse_claims(keys(shares="0"), MAIN, max_gpus_per_node=ANY_COUNT.max_gpus_per_node)
-    assert isinstance(refusal, Refusal)
-    assert refusal.allowed == "at least 0.01, at most 2 decimals"
-
-
 @pytest.mark.parametrize(
     ("written", "meant"),
     [("1G.10GB", "1g.10gb"), (" 3g.20gb", "3g.20gb"), ("1g10gb", "1g.10gb"), ("1g.5GB+ME", "1g.5gb+me")],
@@ -330,5 +304,4 @@ def test_where_no_count_is_too_many_none_is_named():
 def test_a_profile_that_is_nearly_one_is_answered_with_the_one_that_is_meant(written, meant):
     """The person would look for the difference between two spellings."""
     refusal = parse_pod({"sluice.dev/profile": written}, (ContainerRequest("main"),))
-    assert isinstance(refusal, Refusal)
     assert refusal.message == f"not the name of a MIG profile; did you mean {meant}?"

@@ -34,7 +34,6 @@ SIZES = st.fixed_dictionaries(
 
 @given(SIZES)
 def test_a_claim_survives_being_written_as_annotations(sizes):
-    """What is predicted for it is what it would get."""
     keys = {f"p.main.sluice.dev/{key}": text for key, text in sizes.items()}
     asked = parse_pod(keys, [ContainerRequest("p.main", uid=7)])
     if isinstance(asked, PodRequest) and asked.claims:
@@ -42,7 +41,6 @@ def test_a_claim_survives_being_written_as_annotations(sizes):
 
 
 def test_a_subrequest_is_named_as_annotations_can():
-    """A key has one slash."""
     annotations, (container,) = written_claims([Claim(container="p.gpu/small", profile="1g.5gb")])
 
     assert container.name == "p.gpu.small"

@@ -69,7 +69,6 @@ async def test_an_absent_broker_does_not_affect_liveness():
 
 
 async def test_what_a_process_needs_besides_its_cores_counts_for_readiness_only():
-    """A restart mends no full disk."""
     health, why = Health(_Clock()), [""]
     health.need(lambda: why[0])
     assert health.why_not_ready() == ""
@@ -95,7 +94,6 @@ class _Idle:
 
 
 async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
-    """The health as reported by the production runner."""
     clock, bus = _Clock(), MemoryBus(MemoryBroker())
     await bus.ensure_streams()
     traces = connect("", service="test", run="r")

@@ -59,37 +59,13 @@ async def test_an_answer_that_is_no_message_is_a_failed_call(echo, traceparent):
     assert (found.value.code(), found.value.details()) == (grpc.StatusCode.INTERNAL, trace_interceptors.NO_MESSAGE)
 
 
-async def test_a_server_can_listen_on_a_unix_socket(echo, tmp_path):
-    """What is only for this machine needs no port."""
-    wanted = f"unix:{tmp_path / 'echo.sock'}"
-    async with transport.serve(echo.register, address=wanted) as address, transport.channel(address) as channel:
-        assert address == wanted
-        assert await channel.unary_unary("/Echo/Say")(b"hello") == b"hello"
-
-
 async def test_a_call_belongs_to_its_callers_trace(echo):
-    """A pull is shown in the trace of the request that caused it."""
     async with transport.serve(echo.register) as address, transport.channel(address) as channel:
         with request_traces.within(TRACEPARENT):
             await channel.unary_unary("/Echo/Say")(b"")
             assert [part async for part in channel.unary_stream("/Echo/Count")(b"3")] == [b"0", b"1", b"2"]
         await channel.unary_unary("/Echo/Say")(b"")
     assert echo.traces == [TRACEPARENT, TRACEPARENT, ""]
-
-
-async def test_own_metadata_travels_beside_the_trace(echo):
-    """The interceptors add, they do not replace."""
-    seen = []
-
-    async def look(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        seen.append(dict(context.invocation_metadata()))
-        return request
-
-    echo.say = look
-    async with transport.serve(echo.register) as address, transport.channel(address) as channel:
-        with request_traces.within(TRACEPARENT):
-            await channel.unary_unary("/Echo/Say")(b"", metadata=(("x-who", "me"),))
-    assert (seen[0]["x-who"], seen[0]["traceparent"]) == ("me", TRACEPARENT)
 
 
 async def test_a_call_without_a_deadline_gets_one(echo):
@@ -102,7 +78,6 @@ async def test_a_call_without_a_deadline_gets_one(echo):
 
 
 async def test_a_callers_own_deadline_holds(echo):
-    """The default is a default."""
     async with transport.serve(echo.register) as address, transport.channel(address, deadline_s=0.05) as channel:
         asyncio.get_running_loop().call_later(0.3, echo.release.set)
         assert await channel.unary_unary("/Echo/Wait")(b"late", timeout=5.0) == b"late"

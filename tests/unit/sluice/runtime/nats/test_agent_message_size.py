@@ -45,7 +45,6 @@ def test_a_long_message_of_an_agent_is_set_aside(prefix: str, address: Address, 
 
 
 def test_a_message_of_a_service_may_be_larger():
-    """It quotes agents, and must not be limited like one."""
     closed = Closed(revision=1, allocation=A1, request=R1, node=NODE, cause="")
     found = read_stored(subjects.ledger(NODE, A1).subject, 7, of_size(closed, "cause", AGENTS_WORD_BYTES_MAX * 2))
     assert found.why == ""

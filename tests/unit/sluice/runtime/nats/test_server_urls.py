@@ -36,13 +36,11 @@ async def test_an_address_that_cannot_be_one_is_said(url, says):
 
 
 def test_every_address_that_the_client_takes_is_taken():
-    """Systems that run today would not start any more."""
     servers = ["nats://h:4222", "tls://h", "h", "h:4222", "[::1]:4222", "nats://[fe80::1%eth0]:4222", "nats://h:"]
     assert parse_server_urls(", ".join(servers)) == servers
 
 
 def test_a_password_is_not_repeated():
-    """It would be in logs."""
     with pytest.raises(BusError) as refused:
         parse_server_urls("nats://u:s3cret@h:PORT")
     assert "s3cret" not in str(refused.value)

@@ -25,7 +25,6 @@ def test_a_chosen_port_is_not_given_to_a_program_that_asks_for_any(systems: Path
 
 
 def test_nothing_is_chosen_of_what_somebody_listens_on(systems: Path, monkeypatch: pytest.MonkeyPatch):
-    """A broker that cannot listen ends at once."""
     systems.write_text("1\t1\n")
     with socket.socket() as other:
         other.bind((LOOPBACK, 0))
@@ -44,9 +43,3 @@ def test_a_machine_that_sets_no_port_apart_has_ports_all_the_same(systems: Path,
     chosen = free_ports(5)
     assert len(set(chosen)) == 5
     assert all(port > 0 for port in chosen)
-
-
-def test_another_process_that_chooses_in_the_same_moment_seldom_has_the_same(systems: Path):
-    """Two `sluice up` of one machine: chosen from below in order, every port would be chosen by both."""
-    systems.write_text("32768\t60999\n")
-    assert any(not {*free_ports(3)} & {*free_ports(3)} for _ in range(5))

@@ -23,7 +23,6 @@ threading.Event().wait()
 @pytest.fixture
 def busy():
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, process_group=0) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process
         process.kill()
@@ -43,7 +42,6 @@ def test_a_frozen_server_answers_nothing(busy):
 
 
 def test_a_server_that_goes_on_is_not_called_frozen(busy, monkeypatch):
-    """A test of a frozen server would run against a living one."""
     monkeypatch.setattr(broker, "STOP_TIMEOUT_S", 0.05)
     with pytest.raises(broker.BrokerError, match=f"process {busy.pid} still runs 0.05 s after SIGSTOP"):
         broker.until_stopped(busy.pid)

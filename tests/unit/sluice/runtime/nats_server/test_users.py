@@ -20,7 +20,6 @@ def test_a_password_that_would_end_the_line_is_refused(password):
 
 
 def test_a_password_is_not_in_what_is_shown_of_a_user():
-    """It would be in a log."""
     assert "hidden-password" not in repr(User(permissions_of(Role.CONSOLE), "hidden-password"))
 
 
@@ -42,7 +41,6 @@ def test_an_agents_lines_are_few_enough_for_hundreds_of_nodes():
 
 
 def test_who_is_known_by_a_certificate_has_no_secret_there():
-    """The list may be public."""
     text = "\n".join(authorization([CertifiedUser(permissions_of(Role.NODE_AGENT, NODE), "gpu-1.example.node")]))
     assert re.findall(r'user: "([^"]+)"', text) == ["gpu-1.example.node"]
     assert "password" not in text

@@ -72,7 +72,6 @@ async def test_the_page_shows_counters_and_current_values():
 
 
 async def test_a_scraper_gets_the_format_that_it_asks_for():
-    """Prometheus asks for OpenMetrics first."""
     counts = MetricRegistry()
     counts.count(WORDS, "a")
     asked = GET.replace(b"\r\n\r\n", b"\r\naccept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n\r\n")
@@ -115,7 +114,6 @@ async def test_a_scraper_with_an_invalid_version_gets_the_page(kind):
     ],
 )
 async def test_nothing_else_is_served(asked, status):
-    """The port shows the counts and nothing more."""
     async with page(MetricRegistry()) as address:
         assert (await ask(address, asked))[0].split()[1] == status
 
@@ -158,7 +156,6 @@ async def test_a_flood_of_connections_leaves_room_for_the_next_scrape(monkeypatc
 
 
 async def test_labels_without_end_do_not_fill_the_memory():
-    """A bug costs a name, not the process."""
     counts = MetricRegistry()
     for number in range(SERIES_MAX + 50):
         counts.count(WORDS, str(number))
@@ -169,15 +166,6 @@ async def test_labels_without_end_do_not_fill_the_memory():
 
 @pytest.mark.parametrize("address", ["9090", ":9090", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http"])
 async def test_an_address_that_makes_no_sense_is_named(address):
-    """Instead of a page that cannot be reached."""
     with pytest.raises(ServiceError, match=r"metrics_address .*must be HOST:PORT"):
         async with serving_metrics(address, MetricRegistry()):
             pass
-
-
-async def test_a_taken_port_is_named():
-    """Two services with one address: the second reports it and ends."""
-    async with page(MetricRegistry()) as address:
-        with pytest.raises(ServiceError, match=f"metrics cannot be served at {address}: "):
-            async with serving_metrics(address, MetricRegistry()):
-                pass

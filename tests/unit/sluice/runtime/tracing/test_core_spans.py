@@ -4,6 +4,7 @@ import time
 
 import msgspec
 import pytest
+from factories.trace_attributes import KEYS
 from message_examples import EXAMPLES
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import hw_attributes, k8s_attributes, messaging_attributes
@@ -17,7 +18,7 @@ from sluice.contracts.messages import AllocationRequested, Grant, RequestWithdra
 from sluice.runtime.tracing.core_spans import BECAUSE_MAX, CoreSpans, SpanPhase
 from sluice.runtime.tracing.otel_spans import Spans
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.runtime.tracing.span_attributes import KEYS, of_call, of_instruction, of_message, of_subject
+from sluice.runtime.tracing.span_attributes import of_call, of_instruction, of_message, of_subject
 
 
 @pytest.fixture
@@ -60,7 +61,6 @@ def read(sequence=1):
 
 
 def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book, spans):
-    """A Grant leads to the message that caused it."""
     turns = CoreSpans(book)
     book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")}, time.time_ns() - 1000)
     doing = write(GRANT)
@@ -76,7 +76,6 @@ def test_a_word_that_came_the_decision_and_the_word_that_went_are_one_line(book,
 
 
 def test_what_was_delivered_again_names_the_first_time(book, spans, exporter):
-    """A redelivery is shown as one, not as a second request."""
     turns = CoreSpans(book)
     for _ in range(2):
         book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
@@ -97,16 +96,6 @@ def test_an_attempt_names_the_one_before_it(book, spans, exporter):
     spans()
     first, second = exporter.get_finished_spans()
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
-
-
-def test_a_decision_about_who_waits_names_what_freed_the_place(book, spans):
-    """The trace of a pod that waited leads to the pod that ended."""
-    turns = CoreSpans(book)
-    book.arrived("sluice.request.r1", 1, "other", {"traceparent": root_traceparent("other")})
-    turns.turn(read(), "", [(write(GRANT), "r1")], 0.001)
-    decide = spans()["decide"]
-    assert f"{decide.context.trace_id:032x}" == trace_id("r1")
-    assert [f"{link.context.trace_id:032x}" for link in decide.links] == [trace_id("other")]
 
 
 def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):
@@ -133,7 +122,6 @@ def test_a_source_begins_both_traces(book, spans):
 
 
 def test_a_listing_of_a_whole_cluster_does_not_make_a_span_for_each_pod(book, spans, exporter):
-    """A turn that concerns all pods stays short."""
     doing = [(write(WaitOver(request=f"r{number}"), f"r{number}"), f"r{number}") for number in range(500)]
     CoreSpans(book).turn(Ticked(), "", doing, 0.001)
     spans()

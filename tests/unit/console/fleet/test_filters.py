@@ -1,0 +1,154 @@
+"""The words that pick slices, in commands and on the page."""
+
+import msgspec
+import pytest
+
+from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice_console.core.fleet.filters import FilterError, FleetFilter, Term, parse_filter
+from sluice_console.core.fleet.gpus import gpus_document
+from sluice_console.core.fleet.nodes import nodes_document
+from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.fleet.usage import usages_document
+from sluice_console.shell.inspect.views import FleetView
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("", ()),
+        ("Train", (Term("", "train"),)),
+        ("team:Research ns:a -namespace:b", (Term("team", "research"), Term("team", "a"), Term("team", "b", True))),
+        ("- fits:3g.40gb is:IDLE", (Term("", "-"), Term("fits", "3g.40gb"), Term("is", "idle"))),
+    ],
+)
+def test_words_have_one_meaning(text, terms):
+    assert parse_filter(text) == terms
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("tema:x", "tema:x: must begin with one of team:, node:"),
+        ("is:lazy", "is:lazy: must be is: and one of idle"),
+        ("node:", "node:: needs a value after the colon, such as node:gpu-1"),
+        ("a " * 17, "a filter has at most 16 words, not 17"),
+        ("x" * 201, "a word has at most 200 characters"),
+    ],
+)
+def test_a_misspelt_word_is_named_and_what_would_be_right(text, wanted):
+    with pytest.raises(FilterError, match=wanted):
+        parse_filter(text)
+
+
+@pytest.mark.parametrize(
+    ("subject", "text", "elsewhere"),
+    [("pods", "fits:3g", "sluice gpus"), ("gpus", "is:waiting", "sluice pods"), ("slices", "is:room", "sluice nodes")],
+)
+def test_a_word_that_says_nothing_of_what_is_shown_is_refused(subject, text, elsewhere):
+    with pytest.raises(FilterError, match=elsewhere):
+        FleetFilter(parse_filter(text)).check(subject)
+
+
+def _world(make):
+    """One node, one GPU with a 3g.20gb of default/train at 4, and room for three 1g.5gb."""
+    report = make.gpu_report(instances=(make.made(),), creatable={"1g.5gb": 3, "7g.40gb": 0})
+    return make.fleet_state(
+        inventory=make.inventory(report, make.slice()),
+        head=make.opened(),
+        node=make.changed(),
+        ledger=make.grant(),
+        request=make.asked(),
+        binding=make.bound(),
+    )
+
+
+MEANT = {
+    "": True,
+    "team:default": True,
+    "team:def*": True,
+    "team:def": False,
+    "-team:default": False,
+    "model:a100 3g": True,
+    "train -is:changing": True,
+    "is:idle": False,
+    "is:room": True,
+    "is:empty": False,
+    "is:trouble": False,
+    "fits:1g": True,
+    "fits:1g.5gb": True,
+    "fits:7g": False,
+    "-fits:7g": True,
+    "node:gpu-1.example.internal": True,
+    "node:gpu-1": False,
+    "-node:gpu-*": False,
+    "-a100": False,
+}
+
+
+@pytest.mark.parametrize("view", ["gpus", "nodes"])
+@pytest.mark.parametrize(("text", "meant"), MEANT.items())
+def test_gpus_and_nodes_show_what_all_words_mean(make, view, text, meant):
+    state = _world(make)
+    document = FleetView(view, filter=FleetFilter(parse_filter(text))).document(state, {})
+    assert bool(document.gpus if view == "gpus" else document.nodes) is meant
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("team:default", True),
+        ("-team:default", False),
+        ("node:gpu-1.*", True),
+        ("node:gpu-2", False),
+        ("model:a100", True),
+        ("is:waiting", False),
+        ("is:idle", True),
+        ("fits:7g", True),
+    ],
+)
+def test_pods_are_picked_and_words_about_gpus_do_not_matter_there(make, text, meant):
+    found = FleetFilter(parse_filter(text), frozenset({make.request}))
+    assert bool(FleetView("pods", filter=found).document(_world(make), {}).pods) is meant
+
+
+def test_a_share_is_lit_without_its_neighbours(make):
+    first = make.shared("a_1", "one")
+    second = msgspec.structs.replace(make.shared("b_1", "two"), request="run1-2")
+    report = make.gpu_report(instances=(make.made(),), daemons=(make.daemon(clients=2),))
+    inventory = make.inventory(report, make.slice(first), make.slice(second))
+    state = make.fleet_state(inventory=inventory, head=make.opened(), node=make.changed())
+    (gpu,) = gpus_document(state).gpus
+    node = nodes_document(state, {}).nodes[0]
+    assert FleetFilter(parse_filter("default/one")).lit(gpu, node, ()) == {f"4/{first.request}"}
+    assert FleetFilter(parse_filter("team:default")).lit(gpu, node, ()) == {f"4/{first.request}", "4/run1-2"}
+
+
+def test_usage_is_picked_by_owner_model_and_idleness(make):
+    slice_ = SliceUsage(
+        allocation=make.allocation,
+        request=make.request,
+        namespace="default",
+        name="train",
+        containers=("main",),
+        gpu="GPU-1",
+        device="MIG-1",
+        profile="3g.20gb",
+        mode="exclusive",
+        memory_mib=1,
+        age_s=1.0,
+        idle_s=9000.0,
+    )
+    usage = NodeUsage(node="gpu-1", every_s=30.0, slices=(slice_,))
+    (each,) = usages_document({"gpu-1": usage}, {}).slices
+    for text, meant in {
+        "team:default node:gpu-1": True,
+        "model:h100": False,
+        "is:idle": True,
+        "-is:idle": False,
+    }.items():
+        assert FleetFilter(parse_filter(text), frozenset({make.request})).picks_slice(each, "A100") is meant
+
+
+def test_pods_are_found_in_the_fleet_that_the_words_are_tried_on(make):
+    """Else the tables above would prove nothing."""
+    assert [pod.state for pod in pods_document(_world(make)).pods] == ["bound"]
