@@ -13,8 +13,9 @@ from pathlib import Path
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.streams import SUBJECT_KINDS, Role, SubjectKind
 from sluice.mig.catalog import find_model
-from sluice.mig.layout import Instance, creatable
+from sluice.mig.layout import Instance
 from sluice.mig.model import GpuModel
+from sluice.mig.transition_table import table_of
 
 HERE = Path(__file__).resolve().parents[1] / "docs" / "images"
 STYLE = """
@@ -171,7 +172,8 @@ def _bar(y: float, instances: Iterable[Instance], kinds: Iterable[str], size: in
 
 
 def _fits(model: GpuModel, instances: list[Instance]) -> str:
-    found = creatable(model, instances)
+    table = table_of(model)
+    found = table.creatable(table.state(instances))
     shown = [f"{count} x {name}" for name, count in found.items() if count and "+" not in name]
     return "still fits, one kind at a time: " + ", ".join(shown)
 

@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from factories.gpus.instances import instance_of
 from nvml.backends import XID
 
 from sluice_node_agent.device.port import (
@@ -46,7 +47,7 @@ def test_instances_go_inside_out_and_only_when_they_are_the_ones_that_are_meant(
     for wrong in ("MIG-00000000-0000-0000-0000-000000000000", "", a100):
         with pytest.raises(DifferentError):
             backend.destroy_compute_instance(a100, gi_id, wrong)
-    assert backend.instance(a100, gi_id).uuid == uuid
+    assert instance_of(backend, a100, gi_id).uuid == uuid
     backend.destroy_compute_instance(a100, gi_id, uuid)
     with pytest.raises(NotFoundError):
         backend.destroy_compute_instance(a100, gi_id, uuid)
@@ -58,7 +59,6 @@ def test_instances_go_inside_out_and_only_when_they_are_the_ones_that_are_meant(
         lambda: backend.destroy_gpu_instance(a100, gi_id, 4, 4),
         lambda: backend.destroy_compute_instance(a100, gi_id, uuid),
         lambda: backend.create_compute_instance(a100, gi_id),
-        lambda: backend.instance(a100, gi_id),
     ):
         with pytest.raises(NotFoundError):
             gone()
@@ -72,14 +72,13 @@ def test_a_gpu_instance_without_compute_instance_is_seen_and_holds_its_slices(ri
     assert (found.gi_id, found.profile, found.start, found.size, found.uuid) == (gi_id, "3g.20gb", 4, 4, "")
     with pytest.raises(InsufficientResourcesError):
         rig.make("1g.5gb", 6)
-    assert rig.backend.remaining(rig.uuids()[0])["3g.20gb"] == 1
 
 
 def test_the_id_of_the_whole_gpu_is_zero_or_any_other_and_works_all_the_same(rig):
     """The largest slice (which drivers give the id 0) would be taken for none."""
     a100 = rig.uuids()[0]
     gi_id, uuid = rig.make("7g.40gb", 0)
-    assert rig.backend.instance(a100, gi_id).uuid == uuid
+    assert instance_of(rig.backend, a100, gi_id).uuid == uuid
     rig.backend.destroy_compute_instance(a100, gi_id, uuid)
     rig.backend.destroy_gpu_instance(a100, gi_id, 0, 8)
     assert rig.spans() == []
@@ -161,7 +160,6 @@ def test_a_gpu_without_mig_mode_makes_no_instances(rig):
     report = rig.backend.read_gpu(whole)
     assert not report.mig_enabled
     assert report.instances == ()
-    assert rig.backend.remaining(whole) == {}
     with pytest.raises(NotSupportedError):
         rig.backend.create_gpu_instance(whole, rig.ids()["1g.5gb"], 6, 1)
 
@@ -256,9 +254,7 @@ def test_a_lost_gpu_answers_nothing_and_the_others_go_on(make_devices):
         lambda: backend.create_gpu_instance(a100, 9, 0, 4),
         lambda: backend.destroy_compute_instance(a100, gi_id, uuid),
         lambda: backend.destroy_gpu_instance(a100, gi_id, 4, 4),
-        lambda: backend.instance(a100, gi_id),
         lambda: backend.processes(a100, a100),
-        lambda: backend.remaining(a100),
     ):
         with pytest.raises(GpuLostError):
             ask()
@@ -366,7 +362,7 @@ def test_instances_outlive_the_agent_and_not_the_boot(rig):
     assert boot_id
     rig.reopen()
     assert rig.backend.boot_id() == boot_id
-    assert rig.backend.instance(a100, gi_id).uuid == uuid
+    assert instance_of(rig.backend, a100, gi_id).uuid == uuid
     rig.start_process(uuid, owner=POD)
     rig.start_process(whole, owner=POD)
     rig.backend.set_exclusive_process(whole, exclusive=True)
@@ -395,7 +391,7 @@ def test_gpus_are_worked_on_at_once(make_devices):
                 gi_id = backend.create_gpu_instance(uuids[gpu], 9, start, 4)
                 uuid = backend.create_compute_instance(uuids[gpu], gi_id)
                 under_way.discard(gpu)
-                assert backend.instance(uuids[gpu], gi_id).uuid == uuid
+                assert instance_of(backend, uuids[gpu], gi_id).uuid == uuid
                 if start == 0:
                     backend.destroy_compute_instance(uuids[gpu], gi_id, uuid)
                     backend.destroy_gpu_instance(uuids[gpu], gi_id, 0, 4)

@@ -1,6 +1,7 @@
 """A GPU whose layout is fixed, on simulated devices and on a driver: told as it is, and changed by its owner alone."""
 
 import pytest
+from factories.gpus.instances import instance_of
 
 from sluice_node_agent.device.port import NotSupportedError
 
@@ -21,7 +22,7 @@ def test_what_its_administrator_made_is_told(rig):
     assert rig.spans() == LAYOUT
     assert all(each.uuid.startswith("MIG-") and not each.unusable for each in fixed.instances)
     assert rig.backend.read_gpu(fixed.uuid).fixed_layout
-    assert rig.backend.instance(fixed.uuid, fixed.instances[0].gi_id).uuid == fixed.instances[0].uuid
+    assert instance_of(rig.backend, fixed.uuid, fixed.instances[0].gi_id).uuid == fixed.instances[0].uuid
 
 
 def test_nothing_is_made_or_destroyed_there(rig):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from factories.collector import Collector, Span, collecting
 from factories.system import Running, fleet_text, standing, up, wait_for
+from factories.trace_attributes import KEYS
 
 from sluice.contracts.bus.trace_headers import trace_id
-from sluice.runtime.tracing.span_attributes import KEYS
 
 EXPORT_S = 25.0
 """Exporters send in batches, every few seconds."""

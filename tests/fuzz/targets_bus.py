@@ -26,7 +26,7 @@ from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.nats.client import Client
 from sluice.runtime.nats.wire_format import ApiError, answer_of, delivery_of, read_stored, times_of
 from sluice.runtime.tracing import request_traces
-from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pod_asked
 from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of
 
 _SENT: Sequence[bytes] = tuple(

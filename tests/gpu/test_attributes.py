@@ -92,16 +92,6 @@ def test_reading_one_gpu_says_what_reading_all_says(backend, gpus) -> None:
         assert backend.read_gpu(gpu.uuid) == gpu
 
 
-def test_what_is_free_agrees_with_what_is_there(backend, gpus, hardware_report: HardwareReport) -> None:
-    """The driver's own count is the only second opinion on what fits."""
-    for gpu in gpus:
-        left = backend.remaining(gpu.uuid)
-        hardware_report.fact(f"GPU {gpu.index}", "remaining capacity by the driver", left)
-        assert bool(left) == gpu.mig_enabled
-        if gpu.mig_enabled and not gpu.instances:
-            assert left == {profile.name: profile.max_instances for profile in gpu.profiles}
-
-
 def test_waiting_for_trouble_ends_in_time_and_hears_of_none(backend, gpus) -> None:
     """An agent that hangs in this call never stops; one that hears of errors that are none marks good GPUs bad."""
     began = time.monotonic()

@@ -18,8 +18,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.runtime.grpc import transport
 from sluice.testing.memory_bus import MemoryBroker
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, LeaseChanged
-from sluice_allocator.shell.resize import ShareResizer
-from sluice_allocator.shell.server import AllocatorServer
+from sluice_allocator.shell.server import AllocatorServer, ShareResizer
 
 NODE = NodeName("node-a")
 

@@ -182,7 +182,7 @@ async def test_the_lease_says_where_its_holder_answers():
     try:
         async with asyncio.timeout(WAIT_S):
             changed = asyncio.Event()
-            broker.listen(changed)
+            broker.listeners[changed] = None
             while (entry := await bus.last(Stream.STATE, subject)) is None:
                 await changed.wait()
                 changed.clear()

@@ -113,14 +113,14 @@ class Site:
     async def until(self, wanted: Callable[[], object]) -> None:
         """Wait until a condition holds on the bus."""
         changed = asyncio.Event()
-        self.broker.listen(changed)
+        self.broker.listeners[changed] = None
         try:
             async with asyncio.timeout(WAIT_S):
                 while not wanted():
                     await changed.wait()
                     changed.clear()
         finally:
-            self.broker.unlisten(changed)
+            self.broker.listeners.pop(changed, None)
 
 
 @pytest.fixture

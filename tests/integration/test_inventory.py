@@ -92,14 +92,14 @@ class Site:
     async def until_said(self, node: NodeName, wanted) -> NodeInventory:
         """Wait for a wanted message about a node."""
         changed = asyncio.Event()
-        self.broker.listen(changed)
+        self.broker.listeners[changed] = None
         try:
             async with asyncio.timeout(WAIT_S):
                 while (found := self.said(node)) is None or not wanted(found):
                     await changed.wait()
                     changed.clear()
         finally:
-            self.broker.unlisten(changed)
+            self.broker.listeners.pop(changed, None)
         return found
 
 

@@ -22,8 +22,7 @@ from sluice.contracts.request_syntax.sluice_keys import KEYS
 from sluice_allocator.core.state.context import Context
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.config import QuotaConfig
-from sluice_node_agent.core.quota.events import TenantSet
+from sluice_node_agent.core.quota.events import QuotaConfig, TenantSet
 from sluice_node_agent.core.quota.tenants import Tenant
 from sluice_node_agent.core.slices import create
 from sluice_node_agent.csi.kubelet_paths import NoTarget, PurePath, target_of

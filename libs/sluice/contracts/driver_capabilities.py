@@ -17,11 +17,7 @@ CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", 
 USUAL = ("compute", "utility")
 """The default of a container that names none: the NVIDIA runtime's own default for such an image."""
 _OF_ATTRIBUTES = {"gfx": ("graphics", "display"), "me": ("video",)}
-"""
-A `+gfx` instance can draw and a `+me` one has the media engines
-(https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "GPU Instance Profiles"): a request for one implies their
-use.
-"""
+"""A `+gfx` instance can draw, a `+me` one has the media engines (NVIDIA's MIG user guide): implied by its request."""
 
 
 class UnknownCapabilityError(ValueError):

@@ -50,7 +50,11 @@ class RefusalReason(_Reason):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """One refusal: which `field` (as written: a key, a path) holds which `value`, and what is `allowed`."""
+    """
+    One refusal: which `field` holds which `value`, and what is `allowed`.
+
+    `field` is spelled as the person wrote it (an annotation key, a path in a manifest).
+    """
 
     reason: RefusalReason
     message: str

@@ -15,10 +15,7 @@ from sluice.contracts.reasons import shorten
 TOML_BYTES_MAX = 4 * 1024 * 1024
 """Of one document: a fleet of 20,000 nodes, each written out. Python's parser reads some MB a second."""
 PATH_PARTS_MAX = 32
-"""
-Parts of a dotted key. Ours have at most four, and the parser keeps every prefix of a path: a key of 20,000 parts takes
-it 1.5 GiB.
-"""
+"""Parts of a dotted key, of which the parser keeps every prefix: 20,000 parts take it 1.5 GiB. Ours have four."""
 SHOWN_MAX = 300
 """Characters of a key, and of a parser's error, that are shown."""
 _NAME = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""

@@ -3,7 +3,7 @@ Layouts: the instances on one GPU, whether they may exist together, and how many
 
 One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices
 do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within the GPU's budget.
-Everything here is computed from the instances each time, for clarity; use `sluice.mig.transition_table` for many
+Everything here is computed from the instances each time; `sluice.mig.transition_table` is for many
 decisions.
 """
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from sluice.mig.model import Engines, GpuModel, Placement, Profile
+from sluice.mig.model import GpuModel, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,28 +135,6 @@ def fits(model: GpuModel, instances: Iterable[Instance], instance: Instance) -> 
     return is_legal(model, (*instances, instance))
 
 
-def creatable(model: GpuModel, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> dict[str, int]:
-    """
-    Per profile, how many more instances of it alone fit now.
-
-    These are alternatives: their sum is never a capacity. Instances of unknown profiles, and `blocked` spans, only
-    occupy their slices.
-    """
-    present = tuple(instances)
-    occupied = 0
-    for mask in (*(instance.mask for instance in present), *(span.mask for span in blocked)):
-        occupied |= mask
-    budget = budget_of(model).budget
-    left = [has - used for has, used in zip(budget, _used(model, present), strict=True)]
-    return {profile.name: _count_fitting(model, profile, occupied, left) for profile in model.profiles}
-
-
-def _count_fitting(model: GpuModel, profile: Profile, occupied: int, left: Sequence[int]) -> int:
-    use = budget_of(model).use[profile.name]
-    allowed = min(has // one for has, one in zip(left, use, strict=True) if one)
-    return max(0, min(disjoint(profile.placements, occupied), allowed))
-
-
 def disjoint(placements: Iterable[Placement], occupied: int) -> int:
     """The most placements free at once beside `occupied` slices: greedy by earliest end, exact on a line."""
     count = 0
@@ -165,16 +143,6 @@ def disjoint(placements: Iterable[Placement], occupied: int) -> int:
             occupied |= placement.mask
             count += 1
     return count
-
-
-def engines_used(model: GpuModel, instances: Iterable[Instance]) -> Engines:
-    """What these instances use of each engine. Instances of unknown profiles use none."""
-    total = Engines()
-    for instance in instances:
-        profile = model.profile(instance.profile)
-        if profile is not None:
-            total += profile.engines
-    return total
 
 
 def _used(model: GpuModel, instances: Iterable[Instance]) -> list[int]:

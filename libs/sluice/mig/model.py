@@ -114,21 +114,11 @@ class GpuModel:
         return self._largest
 
     def memory_percent(self, profile: Profile) -> int:
-        """
-        The part of the GPU's memory that an instance has, in whole percent: of its slices, not of its MiB.
-
-        To people, half of the slices is half of the memory, although two halves have some hundred MiB less than the
-        whole (3g.20gb of an A100: 20,096 of 40,320 MiB), or a little more on others.
-        """
+        """The part of the GPU's memory that an instance has, in whole percent of its slices (MiB differ a little)."""
         return 100 * profile.memory_slices // max(1, self.largest.memory_slices)
 
     @property
     def engines(self) -> Engines:
-        """
-        The engines of the whole GPU: the most that any one profile has.
-
-        The largest profile has them on every model of the catalog. The maximum ensures that a profile of a live GPU is
-        never impossible on the empty GPU.
-        """
+        """The engines of the whole GPU: the most that any profile has, so that none is impossible on an empty one."""
         counts = [tuple(profile.engines) for profile in self.profiles]
         return Engines(*(max(column) for column in zip(*counts, strict=True)))

@@ -53,12 +53,7 @@ def product_name_of(model: GpuModel, name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def suggestions(name: str, here: tuple[GpuModel, ...] = ()) -> tuple[str, ...]:
-    """
-    Models that an unknown name probably means: some keys, or none.
-
-    Those at the least edit distance, counting letters that look like digits as equal; then those that are `here`, then
-    those with the longest common prefix.
-    """
+    """Keys of models that an unknown name probably means, nearest first; those `here` before others."""
     models = dict.fromkeys((*here, *catalog()))
     words = set(normalized_name(name).split())
     alike = [model.key for model in models if words and words <= set(_words_of(model))]

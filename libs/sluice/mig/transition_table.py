@@ -17,11 +17,7 @@ from sluice.mig.layout import Instance, disjoint, scarce_budget_of
 from sluice.mig.model import GpuModel, Placement, Profile
 
 State = NewType("State", int)
-"""
-One state of one model: the occupied slices in the low bits, above them the use of each scarce resource.
-
-A plain number: hashable, ordered, and the same in every process. Only its own table can interpret it.
-"""
+"""A state of one model, for its own table: the occupied slices in the low bits, above them the scarce resources."""
 
 Rank = tuple[int, int, int, int]
 """How good a place is, smaller is better; comparable across the states of all tables. See `TransitionTable`."""

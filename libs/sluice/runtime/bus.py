@@ -72,13 +72,7 @@ class Bus(Protocol):
         """
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        """
-        A node's ledger by its agent's durable: reset to the first entry at start and after each reconnect.
-
-        A batch is acknowledged when the next one is asked for. While the durable does not exist (a wiped broker, an
-        unknown node) a `ReadingStarted` without incarnation is yielded: the agent must publish its statuses again,
-        because the durable is created only after they arrive.
-        """
+        """A node's ledger by its agent's durable, acknowledged by batch; without incarnation while that is missing."""
 
     def read_again(self, stream: Stream) -> None:
         """Restart every reader of `stream` in this process."""

@@ -89,11 +89,7 @@ class Executor(Generic[E]):
     within: Callable[[Any], str] | None = None
     """For instructions without a request: the `traceparent` of their cause; empty for none."""
     at_once: Callable[[Any], Callable[[], E | None] | None] | None = None
-    """
-    Carries out an instruction that need not wait, or returns None where it has to wait and `run` does it. It creates no
-    task: its result is in the inbox at once, so that one of many cores goes on without a turn of the others. Not for
-    executors with a key.
-    """
+    """Carries it out without a task, so that its result is there at once; None where `run` has to. Not with a key."""
     limit: int = 64
     quiet: bool = False
     slots: asyncio.Semaphore = field(init=False, compare=False, repr=False)
@@ -217,12 +213,7 @@ class CoreRunner(Generic[E]):
         await self._inbox.offer((event,))
 
     async def _read(self, batches: AsyncIterator[list[Reading]]) -> None:
-        """
-        Pass on what is read.
-
-        A batch is in the inbox before the next one is asked for: so `ReadingStarted` comes before every answer that
-        arrives after the server was asked for that reading.
-        """
+        """Pass on what is read, each batch before the next is asked for: `ReadingStarted` precedes answers."""
         caught_up = False
         try:
             async for batch in batches:

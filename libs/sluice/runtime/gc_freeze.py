@@ -12,10 +12,7 @@ from sluice.runtime.clock import Clock
 
 FREEZE_EVERY_S = 10.0
 YOUNG_OBJECTS = 2_500
-"""
-New objects per collection of the youngest generation, which takes some ms. Python's own 700 would run it every few
-decisions; with 20,000 each took 9 ms, and decisions were no quicker.
-"""
+"""New objects per young collection, of some ms. Python's own 700 is every few decisions; 20,000 take 9 ms."""
 YOUNG_COLLECTIONS = 1_000
 """Young collections per older one: in practice never, because old objects are frozen before."""
 

@@ -27,11 +27,7 @@ TTL_S = 5
 RENEWALS = 3
 """Renewals within one TTL."""
 TRUSTED_PART = 0.6
-"""
-The part of the TTL for which a holder trusts its lease, by its own monotonic clock from before the request.
-
-Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one before it still covers this.
-"""
+"""Of the TTL, by the holder's own clock. Under 1 - 1/RENEWALS: a server may forget the last renewal."""
 ABANDONED_TTLS = 2
 """A lease unchanged for so many TTLs has no holder: a holder renews it, and the server lets one expire."""
 PROBE_S = 0.25
@@ -46,9 +42,7 @@ AWAKE_S = 1.1
 RETRY_S = 0.1
 """The pause where the holder is not known: work resumes as soon as the broker is back, not a renewal later."""
 RELEASE_WITHIN_S = 1.0
-"""
-Time limit of a release. A release saves the others a TTL; a silent broker must not use up a service's time to stop.
-"""
+"""Time limit of a release, which saves the others a TTL: a silent broker must not use up the time to stop."""
 _NO_OWNER = RunId("")
 
 

@@ -28,9 +28,7 @@ class Prefetch:
         self._bus = bus
         self._predict_read = predict_read
         self._live = False
-        """
-        Whether observed entries are new. The start of a reading shows past entries, most of them answered already.
-        """
+        """Whether observed entries are new; those at the start of a reading are past, most of them answered."""
         self._looks: dict[str, asyncio.Task[Entry | None]] = {}
 
     def hear(self, batch: Iterable[Reading]) -> None:

@@ -6,9 +6,9 @@ The only importer of the retry library. Nothing on the bus is retried here: the 
 """
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import stamina
 from stamina.instrumentation import RetryDetails, StructlogOnRetryHook, set_on_retry_hooks
@@ -16,13 +16,12 @@ from stamina.instrumentation import RetryDetails, StructlogOnRetryHook, set_on_r
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import RETRIES
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Errors = type[Exception] | tuple[type[Exception], ...]
 
 ATTEMPTS = 5
 TIMEOUT_S = 15.0
 """No attempt begins later than this after the first."""
+WAIT_MAX_S = 2.0
 
 
 def _count(details: RetryDetails) -> None:
@@ -33,50 +32,16 @@ def _count(details: RetryDetails) -> None:
 set_on_retry_hooks((StructlogOnRetryHook, _count))
 
 
-def bounded(
-    on: Errors,
-    *,
-    attempts: int = ATTEMPTS,
-    timeout_s: float = TIMEOUT_S,
-    wait_initial_s: float = 0.1,
-    wait_max_s: float = 2.0,
-) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """Decorate an async function: retried after errors of `on`, with doubling pauses. Raises the last error."""
-    return stamina.retry(
-        on=on,
-        attempts=attempts,
-        timeout=timeout_s,
-        wait_initial=wait_initial_s,
-        wait_max=wait_max_s,
-        wait_jitter=wait_initial_s,
-    )
-
-
-def retrying(
-    on: Errors,
-    *,
-    attempts: int = ATTEMPTS,
-    timeout_s: float = TIMEOUT_S,
-    wait_initial_s: float = 0.1,
-    wait_max_s: float = 2.0,
-) -> AsyncIterator[AbstractContextManager[Any]]:
+def retrying(on: Errors, *, wait_initial_s: float = 0.1) -> AsyncIterator[AbstractContextManager[Any]]:
     """
-    What `bounded` does, for a block of code.
+    Attempts of a block of code, again after an error of `on`, with growing pauses; the last error is raised unchanged.
 
         async for attempt in retrying(OSError):
             with attempt:
                 ...
     """
-    return aiter(
-        stamina.retry_context(
-            on=on,
-            attempts=attempts,
-            timeout=timeout_s,
-            wait_initial=wait_initial_s,
-            wait_max=wait_max_s,
-            wait_jitter=wait_initial_s,
-        )
-    )
+    pauses = {"wait_initial": wait_initial_s, "wait_max": WAIT_MAX_S, "wait_jitter": wait_initial_s}
+    return aiter(stamina.retry_context(on=on, attempts=ATTEMPTS, timeout=TIMEOUT_S, **pauses))
 
 
 class Backoff:

@@ -39,21 +39,12 @@ DRAIN_S = 5.0
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 78
-"""
-A person must fix something first (EX_CONFIG of sysexits.h): a setting, a missing library, an unreadable folder. A
-separate code lets a supervisor tell what a restart may heal from what it cannot.
-"""
+"""A person must fix something first (EX_CONFIG of sysexits.h): a restart does not heal it."""
 EXIT_DENIED = 77
-"""
-The broker denied a subject (EX_NOPERM of sysexits.h). A separate code lets these be counted after the process is gone,
-for instance from the exit code of the last state in a kubelet's status.
-"""
+"""The broker denied a subject (EX_NOPERM of sysexits.h); counted from a kubelet's last state, for instance."""
 
 EXIT_NEW_CONTAINER = 75
-"""
-Only a new container helps (EX_TEMPFAIL of sysexits.h): what starts a program again within its container
-(deploy/docker/keep-running) ends with it.
-"""
+"""Only a new container helps (EX_TEMPFAIL of sysexits.h): deploy/docker/keep-running ends with it."""
 
 S = TypeVar("S", bound=CommonSettings)
 

@@ -19,12 +19,7 @@ class TooLargeError(NotTextError):
 
 
 def read_named_text(path: Path, bytes_max: int) -> str:
-    """
-    The whole text of a file or pipe that a person named. A byte order mark is removed.
-
-    Raises OSError, whose `strerror` says what is wrong: also for more than `bytes_max` (EFBIG) and invalid UTF-8
-    (EILSEQ).
-    """
+    """The text of a file that a person named, without BOM. Raises OSError, also EFBIG (too long), EILSEQ (no UTF-8)."""
     with path.open("rb") as file:
         data = file.read(bytes_max + 1)
     try:

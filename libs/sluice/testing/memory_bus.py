@@ -42,7 +42,8 @@ class MemoryBroker:
         self.values = StreamModel(self.clock.monotonic())
         if not streams:
             self.values.wipe()
-        self._listeners: dict[asyncio.Event, None] = {}
+        self.listeners: dict[asyncio.Event, None] = {}
+        """Set at every change."""
         self.answering: dict[str, MemoryBus] = {}
         """By subject."""
 
@@ -69,16 +70,8 @@ class MemoryBroker:
 
     def changed(self) -> None:
         """Wake every reader."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.set()
-
-    def listen(self, listener: asyncio.Event) -> None:
-        """Have an event set at every change, until `unlisten`."""
-        self._listeners[listener] = None
-
-    def unlisten(self, listener: asyncio.Event) -> None:
-        """Stop setting an event."""
-        self._listeners.pop(listener, None)
 
 
 class MemoryBus:
@@ -231,7 +224,7 @@ class MemoryBus:
         """Nothing gets through any more."""
         self._connected = False
 
-    def _up(self) -> bool:
+    def _up(self) -> bool:  # a call, which type checkers do not take for the same each time
         return self._connected
 
     def _need(self, stream: Stream) -> None:
@@ -243,7 +236,7 @@ class MemoryBus:
     ) -> AsyncGenerator[list[Reading]]:
         values = self._broker.values
         news = asyncio.Event()
-        self._broker.listen(news)
+        self._broker.listeners[news] = None
         try:
             if agent is not None and not (self._up() and values.has_agent(agent)):
                 yield [ReadingStarted(stream, Incarnation(""))]
@@ -274,7 +267,7 @@ class MemoryBus:
                     await news.wait()
         finally:
             self._waiting.pop(news, None)
-            self._broker.unlisten(news)
+            self._broker.listeners.pop(news, None)
 
     def _observed(self, stream: Stream, value: StoredValue) -> Observed:
         if self._traces is not None:

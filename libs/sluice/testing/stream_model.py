@@ -167,10 +167,7 @@ class StreamModel:
         self._history = _HistoryStream(self._history.life + 1)
 
     def lose_latest(self, stream: Stream, count: int) -> int:
-        """
-        Take back the latest `count` writes, as a killed server may without sync: overwritten values return, and their
-        sequences are reused. Returns how many were taken back (at most UNDO_MAX).
-        """
+        """Take back the latest `count` writes, as after a kill: sequences are reused. Returns how many."""
         book = self._books[stream]
         taken = book.undo(count)
         self._lives += 1
@@ -190,12 +187,7 @@ class StreamModel:
         request: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """
-        Store one value if the highest sequence under `guard` is `expected` (0: empty).
-
-        `guard` is a subject, or a prefix that ends with `.>`; None writes unguarded, as no service does. A `message` of
-        None stands for undecodable bytes.
-        """
+        """Store a value (None: undecodable) if the highest sequence under `guard` (None: no guard) is `expected`."""
         kind = subject.split(".", 2)[1]
         book = self._books.get(stream_of(kind))
         if book is None:

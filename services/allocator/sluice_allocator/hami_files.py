@@ -1,8 +1,7 @@
-"""Reads HAMi's own configuration files: the profiles its keys may choose, and the operating mode of each node. It reads
-`nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and `nvidia.migProfileAllowlist`
-(since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's `config.json`, each as a file or inside a
-ConfigMap. Every other key has no effect here and gets a warning. Formats: https://github.com/Project-HAMi/HAMi,
-charts/hami/templates, and https://github.com/Project-HAMi/volcano-vgpu-device-plugin."""
+"""Reads HAMi's own configuration files: `nvidia.knownMigGeometries` (up to 2.9, and in the Volcano plugin's form) and
+`nvidia.migProfileAllowlist` (since 2.10) of `device-config.yaml`, `nodeconfig` of `config.json`, as files or in a
+ConfigMap. Other keys get a warning. Formats: https://github.com/Project-HAMi/HAMi (charts/hami/templates) and
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin."""
 
 import json
 from collections.abc import Hashable, Iterable
@@ -14,8 +13,7 @@ import yaml
 from sluice.contracts.messages import Mode
 from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import Table
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes
-from sluice_allocator.core.placement.spec.hami_profiles import Geometry
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, Geometry, NodeModes
 from sluice_allocator.placement_file import HamiRules, PlacementFileError, check_profile, models_and_profiles, read_text
 
 DEVICE_CONFIG = "device-config.yaml"

@@ -24,19 +24,36 @@
 HAMi's own files are read by `hami_files`, and stand after this one. It decides nothing."""
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
 import msgspec
+from msgspec.structs import replace
 
-from sluice.contracts.messages import Mode
+from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot, host_facts
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, NodeSpec, parse_fleet
+from sluice.contracts.ids import SourceName, is_token
+from sluice.contracts.messages import Mode, PoolDemand
 from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
 from sluice.contracts.toml_tables import Table, TableError, read_toml
 from sluice.mig.catalog import catalog
 from sluice.mig.profile_name import ProfileName, ProfileNameError
+from sluice.runtime.settings import SettingsError
 from sluice.runtime.text_files import read_named_text
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
-from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model, names_same
+from sluice_allocator.core.capacity.demand import POOLS_MAX
+from sluice_allocator.core.capacity.node_count import template_of
+from sluice_allocator.core.placement.spec.config import (
+    KNOWN_GEOMETRIES,
+    AllowedProfiles,
+    Geometry,
+    NodeModes,
+    PlacementConfig,
+    PoolConfig,
+    Weights,
+    names_model,
+    names_same,
+)
 
 FILE_BYTES_MAX = 1 << 20
 WEIGHT_MAX = 1000
@@ -83,8 +100,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacementConfig:
-    """Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
-    Raises PlacementFileError at the first mistake."""
+    """Read the rules from TOML, then those in `hami`. Raises PlacementFileError, naming `origin` and the mistake."""
     hami = hami or HamiRules()
     top = read_toml(text, origin=origin, error=PlacementFileError)
     top.only(_TOP_KEYS)
@@ -210,3 +226,35 @@ def _node_modes(top: Table) -> tuple[NodeModes, ...]:
             raise entry.wrong("modes", f"must be some of {', '.join(MODES)}, each once")
         rules.append(NodeModes(pattern, modes))
     return tuple(rules)
+
+
+FILE_BYTES_MAX = 1 << 20
+
+
+def read_pools(path: Path | None) -> tuple[PoolDemand, ...]:
+    """The pools of a file; none without one. Raises SettingsError with file, pool and cure."""
+    if path is None:
+        return ()
+    try:
+        nodes = parse_fleet(read_named_text(path, FILE_BYTES_MAX), origin=str(path)).nodes
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except FleetSpecError as error:
+        raise SettingsError(str(error)) from error
+    if len(nodes) > POOLS_MAX:
+        raise SettingsError(f"{path}: {len(nodes)} pools, and at most {POOLS_MAX} are possible")
+    for node in nodes:
+        if not is_token(node.name):
+            raise SettingsError(f"{path}: node {node.name!r}: a pool's name has letters, digits and '-' only")
+        if not node.labels or not node.gpus:
+            raise SettingsError(f"{path}: node {node.name!r}: needs gpus, and pool or labels that its new nodes have")
+    for labels, times in Counter(str(sorted(node.labels.items())) for node in nodes).items():
+        if times > 1:
+            raise SettingsError(f"{path}: {times} nodes have the labels {labels}: describe one node for each pool")
+    return tuple(_node_pool(node) for node in nodes)
+
+
+def _node_pool(node: NodeSpec) -> PoolDemand:
+    """Where pods ask by ResourceClaims of their own, new nodes are taken to hand them over."""
+    template = replace(template_of(empty_snapshot(node), host_facts(node)), kubelet_hands_over=True)
+    return PoolDemand(pool=node.name, source=SourceName(""), selector=dict(node.labels), template=template)

@@ -7,8 +7,7 @@ from sluice.runtime.settings import TICK_MAX_S, CommonSettings, SettingsError
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 from sluice_allocator.hami_files import read_hami
-from sluice_allocator.node_pools_file import read_pools
-from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
+from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_pools, read_text
 
 
 class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):

@@ -95,8 +95,7 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             if not _NODE_NAME.fullmatch(node) or len(node) > 253:
                 raise ValueError(f"nodes: {node[:100]!r} is no node's name (lower-case letters, digits, '-' and '.')")
         self._check_kubelet()
-        self._check_fixed_layout()
-        self._check_quota_library()
+        self._check_devices()
         if self.closing_ttl_s < 1:
             raise ValueError("closing_ttl_s is whole seconds, at least 1")
         if self.tombstone_ttl_s <= self.closing_ttl_s:
@@ -134,29 +133,17 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
                 f"nodes names {len(self.nodes)} nodes; with kubelet_root it must name one, the kubelet's own"
             )
 
-    def _check_quota_library(self) -> None:
-        wanted = self.quota_library
-        if wanted not in {"", QUOTA_OFF} and not Path(wanted).is_absolute():
-            raise ValueError(f"quota_library is {wanted!r}; it must be an absolute path, or {QUOTA_OFF}")
-
-    def _check_fixed_layout(self) -> None:
+    def _check_devices(self) -> None:
         if self.fixed_layout and self.fleet_file is not None:
             raise ValueError("fixed_layout is for real GPUs; of simulated ones the fleet file says it (layout = [...])")
         try:
             parse_selector(self.fixed_layout, NodeName(""))
         except ValueError as error:
             raise ValueError(f"fixed_layout: {error}") from None
+        if self.quota_library not in {"", QUOTA_OFF} and not Path(self.quota_library).is_absolute():
+            raise ValueError(f"quota_library is {self.quota_library!r}; it must be an absolute path, or {QUOTA_OFF}")
 
     def config(self) -> AgentConfig:
         """The settings of the core."""
-        return AgentConfig(
-            closing_ttl_s=self.closing_ttl_s,
-            tombstone_ttl_s=self.tombstone_ttl_s,
-            back_off_first_s=self.back_off_first_s,
-            back_off_max_s=self.back_off_max_s,
-            quarantine_after=self.quarantine_after,
-            remake_retry_s=self.remake_retry_s,
-            read_devices_s=self.read_devices_s,
-            watch_mps_s=self.watch_mps_s,
-            keep_warm_s=self.keep_warm_s,
-        )
+        names = {*AgentConfig.__slots__} & {*self.__struct_fields__}
+        return AgentConfig(**{name: getattr(self, name) for name in names})

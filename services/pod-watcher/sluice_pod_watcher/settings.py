@@ -11,7 +11,7 @@ from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings
 from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.core.cluster.config import CLUSTER, ClusterConfig
-from sluice_pod_watcher.core.folder.config import FOLDER, FolderConfig
+from sluice_pod_watcher.core.folder.events import FOLDER, FolderConfig
 
 HandOver = Literal["auto", "dra", "tickets"]
 Role = Literal["folder", "watch", "webhook", "all", "callout", "uninstall"]

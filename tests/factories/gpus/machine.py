@@ -9,7 +9,7 @@ from factories.agent_driver import short_folder
 from sluice.contracts.fleet_file.fleet_spec import parse_fleet
 from sluice.contracts.ids import NodeName
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Finding, Machine, Ran
 from sluice_node_agent.preflight.permissions import INITIAL_PID_NAMESPACE
 from sluice_node_agent.simulated.backend import SimulatedBackend

@@ -65,7 +65,7 @@ class Library:
             "kind": "gpu", "model": known, "number": number, "uuid": f"GPU-{number:08d}-0000-0000-0000-000000000000",
             "mig": [1, 1], "instances": [], "pids": [], "clients": [], "drawing": [], "error": 0, "errors": {},
             "compute_mode": 0, "links": [], "affinity": 0, "recovery": None, "ecc": 0, "minor": number,
-            "capacity": {}, "seen": 0,
+            "seen": 0,
         }  # fmt: skip
         self.gpus.append(Device(self, **defaults | facts))
         return self.gpus[-1]
@@ -344,9 +344,6 @@ class Library:
         gi.gpu.instances.remove(gi)
         gi.gone()
         return OK
-
-    def nvmlDeviceGetGpuInstanceRemainingCapacity(self, handle, profile_id, out):
-        return self._fact(handle, "capacity", out, lambda gpu: gpu.capacity.get(profile_id, 0))
 
     def nvmlGpuInstanceGetComputeInstanceProfileInfoV(self, handle, enum, engine, out):
         gi, error = self._of(handle, {"gi"})

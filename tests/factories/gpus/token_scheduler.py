@@ -2,10 +2,10 @@
 
 from judges.tokens import TokenJudge
 
-from sluice_node_agent.core.quota.config import QuotaConfig
 from sluice_node_agent.core.quota.events import (
     ConnectionOpened,
     MessageReceived,
+    QuotaConfig,
     QuotaEvent,
     QuotaInstruction,
     TenantSet,

@@ -43,8 +43,7 @@ from sluice_allocator.core.request import bind, grant_validity, reconcile
 from sluice_allocator.core.state import facts
 from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
-from sluice_node_agent.core.orders.ledger_view import LedgerView
-from sluice_node_agent.core.orders.reconcile import OrderReconciler
+from sluice_node_agent.core.orders.reconcile import LedgerView, OrderReconciler
 from sluice_node_agent.core.slices import destroy, mig_instance
 
 # -- writing ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import changes, recheck
 from sluice_allocator.core.gangs import reconcile
 from sluice_allocator.core.node import reconcile as nodes
-from sluice_allocator.core.request import grant_validity, release
+from sluice_allocator.core.request import entries, grant_validity
 from sluice_allocator.core.request import reconcile as settling_one
 from sluice_allocator.core.state.bus_cache import BusCache
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
@@ -136,8 +136,8 @@ BELIEVED_BUGS = (
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
         (
-            (release, "await_node", _source_knows_all),
-            (release, "answer_without_slice", _a_silent_source_has_nothing),
+            (entries, "await_node", _source_knows_all),
+            (entries, "answer_without_slice", _a_silent_source_has_nothing),
             *BOUND_IN_ANY_LIFE,
         ),
     ),
@@ -175,7 +175,7 @@ BELIEVED_BUGS = (
         "late answer after the end ignored",
         "a request's end: a waiver that landed when all was over stays on the bus for ever",
         ("I3",),
-        ((release, "_landed_late", _only_what_is_bound_lands_late),),
+        ((entries, "_landed_late", _only_what_is_bound_lands_late),),
     ),
     PlantedBug(
         "request names all its slices",

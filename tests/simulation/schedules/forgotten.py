@@ -11,7 +11,7 @@ from simulation.world.weather import Weather
 
 from sluice.contracts.messages import Pending, RequestWithdrawn, SliceFailed
 from sluice_node_agent.core.orders import reconcile
-from sluice_node_agent.core.orders.ledger_view import LedgerView
+from sluice_node_agent.core.orders.reconcile import LedgerView
 from sluice_node_agent.core.recovery.orphaned_instances import OrphanedInstances
 from sluice_node_agent.core.slices import create
 

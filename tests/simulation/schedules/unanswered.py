@@ -27,7 +27,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.outbox.bus_view import BusView
 from sluice_allocator.core import recheck
-from sluice_allocator.core.request import release
+from sluice_allocator.core.request import entries
 from sluice_allocator.core.state.bus_cache import REQUEST, BusCache
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
@@ -297,7 +297,7 @@ OUTDATED_NAMES_NOTHING = PlantedBug(
     "outdated binding names no slice",
     "the order of things: its request is released before its slice, on a node that was silent, is gone",
     ("LAW 3",),
-    ((release, "named_by", _names_nothing), (recheck, "named_by", _names_nothing)),
+    ((entries, "named_by", _names_nothing), (recheck, "named_by", _names_nothing)),
 )
 """Caught by a schedule of its own, as the ones before."""
 

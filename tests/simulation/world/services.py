@@ -22,7 +22,7 @@ from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent
 from sluice_inventory.core import config as inventory_rules
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
-from sluice_pod_watcher.core.folder import config as watcher_rules
+from sluice_pod_watcher.core.folder import events as watcher_rules
 from sluice_pod_watcher.core.folder.events import (
     FolderChanged,
     FolderListed,

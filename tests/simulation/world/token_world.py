@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from factories.gpus.token_scheduler import HELLO, JudgedScheduler
 
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.config import QuotaConfig
 from sluice_node_agent.core.quota.events import (
     ConnectionClosed,
     ConnectionOpened,
     Disconnect,
     MessageReceived,
+    QuotaConfig,
     QuotaEvent,
     Send,
     TenantRemoved,

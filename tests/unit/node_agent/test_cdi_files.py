@@ -9,8 +9,15 @@ from judges.cdi_rules import what_is_wrong
 from sluice.contracts.messages import ContainerDevices
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
 from sluice_node_agent.core.instructions import CdiDevice, CdiPart, CompareCdi, RemoveCdi, WriteCdi
-from sluice_node_agent.device.cdi_edits import CdiError, CharDevice, CommonEdits, RootChange
-from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, GpuFiles, NvidiaNodes
+from sluice_node_agent.device.nvidia_nodes import (
+    CdiError,
+    CharDevice,
+    CommonEdits,
+    ContainerToolkit,
+    GpuFiles,
+    NvidiaNodes,
+    RootChange,
+)
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles, HandedOver, cdi_spec
 
 CLAIM = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"

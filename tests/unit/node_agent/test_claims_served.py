@@ -12,7 +12,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import HandOverChanged, PrepareAsked
 from sluice_node_agent.core.instructions import AnswerCall
-from sluice_node_agent.device.cdi_edits import CdiError, CommonEdits
+from sluice_node_agent.device.nvidia_nodes import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings

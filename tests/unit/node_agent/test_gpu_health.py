@@ -7,7 +7,7 @@ from sluice.mig.catalog import catalog
 from sluice_node_agent.core.events import DeviceErrorKind
 from sluice_node_agent.device.gpu_health import APPLICATION_XIDS, HealthFacts, XidHistory, is_critical, why_unhealthy
 from sluice_node_agent.device.nvml.errors import known_or, meaning, no_backend, older, told
-from sluice_node_agent.device.nvml.profile_names import built_name, profile_name
+from sluice_node_agent.device.nvml.mig import built_name, profile_name
 from sluice_node_agent.device.port import DeviceError, GpuLostError, InUseError
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"

@@ -16,8 +16,7 @@ from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.commands.control_client import NoAgentError, RefusedError, ask_snapshot
-from sluice_node_agent.shell.commands.machine import run_program
+from sluice_node_agent.shell.commands.machine import NoAgentError, RefusedError, ask_snapshot, run_program
 from sluice_node_agent.shell.commands.node_command import run_command
 from sluice_node_agent.shell.commands.text import aligned, shown_text
 from sluice_node_agent.shell.commands.view import shown_by_agent, shown_by_journal
@@ -322,7 +321,7 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
 
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr("sluice_node_agent.shell.commands.control_client.ANSWER_S", 0.2)
+    monkeypatch.setattr("sluice_node_agent.shell.commands.machine.ANSWER_S", 0.2)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "s"))
         mute.listen(4)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from factories.gpus.instances import instance_of
 from factories.gpus.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
 
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
@@ -108,11 +109,10 @@ def test_profiles_of_an_old_driver_have_names(library, begin):
 
 
 def test_a_gpu_without_mig_has_one_place(library, begin):
-    gpu = library.gpu(mig=None)
+    library.gpu(mig=None)
     gpus = begin()
     (report,) = gpus.read()
     assert (report.mig_enabled, report.profiles, report.memory_slices, report.compute_slices) == (False, (), 1, 1)
-    assert gpus.remaining(gpu.uuid) == {}
 
 
 def test_holes_in_the_index_hide_no_mig_device(library, begin):
@@ -154,7 +154,7 @@ def test_an_instance_of_several_devices_is_named_by_its_first(library, begin):
     library.compute(made)
     gpus = begin()
     (report,) = gpus.read()
-    assert report.instances[0].uuid == made.cis[0].uuid == gpus.instance(gpu.uuid, 2).uuid
+    assert report.instances[0].uuid == made.cis[0].uuid == instance_of(gpus, gpu.uuid, 2).uuid
 
 
 def test_links_say_which_gpus_are_close(library, begin):
@@ -301,7 +301,7 @@ def test_a_handle_that_went_stale_is_fetched_anew(library, begin, haunted):
         gpu.gone()
         gpu.renew()
     gi_id = gpus.create_gpu_instance(gpu.uuid, ids["3g.20gb"], 4, 4)
-    assert gpus.instance(gpu.uuid, gi_id).start == 4
+    assert instance_of(gpus, gpu.uuid, gi_id).start == 4
 
 
 def test_a_handle_that_points_at_another_gpu_is_not_used(library, begin):
@@ -322,7 +322,6 @@ def test_profiles_are_asked_for_once(library, begin):
     gpus.read()
     seen = gpu.seen
     gpus.read()
-    gpus.remaining(gpu.uuid)
     assert gpu.seen == seen
     gpu.gone()
     gpu.renew()
@@ -337,10 +336,10 @@ def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
     ids = _ids(gpus)
     gi_id = gpus.create_gpu_instance(gpu.uuid, ids["3g.20gb"], 4, 4)
     assert gi_id == 14
-    assert gpus.instance(gpu.uuid, gi_id).uuid == ""
+    assert instance_of(gpus, gpu.uuid, gi_id).uuid == ""
     uuid = gpus.create_compute_instance(gpu.uuid, gi_id)
     assert uuid == gpu.instances[0].cis[0].uuid
-    found = gpus.instance(gpu.uuid, gi_id)
+    found = instance_of(gpus, gpu.uuid, gi_id)
     assert (found.profile, found.start, found.size, found.uuid) == ("3g.20gb", 4, 4, uuid)
     with pytest.raises(InsufficientResourcesError):
         gpus.create_gpu_instance(gpu.uuid, ids["1g.5gb"], 6, 1)
@@ -353,7 +352,6 @@ def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
         gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
     gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
     for call in (
-        lambda: gpus.instance(gpu.uuid, gi_id),
         lambda: gpus.create_compute_instance(gpu.uuid, gi_id),
         lambda: gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4),
         lambda: gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid),
@@ -455,7 +453,6 @@ def test_there_is_no_instance_where_mig_was_switched_off(library, begin):
     gpu = library.gpu(mig=[0, 0])
     gpus = begin()
     calls = (
-        lambda: gpus.instance(gpu.uuid, 7),
         lambda: gpus.destroy_compute_instance(gpu.uuid, 7, "MIG-gone"),
         lambda: gpus.destroy_gpu_instance(gpu.uuid, 7, 0, 1),
     )
@@ -788,7 +785,7 @@ def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, mon
     assert (broken.uuid, broken.lost) == (gpu.uuid, True)
     assert "not valid text" in broken.health_message
     assert (fine.uuid, fine.lost) == (other.uuid, False)
-    assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
+    assert gpus.processes(gpu.uuid, gpu.uuid) == ()  # by its UUID it is still found
 
 
 def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):
@@ -820,7 +817,7 @@ def test_gpus_are_worked_on_from_many_threads(library, begin):
             for _ in range(20):
                 gi_id = gpus.create_gpu_instance(gpu.uuid, 9, 4, 4)
                 uuid = gpus.create_compute_instance(gpu.uuid, gi_id)
-                assert gpus.instance(gpu.uuid, gi_id).uuid == uuid
+                assert instance_of(gpus, gpu.uuid, gi_id).uuid == uuid
                 gpus.destroy_compute_instance(gpu.uuid, gi_id, uuid)
                 gpus.destroy_gpu_instance(gpu.uuid, gi_id, 4, 4)
                 assert gpus.read_gpu(gpu.uuid).instances == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from factories.gpus.machine import made_hardware, well_made
 
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, worst
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,7 +16,7 @@ from factories.gpus.machine import (
     well_made,
 )
 
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
 
 

@@ -10,7 +10,7 @@ from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId, Sourc
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.journal_records import DeviceRecord, NodeRecord, SharedDeviceRecord, SliceRecord, WarmRecord
 from sluice_node_agent.device.port import BackendError
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, ReadJournal, worst
 from sluice_node_agent.simulated.backend import SimulatedBackend
 

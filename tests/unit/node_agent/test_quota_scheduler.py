@@ -2,12 +2,12 @@
 
 from factories.gpus.token_scheduler import EPOCH, HELLO, QuotaBench
 
-from sluice_node_agent.core.quota.config import QuotaConfig
 from sluice_node_agent.core.quota.events import (
     ConnectionClosed,
     ConnectionOpened,
     Disconnect,
     MessageReceived,
+    QuotaConfig,
     Send,
     TenantRemoved,
     TenantSet,

@@ -16,7 +16,7 @@ import pytest
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
-from sluice_node_agent.core.quota.config import QuotaConfig
+from sluice_node_agent.core.quota.events import QuotaConfig
 from sluice_node_agent.shell.quota import loop as quota_loop
 from sluice_node_agent.shell.quota import server as quota_server
 from sluice_node_agent.shell.quota.controller import QuotaController, QuotaControllerError

@@ -9,8 +9,8 @@ from sluice.contracts.ids import GpuUuid, NodeName
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.device.port import NotSupportedError, RebootedError
 from sluice_node_agent.shell.nodes.node_backend import WatchTimes
-from sluice_node_agent.shell.runner import xid_watch
-from sluice_node_agent.shell.runner.xid_watch import watch_xids
+from sluice_node_agent.shell.runner import usage_poller as xid_watch
+from sluice_node_agent.shell.runner.usage_poller import watch_xids
 
 GPU = GpuUuid("GPU-1")
 PATIENCE_S = 10.0

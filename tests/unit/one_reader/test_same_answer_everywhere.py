@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from sluice.contracts.manifests import ClusterAdmission, ManifestLimits, read_manifests
 from sluice.contracts.request_syntax import ANY_COUNT, PodRequest, parse_pod
-from sluice_allocator.shell.rpc_questions import pod_asked
+from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.admission import denied_pod
 from sluice_console.core.simulate.questions import question_of
 from sluice_pod_watcher.admission import AdmissionConfig, read_stored
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import ManifestFile
+from sluice_pod_watcher.core.folder.events import FolderConfig, ManifestFile
 from sluice_pod_watcher.core.folder.manifests import parse_file
 
 NAMES = ("istio-proxy", "main", "side")

@@ -11,9 +11,9 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Refused, Released
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_pod_watcher.core.folder.config import FolderConfig
 from sluice_pod_watcher.core.folder.events import (
     Event,
+    FolderConfig,
     FolderListed,
     IdentitiesLoaded,
     IdentitiesSaved,

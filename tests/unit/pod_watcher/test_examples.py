@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import ManifestFile
+from sluice_pod_watcher.core.folder.events import FolderConfig, ManifestFile
 from sluice_pod_watcher.core.folder.manifests import parse_file
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))

@@ -6,7 +6,7 @@ from sluice.contracts.admission.config import HOST_DIRECTORIES
 from sluice.runtime.settings import SettingsError, load
 from sluice_pod_watcher.core.cluster.events import ListingEnded
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
-from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
+from sluice_pod_watcher.shell.kube.app import WatchStatus
 
 
 def loaded(**own: str) -> PodWatcherSettings:

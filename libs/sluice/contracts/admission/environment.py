@@ -97,12 +97,7 @@ def validate_env(
 def replaced_env(
     container: Container, claim: Claim | None, *, by_kubelet: bool = False
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """
-    Entries of a valid container that equal its grant: by position, their replacement.
-
-    So a container's variables are read from the grant only. What the kubelet hands over (`by_kubelet`) brings its own
-    variables, which override the pod's.
-    """
+    """By position, the replacement of entries that equal the grant; the kubelet's own variables override a pod's."""
     ours = field_paths(container.name, claim)
     for at, entry in enumerate(container.env or ()):
         if claim is None or not _is_replaced(entry):

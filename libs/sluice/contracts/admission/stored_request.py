@@ -169,12 +169,13 @@ def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: Request
     containers = _requesting_containers(stored, spec)
     if isinstance(containers, Refusal):
         return containers
-    apart = [each for each in containers.init if _asks_something(stored, each.name)]
-    if apart and not any(_asks_something(stored, each.name) for each in containers.apps):
-        containers.apps.append(apart.pop(0))
+    apps, init = containers
+    apart = [each for each in init if _asks_something(stored, each.name)]
+    if apart and not any(_asks_something(stored, each.name) for each in apps):
+        apps.append(apart.pop(0))
     prefixes = tuple(f"{each.name}.{SLUICE}/" for each in apart)
     annotations = {key: text for key, text in stored.annotations.items() if not key.startswith(prefixes)}
-    pod = parse_pod(annotations, containers.apps, limits=limits)
+    pod = parse_pod(annotations, apps, limits=limits)
     if isinstance(pod, Refusal):
         return pod
     served_by: dict[str, str] = {}
@@ -184,23 +185,21 @@ def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: Request
             return served
         if served:
             served_by[container.name] = served
-    return ResolvedRequest(pod, served_by, annotations, tuple(containers.apps))
+    return ResolvedRequest(pod, served_by, annotations, tuple(apps))
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestingContainers:
-    """The containers of a pod with their resources; those that live as long as the pod, and the others."""
-
-    apps: list[ContainerRequest]
-    init: list[ContainerRequest]
-
-
-def _requesting_containers(stored: StoredRequest, spec: Mapping[str, Any]) -> _RequestingContainers | Refusal:
+def _requesting_containers(
+    stored: StoredRequest, spec: Mapping[str, Any]
+) -> tuple[list[ContainerRequest], list[ContainerRequest]] | Refusal:
+    """The containers of a pod with their resources: those that live as long as the pod, and the others."""
     init = list(_listed(spec, "initContainers"))
     sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
     listed = sorted(_listed(spec, "containers"), key=lambda each: each.get("name") != stored.first)
     passing = [each for each in init if each.get("restartPolicy") != "Always"]
-    bare = [_bare(each) for each in (*listed, *sidecars, *passing)]
+    bare = [
+        {"name": each.get("name"), "securityContext": each.get("securityContext")}
+        for each in (*listed, *sidecars, *passing)
+    ]
     found = read_containers({"containers": bare, "securityContext": spec.get("securityContext")})
     if isinstance(found, Refusal):
         return found
@@ -210,7 +209,7 @@ def _requesting_containers(stored: StoredRequest, spec: Mapping[str, Any]) -> _R
             return malformed_stored(stored.as_text(), f"the pod has no container {name!r}")
     asking = [replace(each, limits=stored.resources.get(each.name, {})) for each in found]
     living = len(listed) + len(sidecars)
-    return _RequestingContainers(asking[:living], asking[living:])
+    return asking[:living], asking[living:]
 
 
 def _asks_something(stored: StoredRequest, container: str) -> bool:
@@ -279,10 +278,6 @@ def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
     resources = container.get("resources")
     amounts = resources.get(part) if isinstance(resources, Mapping) else None
     return dict(amounts) if isinstance(amounts, Mapping) else {}
-
-
-def _bare(container: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": container.get("name"), "securityContext": container.get("securityContext")}
 
 
 def malformed_stored(text: str, why: str) -> Refusal:

@@ -31,7 +31,7 @@ from sluice.contracts.messages import HostNeeds
 from sluice.contracts.pod_specs import read_host_needs, with_node
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
-from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, VgpuNames, is_gpu_resource
+from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, is_gpu_resource
 from sluice.contracts.request_syntax.sluice_keys import CONTAINER_KEYS, DRIVER_CAPABILITIES
 from sluice.contracts.request_syntax.source_text import is_blank_amount, source_text_of
 
@@ -92,7 +92,9 @@ def _additions(stored: StoredRequest, asked: ResolvedRequest, mode: str) -> Iter
         if all(_in_our_words_without_mode(stored, name) for name in group):
             yield {f"{name}.{SLUICE}/mode": mode for name in group}
     for names in (HAMI, VOLCANO):
-        if mode in _VGPU_MODES and names.mode not in stored.annotations and _speaks(stored, names):
+        if mode not in _VGPU_MODES or names.mode in stored.annotations:
+            continue
+        if any(name in amounts for amounts in stored.resources.values() for name in names.resources):
             yield {names.mode: _VGPU_MODES[mode]}
 
 
@@ -101,10 +103,6 @@ def _in_our_words_without_mode(stored: StoredRequest, container: str) -> bool:
     if container == stored.first:
         own |= {key for key in CONTAINER_KEYS if f"{SLUICE}/{key}" in stored.annotations}
     return bool(own) and "mode" not in own
-
-
-def _speaks(stored: StoredRequest, names: VgpuNames) -> bool:
-    return any(name in amounts for amounts in stored.resources.values() for name in names.resources)
 
 
 NODE_NAME = "fastgshare/node_name"

@@ -11,10 +11,7 @@ FORBIDDEN: Final = 403
 INVALID: Final = 422
 """Invalid as written."""
 CHARACTERS_MAX = 960
-"""
-Of all sentences together, except that the first is always shown whole: a Deployment's users read them in an Event,
-which holds 1,024 characters (https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/).
-"""
+"""Of all sentences together, the first always whole: users read them in an Event, which holds 1,024 characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sluice.contracts.admission.config import AdmissionConfig, leads_to, parts_of
-from sluice.contracts.admission.pod_fields import Container, CsiVolume, Spec, Volume, VolumeMount
+from sluice.contracts.admission.pod_fields import Container, CsiVolume, Spec, VolumeMount
 from sluice.contracts.admission.violations import Violation, forbidden
 from sluice.contracts.kube.names import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
 from sluice.contracts.messages import Claim
@@ -28,7 +28,7 @@ def validate_volumes(spec: Spec, config: AdmissionConfig) -> Iterator[Violation]
         if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
             why = "Sluice adds its volume itself"
             yield forbidden(f"{field}.csi.driver", CSI_DRIVER, why, "leave the volume out")
-        elif volume.name == VOLUME and not _is_our_volume(volume):
+        elif volume.name == VOLUME and (volume.csi != _OUR_CSI or volume.host_path is not None):
             yield forbidden("spec.volumes", VOLUME, "this name belongs to the volume that Sluice adds", "another name")
 
 
@@ -59,10 +59,6 @@ def lacks_mount(container: Container) -> bool:
 
 
 _MOUNT_PARTS = parts_of(MOUNT_PATH)
-
-
-def _is_our_volume(volume: Volume) -> bool:
-    return volume.csi == _OUR_CSI and volume.host_path is None
 
 
 def _is_our_mount(mount: VolumeMount) -> bool:

@@ -90,11 +90,7 @@ MESSAGE_BYTES_MAX = 1_000_000
 """A NATS server's default `max_payload` is 1 MiB; headers need the rest."""
 
 NOT_READABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""
-Raised when decoding outside JSON: syntax, type, encoding, or nesting deeper than any message of ours.
-
-msgspec passes the last two through. Catch these around every read of untrusted bytes.
-"""
+"""What decoding outside JSON raises (msgspec passes two through). Catch these at every read of untrusted bytes."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)

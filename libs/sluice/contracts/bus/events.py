@@ -32,12 +32,7 @@ def stream_of(kind: str) -> Stream:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """
-    One last value: its address, sequence, operation and message.
-
-    `message` is None for an entry that was set aside; `why` gives the reason: undecodable bytes, or a message that does
-    not belong to its subject. Such an entry counts only for the guard.
-    """
+    """One last value. `message` is None for one that was set aside (see `why`), which counts only for the guard."""
 
     subject: str
     sequence: int

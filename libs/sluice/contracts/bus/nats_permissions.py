@@ -61,7 +61,7 @@ def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
     user = user_name(role, node)
     subscribe = [f"{inbox_prefix(user)}.>"]
     if node is not None:
-        publish = _agent_publish(node)
+        publish = _agents(node_token(node), consumer_of(node))
     else:
         publish = _with_copies([_subjects_of(noun) for noun in SUBJECT_KINDS if role in noun.writers])
         for stream in _read_by(role):
@@ -92,13 +92,11 @@ def _with_copies(words: list[str]) -> list[str]:
 
 def _read_by(role: Role) -> list[Stream]:
     streams = [
-        stream for stream in (Stream.BOOK, Stream.STATE) if any(_reads(role, noun, stream) for noun in SUBJECT_KINDS)
+        stream
+        for stream in (Stream.BOOK, Stream.STATE)
+        if any(noun.stream is stream and role in noun.readers for noun in SUBJECT_KINDS)
     ]
     return [*streams, Stream.HISTORY] if role in {Role.CONSOLE, Role.OPERATOR, Role.INVENTORY} else streams
-
-
-def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:
-    return noun.stream is stream and role in noun.readers
 
 
 def _reading(stream: Stream) -> list[str]:
@@ -115,10 +113,6 @@ def _declaring() -> list[str]:
     each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
     book = Stream.BOOK
     return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]
-
-
-def _agent_publish(node: NodeName) -> list[str]:
-    return _agents(node_token(node), consumer_of(node))
 
 
 def of_any_agent() -> tuple[str, ...]:

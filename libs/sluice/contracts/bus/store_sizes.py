@@ -15,10 +15,7 @@ HISTORY_MIB_MIN = 16
 STATE_MIB_MIN = 8
 """The smallest STATE: a thousand slices and nodes."""
 STORE_BYTES_MAX = 2 * HISTORY_BYTES_MAX
-"""
-`max_file_store` of our brokers. Set explicitly: the server's default is 75 % of the disk that is free at its start, so
-a disk that fills up meanwhile would leave no room for existing streams.
-"""
+"""`max_file_store` of our brokers. The server's default is 75 % of what is free at its start, which may shrink."""
 VOLUME_BYTES = 10 * 1024 * MIB
 """The volume in the manifests: the store plus the file system's overhead."""
 HISTORY_OF_DISK = 4

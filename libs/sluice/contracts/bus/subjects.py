@@ -6,7 +6,8 @@ filter that does not cover the written subject, and then nothing is guarded (tri
 builds or splits a subject.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -71,23 +72,8 @@ def guarded(kind: str, *key: str) -> Address:
 _OF_NODES = frozenset({"ledger", "slice", "node", "inventory", "host", "cordon"})
 """The kinds whose key begins with a node's name."""
 
-_PARTS = {
-    "request": 1,
-    "source": 1,
-    "host": 1,
-    "ledger": 2,
-    "binding": 1,
-    "waiting": 1,
-    "eviction": 1,
-    "evicted": 1,
-    "slice": 2,
-    "node": 1,
-    "inventory": 1,
-    "quota": 1,
-    "cordon": 1,
-    "pool": 1,
-    "lease": 1,
-}
+_OTHERS = ("request", "source", "binding", "waiting", "eviction", "evicted", "quota", "pool", "lease")
+_PARTS = {**dict.fromkeys((*_OF_NODES, *_OTHERS), 1), "ledger": 2, "slice": 2}
 
 
 @lru_cache(maxsize=SUBJECTS_REMEMBERED)
@@ -101,29 +87,9 @@ def parse(subject: str) -> Address:
     return guarded(*rest)
 
 
-def request(request_id: RequestId) -> Address:
-    """A request of one source."""
-    return guarded("request", request_id)
-
-
-def source(name: SourceName) -> Address:
-    """The sync marker of one source: it has published all it has."""
-    return guarded("source", name)
-
-
-def host(node: NodeName) -> Address:
-    """The resources of a node besides GPUs."""
-    return guarded("host", node)
-
-
 def head(node: NodeName) -> Address:
     """The head of a node's ledger: the boot and agent run it was adopted for."""
     return guarded("ledger", node, "head")
-
-
-def ledger(node: NodeName, allocation: AllocationId) -> Address:
-    """One entry of a node's ledger: the booked place and the order to create or destroy its slice."""
-    return guarded("ledger", node, allocation)
 
 
 def ledger_filter(node: NodeName) -> str:
@@ -131,61 +97,24 @@ def ledger_filter(node: NodeName) -> str:
     return f"sluice.ledger.{node_token(node)}.>"
 
 
-def binding(request_id: RequestId) -> Address:
-    """The one answer to a request."""
-    return guarded("binding", request_id)
-
-
-def waiting(request_id: RequestId) -> Address:
-    """Why a request still waits."""
-    return guarded("waiting", request_id)
-
-
-def eviction(request_id: RequestId) -> Address:
-    """The order to evict a request's pod."""
-    return guarded("eviction", request_id)
-
-
-def evicted(request_id: RequestId) -> Address:
-    """The result of an eviction."""
-    return guarded("evicted", request_id)
-
-
-def slice_(node: NodeName, allocation: AllocationId) -> Address:
-    """A node agent's status of one slice."""
-    return guarded("slice", node, allocation)
-
-
-def node(name: NodeName) -> Address:
-    """A node's announcement."""
-    return guarded("node", name)
-
-
-def inventory(name: NodeName) -> Address:
-    """The pulled snapshot of one node."""
-    return guarded("inventory", name)
-
-
-def quota(namespace: str) -> Address:
-    """The limits of one namespace."""
-    return guarded("quota", namespace)
-
-
-def cordon(name: NodeName) -> Address:
-    """A cordon of a node or of some of its GPUs."""
-    return guarded("cordon", name)
-
-
-def pool(name: str) -> Address:
-    """How many more nodes of a pool are needed."""
-    return guarded("pool", name)
-
-
-def lease(role: str) -> Address:
-    """The holder of a role: a hint, never the lock."""
-    return guarded("lease", role)
-
-
 def alive(role: str, run: RunId) -> str:
     """Where the candidate `run` for a role answers that it runs. No stream keeps it."""
     return f"{ALIVE_PREFIX}{role}.{run}"
+
+
+# What each kind of subject is for is in `sluice.contracts.bus.streams`.
+request: Callable[[RequestId], Address] = partial(guarded, "request")
+source: Callable[[SourceName], Address] = partial(guarded, "source")
+host: Callable[[NodeName], Address] = partial(guarded, "host")
+ledger: Callable[[NodeName, AllocationId], Address] = partial(guarded, "ledger")
+binding: Callable[[RequestId], Address] = partial(guarded, "binding")
+waiting: Callable[[RequestId], Address] = partial(guarded, "waiting")
+eviction: Callable[[RequestId], Address] = partial(guarded, "eviction")
+evicted: Callable[[RequestId], Address] = partial(guarded, "evicted")
+slice_: Callable[[NodeName, AllocationId], Address] = partial(guarded, "slice")
+node: Callable[[NodeName], Address] = partial(guarded, "node")
+inventory: Callable[[NodeName], Address] = partial(guarded, "inventory")
+quota: Callable[[str], Address] = partial(guarded, "quota")
+cordon: Callable[[NodeName], Address] = partial(guarded, "cordon")
+pool: Callable[[str], Address] = partial(guarded, "pool")
+lease: Callable[[str], Address] = partial(guarded, "lease")

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 TracePart = Literal["request", "running", "release"]
-"""
-The traces of a request: from its creation to the open gate; while its pod runs (its slice is ready again after a
-restart, or has another size); from its withdrawal to its last message.
-"""
+"""The traces of a request: until its gate opens; while its pod runs; from its withdrawal to its last message."""
 TRACE_PARTS: tuple[TracePart, ...] = ("request", "running", "release")
 """In order; a request never returns to an earlier one."""
 

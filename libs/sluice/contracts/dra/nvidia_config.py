@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS
 from sluice.contracts.reasons import RefusalReason
-from sluice.contracts.request_syntax.source_text import SourceValue, is_null, source_text_of
 
 API_VERSION = "resource.nvidia.com/v1beta1"
 GPU_CONFIG = "GpuConfig"
@@ -106,9 +105,3 @@ def _limit_mib(config: Fields, key: str) -> int | None:
     if size is not None and size < _MIB:
         raise config.at(key).wrong(RefusalReason.OUT_OF_RANGE, "less than one MiB", "at least 1Mi")
     return size // _MIB if size is not None else None
-
-
-def written_kind(parameters: Fields) -> str:
-    """The kind, for a message."""
-    value = SourceValue("kind", parameters.values.get("kind"))
-    return "" if is_null(value.raw) else source_text_of(value.raw)

@@ -6,15 +6,14 @@ from itertools import chain, product
 from math import prod
 from typing import Any
 
-from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.reader import ALTERNATIVES_MAX, DEFAULT_LIMITS
-from sluice.contracts.dra.slice_request import NO_OPTIONS, Options
+from sluice.contracts.dra.slice_request import NO_OPTIONS, ClaimRequests, Options
 from sluice.contracts.pod_specs.containers import UID_MAX
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.device_limit import too_many
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
+from sluice.contracts.request_syntax.source_text import SourceValue, never_raising
 
 _LISTS = ("containers", "initContainers", "ephemeralContainers")
 
@@ -29,12 +28,10 @@ class PodClaim:
     template: str = ""
 
 
-def read_pod_claims(spec: Mapping[str, Any]) -> tuple[PodClaim, ...] | Refusal:
+@never_raising
+def read_pod_claims(spec: Mapping[str, Any]) -> tuple[PodClaim, ...]:
     """The claims that a pod's spec refers to, or what is wrong with them. Never raises."""
-    try:
-        return tuple(_pod_claim(each) for each in Fields("spec", spec).listed("resourceClaims"))
-    except RequestSyntaxError as wrong:
-        return wrong.refusal
+    return tuple(_pod_claim(each) for each in Fields("spec", spec).listed("resourceClaims"))
 
 
 def _pod_claim(each: Fields) -> PodClaim:
@@ -69,18 +66,15 @@ def uid_of(spec: Mapping[str, Any], pod_claim: str) -> int | None:
     return None
 
 
-def unknown_request(spec: Mapping[str, Any], pod_claim: str, found: ClaimRequests) -> Refusal | None:
+@never_raising
+def unknown_request(spec: Mapping[str, Any], pod_claim: str, found: ClaimRequests) -> None:
     """The refusal of a container that uses a request that its claim does not have: the kubelet would give nothing."""
     mains = dict.fromkeys(request.partition("/")[0] for request in found.requests)
-    try:
-        for container in users_of(spec, pod_claim):
-            for at, each in enumerate(container["resources"]["claims"]):
-                if each.get("name") == pod_claim and each.get("request"):
-                    path = f"spec.containers[{shorten(str(container.get('name')), 63)}].resources.claims[{at}].request"
-                    named(SourceValue(path, each["request"]), mains, "request")
-    except RequestSyntaxError as wrong:
-        return wrong.refusal
-    return None
+    for container in users_of(spec, pod_claim):
+        for at, each in enumerate(container["resources"]["claims"]):
+            if each.get("name") == pod_claim and each.get("request"):
+                path = f"spec.containers[{shorten(str(container.get('name')), 63)}].resources.claims[{at}].request"
+                named(SourceValue(path, each["request"]), mains, "request")
 
 
 def combined(claims: Sequence[ClaimRequests], *, limits: RequestLimits = DEFAULT_LIMITS) -> ClaimRequests | Refusal:

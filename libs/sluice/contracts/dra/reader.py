@@ -13,18 +13,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
 from sluice.contracts.dra.device_classes import Kind, class_kind
 from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DRIVER
-from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, Warnings, claims_of, opaque_parameters
+from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, claims_of, opaque_parameters
 from sluice.contracts.dra.requested import Asked, check_kinds, check_names, classes_named, requests_of
-from sluice.contracts.dra.slice_request import Options, Parameters, options_of, read_parameters
+from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs, Options, Parameters, options_of, read_parameters
 from sluice.contracts.messages import Claim
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.device_limit import may_be_instances, too_many
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, did_you_mean
+from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean, never_raising
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
 
@@ -90,6 +89,7 @@ ALTERNATIVES_MAX = 32
 DEFAULT_LIMITS = RequestLimits()
 
 
+@never_raising
 def read_claim(
     spec: Mapping[str, Any],
     classes: Mapping[str, Mapping[str, Any]],
@@ -99,7 +99,7 @@ def read_claim(
     models: tuple[GpuModel, ...] | None = None,
     limits: RequestLimits = DEFAULT_LIMITS,
     uid: int | None = None,
-) -> ClaimRequests | NotOurs | Refusal:
+) -> ClaimRequests | NotOurs:
     """
     The claims of a ResourceClaim's `spec` (resource.k8s.io/v1 or v1beta2; v1beta1's flat requests, too). Never raises.
 
@@ -108,10 +108,7 @@ def read_claim(
     `models` are the known GPUs (default: the catalog). `uid` is the user of the pod, for shares.
     """
     known = models if models is not None else catalog()
-    try:
-        return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid, Warnings()))
-    except RequestSyntaxError as wrong:
-        return wrong.refusal
+    return _claim(Fields(path, spec), Context(classes, known, limits, prefix, uid))
 
 
 def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
@@ -142,7 +139,7 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
             raise number.wrong(RefusalReason.TOO_LARGE, "more than one node has", many.allowed)
     keys = {each.name: f"{context.prefix}{each.name}" for each in asked}
     groups = tuple(tuple(keys[name] for name in group) for group in binding.same_gpu)
-    texts = tuple(context.warnings.texts)
+    texts = tuple(context.warnings)
     return ClaimRequests(ways[0], ways[1:], groups, keys, _options(asked, config), texts)
 
 

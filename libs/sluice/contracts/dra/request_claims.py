@@ -34,19 +34,8 @@ class Context:
     limits: RequestLimits
     prefix: str
     uid: int | None
-    warnings: "Warnings"
-
-
-@dataclass(slots=True)
-class Warnings:
-    """Warnings over all requests of a claim, each once."""
-
-    texts: list[str] = field(default_factory=list)
-
-    def add(self, text: str) -> None:
-        """Add one."""
-        if text not in self.texts:
-            self.texts.append(text)
+    warnings: dict[str, None] = field(default_factory=dict)
+    """Warnings over all requests of the claim, each once."""
 
 
 def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple[Claim, ...]:
@@ -74,10 +63,10 @@ def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple
     said = own[-1] if own else _first_capacity(request) or request.at("deviceClassName")
     shapes = shapes_of(selectors, least, context.models, said)
     if "memory" in least and any(shape.profile is None for shape in shapes):
-        context.warnings.add(
+        context.warnings[
             f"{request.path}.capacity: {asked.name} gets whole GPUs with at least this memory; for a part of one, "
             f"class {DEVICE_CLASS} with mode mps and memory"
-        )
+        ] = None
     return tuple(_shape_claim(asked, base, shape, configs, context) for shape in shapes)
 
 
@@ -164,7 +153,7 @@ def _slice_claim(
         given = found.over(given)
     memory = given.own.get("memory")
     if memory is not None and (doubt := suspicious_memory(memory.text())):
-        context.warnings.add(f"{given.path}.memory: {doubt}")
+        context.warnings[f"{given.path}.memory: {doubt}"] = None
     return slice_request.claim_of(base, given, request.at("count"), context.uid, context.limits)
 
 
@@ -172,22 +161,22 @@ def _shape_claim(asked: Asked, base: Claim, shape: Shape, configs: Sequence[_Giv
     claim = replace(base, profile=shape.profile, only=shape.only)
     sharing = _sharing(asked, shape, base.gpus, configs)
     if sharing.interval != "Default":
-        context.warnings.add(
+        context.warnings[
             f"{asked.name}: its containers take turns at the driver's own pace; interval {sharing.interval} is not set"
-        )
+        ] = None
     if not sharing.mps:
         return claim
     if shape.profile is not None:
-        context.warnings.add(
+        context.warnings[
             f"{asked.name}: its containers take turns on the MIG device, without MPS; for MPS in a MIG instance, class "
             f"{DEVICE_CLASS} with mode mps and memory"
-        )
+        ] = None
         return claim
     if sharing.percent is None and sharing.memory_mib is None:
         return replace(claim, modes=("mps",), memory_percentage=100, uid=context.uid)
-    context.warnings.add(
+    context.warnings[
         f"{asked.name}: a share with these limits, beside others of the namespace and user; each process has them"
-    )
+    ] = None
     memory = {"memory_mib": sharing.memory_mib} if sharing.memory_mib is not None else {"memory_percentage": 100}
     if sharing.percent is None:
         return replace(claim, modes=("mps",), uid=context.uid, **memory)

@@ -5,13 +5,10 @@ Offline simulation, benchmarks and tests show these to the allocator as inventor
 (`GPU-<node>-<index>`), so that equal files give equal answers. Instances appear only in fixed layouts.
 """
 
-from functools import lru_cache
-
 from sluice.contracts.fleet_file.fleet_spec import GpuGroupSpec, NodeSpec
 from sluice.contracts.gpu_reports import profile_reports
 from sluice.contracts.ids import GpuUuid, RunId
-from sluice.contracts.messages import GpuReport, HostFacts, HostRoom, InstanceReport, NodeSnapshot, ProfileReport
-from sluice.mig.model import GpuModel
+from sluice.contracts.messages import GpuReport, HostFacts, HostRoom, InstanceReport, NodeSnapshot
 
 LINK_SCORE = 100
 """Closeness of two GPUs joined by one NVLink; in a group, each pair has one link."""
@@ -68,7 +65,7 @@ def _reports(node: NodeSpec, kind: GpuGroupSpec, first: int) -> list[GpuReport]:
             mig_enabled=kind.mig,
             memory_slices=model.memory_slices,
             compute_slices=model.compute_slices,
-            profiles=_profiles(model),
+            profiles=profile_reports(model),
             instances=_instances(gpu_uuid(node, first + number), kind),
             creatable={},
             fixed_layout=kind.layout is not None,
@@ -86,8 +83,3 @@ def _instances(gpu: GpuUuid, kind: GpuGroupSpec) -> tuple[InstanceReport, ...]:
         )
         for number, each in enumerate(kind.layout or (), start=1)
     )
-
-
-@lru_cache(maxsize=64)
-def _profiles(model: GpuModel) -> tuple[ProfileReport, ...]:
-    return profile_reports(model)

@@ -156,7 +156,7 @@ def _nodes(entry: Table, number: int) -> list[NodeSpec]:
     entry = entry.called(f"node {number} ({shorten(name, 60)})")
     entry.only(_NODE_KEYS)
     count = entry.whole("count", 1, 1, NODES_MAX)
-    timing = entry.table("timing")
+    timing, table = entry.table("timing"), entry.table("resources")
     timing.only(_TIMING_KEYS)
     template = NodeSpec(
         name=NodeName(name),
@@ -168,7 +168,7 @@ def _nodes(entry: Table, number: int) -> list[NodeSpec]:
         destroy_ms=timing.whole("destroy_ms", 100, 0, DURATION_MS_MAX),
         faults=_faults(entry.table("faults")),
         taints=_taints(entry),
-        resources=_resources(entry.table("resources")),
+        resources={key: table.whole(key, 0, 0, COUNT_MAX) for key in table.values},
         pods=entry.whole("pods", PODS_DEFAULT, 0, COUNT_MAX),
         modes=_modes(entry),
         time_quota=entry.flag("time_quota", default=False),
@@ -249,10 +249,6 @@ def _taints(entry: Table) -> tuple[Taint, ...]:
     if len(taints) < len(found):
         raise entry.wrong("taints", 'each must be "key=value:Effect"; effects: NoSchedule, PreferNoSchedule, NoExecute')
     return taints
-
-
-def _resources(table: Table) -> dict[str, int]:
-    return {key: table.whole(key, 0, 0, COUNT_MAX) for key in table.values}
 
 
 def _modes(entry: Table) -> tuple[Mode, ...]:

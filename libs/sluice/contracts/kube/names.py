@@ -69,17 +69,6 @@ QUOTA_SOCKET = "quota-socket"
 """A path in the container; empty where no time quota is enforced."""
 QUOTA_PRELOAD = "quota-preload"
 """The client library, likewise."""
-GRANTED_KEYS = (
-    VISIBLE_DEVICES,
-    TICKET,
-    DRIVER_CAPABILITIES,
-    MPS_PIPE_DIRECTORY,
-    ACTIVE_THREAD_PERCENTAGE,
-    PINNED_MEMORY_LIMIT,
-    QUOTA_SOCKET,
-    QUOTA_PRELOAD,
-)
-"""All are written for every GPU container, with a neutral value where its mode does not use one."""
 
 
 def granted(container: str, key: str) -> str:
@@ -120,6 +109,8 @@ ENV_SHARES = (
 """Also for every container that a share (MPS or fractional) may serve."""
 ENV_QUOTA = ((ENV_QUOTA_SOCKET, QUOTA_SOCKET), (ENV_PRELOAD, QUOTA_PRELOAD))
 """Also for every container that a fractional share may serve."""
+GRANTED_KEYS = tuple(key for _, key in (*ENV_ALWAYS, *ENV_SHARES, *ENV_QUOTA))
+"""All are written for every GPU container, with a neutral value where its mode does not use one."""
 NO_DEVICES = "void"
 """NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""
 

@@ -24,20 +24,8 @@ EXPONENT_MAX = 30
 """The largest exponent (`1e30`). No node has more, and larger ones would be slow to compute."""
 
 _MIB = 1024**2
-_UNITS = {
-    "Ki": 1024,
-    "Mi": 1024**2,
-    "Gi": 1024**3,
-    "Ti": 1024**4,
-    "Pi": 1024**5,
-    "Ei": 1024**6,
-    "k": 1000,
-    "M": 1000**2,
-    "G": 1000**3,
-    "T": 1000**4,
-    "P": 1000**5,
-    "E": 1000**6,
-}
+_UNITS = {f"{prefix}i": 1024**n for n, prefix in enumerate("KMGTPE", 1)}
+_UNITS |= {prefix: 1000**n for n, prefix in enumerate("kMGTPE", 1)}
 _PARTS = {"n": Fraction(1, 1000**3), "u": Fraction(1, 1000**2), "m": Fraction(1, 1000)}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _QUANTITY = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?P<unit>[A-Za-z]*)")
@@ -57,36 +45,25 @@ class NotANumber:
     why: str
 
 
-def parse_whole(text: str) -> int | NotANumber:
-    """
-    A whole number in ASCII digits, with or without a sign.
-
-    Numbers beyond plus or minus WHOLE_MAX become WHOLE_MAX + 1 with their sign: out of every valid range.
-    """
+def parse_whole(text: str, most: int = WHOLE_MAX) -> int | NotANumber:
+    """A whole number in ASCII digits, with or without a sign; beyond `most`, `most` + 1 with its sign."""
     if _WHOLE.fullmatch(text) is None:
         return NotANumber("not a whole number")
     digits = text.lstrip("+-").lstrip("0") or "0"
-    size = int(digits) if len(digits) <= len(str(WHOLE_MAX)) else WHOLE_MAX + 1
+    size = int(digits) if len(digits) <= len(str(most)) else most + 1
     return -size if text.startswith("-") else size
 
 
 def parse_int32(text: str) -> int | NotANumber:
     """A whole number of 32 bits with sign. Priorities of Kubernetes exceed WHOLE_MAX."""
-    if _WHOLE.fullmatch(text) is None:
-        return NotANumber("not a whole number")
-    digits = text.lstrip("+-").lstrip("0") or "0"
-    size = int(digits) if len(digits) <= len(str(_INT32_MAX)) else _INT32_MAX + 1
-    size = -size if text.startswith("-") else size
+    size = parse_whole(text, _INT32_MAX + 1)
+    if isinstance(size, NotANumber):
+        return size
     return size if -_INT32_MAX - 1 <= size <= _INT32_MAX else NotANumber("out of range")
 
 
 def parse_decimal(text: str, places: int) -> int | NotANumber:
-    """
-    A decimal number with at most `places` decimals, times ten to the power of `places`: exact.
-
-    With two places `1.2` is 120. More decimals are refused, not rounded: a fraction of a GPU rounded to zero would be
-    free. Numbers beyond WHOLE_MAX become WHOLE_MAX + 1.
-    """
+    """A number with at most `places` decimals, in units of the last: exact. Beyond WHOLE_MAX it is WHOLE_MAX + 1."""
     match = _DECIMAL.fullmatch(text)
     if match is None:
         return NotANumber("not a number like 0.5")
@@ -115,11 +92,7 @@ def parse_quantity(text: str) -> Fraction | NotANumber:
 
 
 def parse_memory_mib(text: str) -> int | NotANumber:
-    """
-    An amount of memory in MiB, rounded up (a pod gets at least what it asked for), capped one above MEMORY_MIB_MAX.
-
-    Negative amounts become -1, zero stays 0: the caller decides whether that is allowed.
-    """
+    """An amount of memory in MiB, rounded up; one above MEMORY_MIB_MAX for more, -1 for less than zero."""
     if len(text) > QUANTITY_CHARACTERS_MAX:
         return NotANumber(f"longer than {QUANTITY_CHARACTERS_MAX} characters")
     match = _QUANTITY.fullmatch(text)
@@ -135,12 +108,7 @@ def parse_memory_mib(text: str) -> int | NotANumber:
 
 
 def suspicious_memory(text: str) -> str:
-    """
-    Why an amount of memory is probably a mistake, in a sentence; empty when it is plausible.
-
-    A whole number without a unit is MiB. No GPU has BARE_MIB_MIN GiB, and no workload runs in so few MiB: below it,
-    `10` most likely means GiB.
-    """
+    """Why an amount without a unit (MiB) is probably a mistake: `10` most likely means GiB. Empty if plausible."""
     size = parse_whole(text)
     if isinstance(size, NotANumber) or not 0 < size < BARE_MIB_MIN:
         return ""

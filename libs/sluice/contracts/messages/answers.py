@@ -47,11 +47,7 @@ class Bound(Message, frozen=True, kw_only=True):
     incarnation: Incarnation = Incarnation("")
     """The incarnation of the bus in which it was decided; empty from an older allocator. Void in another one."""
     slice_operation: OperationId = OperationId("")
-    """
-    The operation of the agent's status: it keeps an allocator that lags from overwriting newer strings with older ones.
-    Empty from an older allocator. Sequences of STATE cannot serve: it forgets acknowledged writes and reuses their
-    numbers.
-    """
+    """Of the agent's status, so that a lagging allocator overwrites nothing newer (STATE reuses sequences)."""
 
     def is_for(self, held: Held | None) -> bool:
         """
@@ -64,7 +60,11 @@ class Bound(Message, frozen=True, kw_only=True):
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """The request is wrong in itself, or exceeds the limits. A newer allocator waives refusals for unknown models."""
+    """
+    The request is wrong in itself, or exceeds the configured limits.
+
+    Older allocators also refused what no known model could serve; a newer one waives that.
+    """
 
     request: RequestId
     request_revision: int
@@ -123,10 +123,7 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
     request: RequestId
     cause: str
     incarnation: Incarnation = Incarnation("")
-    """
-    The incarnation of STATE when it was ordered. In another one it landed late and may be obsolete. Empty from an older
-    writer.
-    """
+    """Of STATE when it was ordered: void in another one. Empty from an older writer."""
 
 
 class EvictionOver(Message, frozen=True, kw_only=True):

@@ -74,7 +74,11 @@ class NodeOpened(Message, frozen=True, kw_only=True):
 
 
 class NodeClosed(Message, frozen=True, kw_only=True):
-    """A node was removed until adopted again; closes its grants. Replaces `NodeOpened`, with a TTL."""
+    """
+    A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
+
+    Only under this message are grants closed that no agent reported gone.
+    """
 
     node: NodeName
     incarnation: Incarnation
@@ -94,10 +98,7 @@ class Grant(Message, frozen=True, kw_only=True):
     adopted: bool = False
     """Written while adopting the node, for a slice that its agent reported."""
     counts: tuple[DeviceGrant, ...] = ()
-    """
-    For shares being shrunk: what they count until the agent confirms, the larger of old and new size. Empty: what the
-    booking says.
-    """
+    """For shares being shrunk: what they count until the agent confirms. Empty: what the booking says."""
 
 
 class Revoke(Message, frozen=True, kw_only=True):
@@ -120,12 +121,6 @@ class Closed(Message, frozen=True, kw_only=True):
     node: NodeName
     cause: str
     removed: bool = False
-    """
-    Closed without `SliceGone`, because its node was removed. If the agent returns with the slice, the slice is booked
-    again before anything else is granted there.
-    """
+    """Closed without `SliceGone`, with its node. If the agent returns with the slice, it is booked again first."""
     incarnation: Incarnation = Incarnation("")
-    """
-    For entries that went with their node: the incarnation of the bus in which that was decided; empty from an older
-    allocator. Void in another one.
-    """
+    """Of the bus in which its node's end was decided: void in another one. Empty from an older allocator."""

@@ -21,12 +21,15 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
 
 
-class SliceReady(Message, frozen=True, kw_only=True):
-    """The slice exists, was read back, and has its ticket directory."""
-
+class _SliceStatus(Message, frozen=True, kw_only=True):
     allocation: AllocationId
     request: RequestId
     revision: int
+
+
+class SliceReady(_SliceStatus, frozen=True, kw_only=True):
+    """The slice exists, was read back, and has its ticket directory."""
+
     ticket: str
     devices: tuple[DeviceState, ...]
     containers: tuple[ContainerDevices, ...]
@@ -36,45 +39,33 @@ class SliceReady(Message, frozen=True, kw_only=True):
     """It was made smaller, and older processes still use the former size: it counts as before."""
 
 
-class SliceFailed(Message, frozen=True, kw_only=True):
+class SliceFailed(_SliceStatus, frozen=True, kw_only=True):
     """The slice could not be created, and nothing of it is left. Frees nothing: only `SliceGone` does."""
 
-    allocation: AllocationId
-    request: RequestId
-    revision: int
     error: str
     message: str
     shrinking: bool = True
     """As in `SliceDegraded`."""
 
 
-class SliceDegraded(Message, frozen=True, kw_only=True):
+class SliceDegraded(_SliceStatus, frozen=True, kw_only=True):
     """The slice is lost (reboot, lost GPU) and could not be recreated, or its GPU does not answer."""
 
-    allocation: AllocationId
-    request: RequestId
-    revision: int
     message: str
     shrinking: bool = True
     """As in `SliceReady`; also while new sizes do not hold yet. Unknown from an older agent: it counts as before."""
 
 
-class SliceQuarantined(Message, frozen=True, kw_only=True):
+class SliceQuarantined(_SliceStatus, frozen=True, kw_only=True):
     """The slice cannot be destroyed: it is in use. Its place is out of use."""
 
-    allocation: AllocationId
-    request: RequestId
-    revision: int
     message: str
     holders: tuple[str, ...] = ()
 
 
-class SliceGone(Message, frozen=True, kw_only=True):
+class SliceGone(_SliceStatus, frozen=True, kw_only=True):
     """The instance does not exist, and no process of the tenant is left. The only terminal status."""
 
-    allocation: AllocationId
-    request: RequestId
-    revision: int
     cause: str
     closing: bool = False
     """Published after `Closed` was seen, with a TTL: the last message about this slice."""
@@ -185,10 +176,7 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: str
     memory_mib: int
-    """
-    0 where the driver does not report it (a GPU that shares the machine's memory, as GB10): then it is only granted
-    whole.
-    """
+    """0 where the driver does not report it (GB10 shares the machine's memory): then it is only granted whole."""
     multiprocessors: int
     """0 when unknown."""
     mig_enabled: bool
@@ -252,10 +240,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_hands_over: bool = False
     """Whether its kubelet hands devices over by ResourceClaim: the agent's DRA plugin is registered, and CDI works."""
     doubtful_tickets: tuple[str, ...] = ()
-    """
-    Tickets that an agent without a journal cannot verify although they may be in use. Each names its allocation
-    (`sluice.contracts.ticket_paths`).
-    """
+    """Tickets, perhaps in use, that an agent without a journal cannot verify; each names its allocation."""
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):
@@ -269,6 +254,4 @@ class NodeInventory(Message, frozen=True, kw_only=True):
     removed: bool = False
     """Published once after `NodeRemoved`, with a TTL: the last message about this node."""
     incarnation: Incarnation = Incarnation("")
-    """
-    Of STATE, when the pull began: a snapshot pulled in another one does not adopt a node. Empty from an older writer.
-    """
+    """Of STATE, when the pull began: void in another one. Empty from an older writer."""

@@ -9,14 +9,15 @@ from sluice.contracts.messages.base import Message
 from sluice.contracts.reasons import Refusal
 
 Mode = Literal["exclusive", "mps", "fractional"]
-"""
-How a device is granted: an exclusive MIG instance or whole GPU; a share of memory beside others of the same trust
-domain; a share of SMs, of time and of memory.
-"""
+"""How a device is granted: as an instance or whole; by a share of its memory; by a share of SMs, time and memory."""
 
 
 class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which GPUs may serve a claim: parts of model or product names, exact UUIDs; empty is no constraint."""
+    """
+    Which GPUs may serve a claim. An empty tuple is no constraint.
+
+    `models` and `not_models` name models or parts of product names; UUIDs are compared exactly.
+    """
 
     models: tuple[str, ...] = ()
     not_models: tuple[str, ...] = ()
@@ -192,7 +193,11 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceClaimRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ResourceClaim by which the kubelet hands devices over. `requests`: request -> `container` of the Claim."""
+    """
+    A ResourceClaim through which the kubelet hands devices over.
+
+    `requests`: request of the claim -> `container` of the Claim whose devices it gets.
+    """
 
     uid: str
     name: str
@@ -231,10 +236,7 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     """Of the pod: terms of other pods match them."""
     incarnation: Incarnation = Incarnation("")
-    """
-    Of STATE, as its source reads it. In another one it landed late, and does not reflect what its source remembers by
-    then. Empty from an older writer.
-    """
+    """Of STATE, as its source reads it: void in another one. Empty from an older writer."""
     resource_claims: tuple[ResourceClaimRef, ...] = ()
     """Its ResourceClaims: only a node whose kubelet can hand devices over serves them. Empty: by ticket and volume."""
     alternatives: tuple[tuple[Claim, ...], ...] = ()
@@ -316,9 +318,7 @@ class HostFacts(Message, frozen=True, kw_only=True):
     source: SourceName = SourceName("")
     """The source that reports the node, when several clusters share a bus. Empty when unknown."""
     allocatable: HostRoom | None = None
-    """
-    The node's total for all pods: the upper bound for any one pod, even if all others leave. None from an older writer.
-    """
+    """The node's total for all pods, the upper bound for any one pod. None from an older writer."""
 
     @property
     def is_of_no_object(self) -> bool:

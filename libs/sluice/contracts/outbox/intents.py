@@ -141,12 +141,7 @@ class Intents:
         return None
 
     def _is_last(self, kept: KeptValue, current: Entry) -> bool:
-        """
-        Whether the value found at a subject is its last value.
-
-        A direct read is no proof: a lagging server shows an older value, and a write of the previous run may still
-        land. An own write is proof. Nothing follows a closing message.
-        """
+        """Whether a value found is the last: a direct read proves nothing (servers lag), an own write does."""
         is_own = self._landed.get(kept.address.subject) == current.operation
         return self._reading == "stream" or kept.ttl_s is not None or is_own
 

@@ -35,15 +35,9 @@ from sluice.contracts.outbox.intents import Intents
 EXPLAIN_TIMEOUT_S = 2.0
 """How long a refusal may stay unexplained by reading before the reader is restarted."""
 REREAD_S = 0.4
-"""
-Delay before the next direct read when one was older than the entry that refused a write: the server lags, and writing
-on its answer would be refused again in a tight loop.
-"""
+"""Delay before the next direct read when one was too old: the server lags, and would refuse in a tight loop."""
 LAGS_MAX_S = 10.0
-"""
-A reading that ends before the entry that refused a write came from a lagging server. No server lags longer than this:
-after it, that entry is gone, for instance an expired closing message.
-"""
+"""No server lags longer than this behind an entry that refused a write: after it, that entry is gone."""
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -11,9 +11,9 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.kube.quantities import NotANumber, parse_whole
 from sluice.contracts.pod_specs import field_types
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.pod_request import ContainerRequest
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, is_null
+from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted, is_null, never_raising
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 ISTIO_STATUS = "sidecar.istio.io/status"
@@ -82,19 +82,14 @@ _UID_ALLOWED = f"a whole number from 0 to {UID_MAX}, without quotes"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
-def read_containers(spec: object) -> tuple[ContainerRequest, ...] | Refusal:
+@never_raising
+def read_containers(spec: object) -> tuple[ContainerRequest, ...]:
     """The containers of a Pod's `spec`, in order; or what is wrong with them. Never raises."""
-    try:
-        return _containers(field_types.mapping(spec, "spec"))
-    except RequestSyntaxError as error:
-        return error.refusal
-
-
-def _containers(spec: Mapping[str, Any]) -> tuple[ContainerRequest, ...]:
-    listed = spec.get("containers")
+    pod = field_types.mapping(spec, "spec")
+    listed = pod.get("containers")
     if not isinstance(listed, list) or not listed:
         raise field_types.wrong("spec.containers", listed, "a pod needs a container", "a list of containers")
-    pod_uid = _uid(spec, "spec")
+    pod_uid = _uid(pod, "spec")
     found: dict[str, ContainerRequest] = {}
     for at, each in enumerate(field_types.sequence(listed, "spec.containers")):
         path = f"spec.containers[{at}]"
@@ -106,7 +101,7 @@ def _containers(spec: Mapping[str, Any]) -> tuple[ContainerRequest, ...]:
         if name in found:
             raise field_types.wrong(f"{path}.name", name, "two containers have this name", "a unique name")
         found[name] = _container(each, name, path, pod_uid)
-    for at, each in enumerate(field_types.sequence(spec.get("initContainers"), "spec.initContainers")):
+    for at, each in enumerate(field_types.sequence(pod.get("initContainers"), "spec.initContainers")):
         _resources(field_types.mapping(each, f"spec.initContainers[{at}]"), f"spec.initContainers[{at}]")
     return tuple(found.values())
 

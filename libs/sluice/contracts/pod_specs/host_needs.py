@@ -17,10 +17,10 @@ import msgspec
 from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Selector, Toleration
 from sluice.contracts.pod_specs import field_types
-from sluice.contracts.pod_specs.pod_affinity import read_labels, read_pod_affinity
+from sluice.contracts.pod_specs.pod_affinity import read_pod_affinity
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax.keys import is_gpu_resource
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
+from sluice.contracts.request_syntax.source_text import SourceValue, never_raising
 
 _MIB = 1024**2
 _OF_PODS = frozenset({"cpu", "memory"})
@@ -32,33 +32,29 @@ _Amounts = dict[str, Fraction]
 """Resources by name: cores, bytes, pieces."""
 
 
-def read_host_needs(
-    spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None
-) -> HostNeeds | Refusal:
+@never_raising
+def read_host_needs(spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None) -> HostNeeds:
     """The node needs of the pod with this `spec`, in its namespace and with its labels. Never raises."""
-    try:
-        read = field_types.mapping(spec, "spec")
-        others = read_pod_affinity(read, namespace, labels or {})
-        return msgspec.structs.replace(_needs(read), **msgspec.structs.asdict(others))
-    except RequestSyntaxError as error:
-        return error.refusal
+    read = field_types.mapping(spec, "spec")
+    others = read_pod_affinity(read, namespace, labels or {})
+    return msgspec.structs.replace(_needs(read), **others)
 
 
-def read_node_terms(terms: object) -> tuple[Selector, ...] | Refusal:
+@never_raising
+def read_node_terms(terms: object) -> tuple[Selector, ...]:
     """The terms of a node selector, any of which suffices; field selectors are not read. Never raises."""
-    try:
-        listed = field_types.sequence(terms, "nodeSelectorTerms")
-        return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
-    except RequestSyntaxError as error:
-        return error.refusal
+    listed = field_types.sequence(terms, "nodeSelectorTerms")
+    return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
 
 
-def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str] | Refusal:
+@never_raising
+def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     """The labels of a pod, which terms of other pods match. Never raises."""
-    try:
-        return read_labels(metadata)
-    except RequestSyntaxError as error:
-        return error.refusal
+    labels = field_types.mapping(metadata.get("labels"), "metadata.labels")
+    return {
+        field_types.text(key, "metadata.labels"): field_types.text(value, f"metadata.labels.{key}")
+        for key, value in labels.items()
+    }
 
 
 def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds | Refusal:

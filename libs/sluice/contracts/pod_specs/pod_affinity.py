@@ -29,34 +29,16 @@ _POLICIES = ("", "Honor", "Ignore")
 _COUNT_MAX = 1 << 31
 
 
-class PodAffinityNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of `HostNeeds` about other pods and ports."""
-
-    beside: tuple[PodTerm, ...] = ()
-    apart: tuple[PodTerm, ...] = ()
-    spread: tuple[SpreadTerm, ...] = ()
-    ports: tuple[HostPort, ...] = ()
-
-
-def read_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The labels of an object. Raises RequestSyntaxError."""
-    labels = field_types.mapping(metadata.get("labels"), "metadata.labels")
-    return {
-        field_types.text(key, "metadata.labels"): field_types.text(value, f"metadata.labels.{key}")
-        for key, value in labels.items()
-    }
-
-
-def read_pod_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> PodAffinityNeeds:
-    """The needs of the pod with this spec. Raises RequestSyntaxError."""
+def read_pod_affinity(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `HostNeeds` about other pods and ports. Raises RequestSyntaxError."""
     affinity = field_types.mapping(spec.get("affinity"), "spec.affinity")
     beside, apart = (_terms(affinity, kind, namespace, labels) for kind in ("podAffinity", "podAntiAffinity"))
-    return PodAffinityNeeds(
-        beside=beside,
-        apart=tuple(each for each in apart if each.selector != NOTHING),
-        spread=tuple(_spread(spec, labels)),
-        ports=tuple(dict.fromkeys(_ports(spec))),
-    )
+    return {
+        "beside": beside,
+        "apart": tuple(each for each in apart if each.selector != NOTHING),
+        "spread": tuple(_spread(spec, labels)),
+        "ports": tuple(dict.fromkeys(_ports(spec))),
+    }
 
 
 def unknown_demands(spec: object) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from typing import Any
 
 from sluice.contracts.kube.quantities import NotANumber, parse_int32
 from sluice.contracts.pod_specs import field_types
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, Unquoted, did_you_mean, is_null
+from sluice.contracts.reasons import RefusalReason, shorten
+from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted, did_you_mean, is_null, never_raising
 
 SYSTEM_CLASSES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Every cluster has these two, and no user can define another of their names."""
@@ -60,26 +60,28 @@ class PodPriority:
 NO_PRIORITY = PodPriority()
 
 
-def read_priority(spec: object) -> PodPriority | Refusal:
+@never_raising
+def read_priority(spec: object) -> PodPriority:
     """The priority in this `spec`, or what is wrong with it. Never raises."""
-    try:
-        return _urgency(field_types.mapping(spec, "spec"))
-    except RequestSyntaxError as error:
-        return error.refusal
+    pod = field_types.mapping(spec, "spec")
+    policy = field_types.choice(pod.get("preemptionPolicy"), "spec.preemptionPolicy", _POLICIES)
+    return PodPriority(
+        priority=_priority(pod.get("priority"), "spec.priority"),
+        preempts=policy != "Never" if policy else None,
+        class_name=field_types.text(pod.get("priorityClassName"), "spec.priorityClassName"),
+    )
 
 
-def read_priority_class(manifest: Mapping[str, Any]) -> PriorityClass | Refusal:
+@never_raising
+def read_priority_class(manifest: Mapping[str, Any]) -> PriorityClass:
     """The class that an object of this kind defines, or what is wrong with it. Never raises."""
-    try:
-        metadata = field_types.mapping(manifest.get("metadata"), "metadata")
-        name = field_types.text(metadata.get("name"), "metadata.name")
-        value = _priority(manifest.get("value"), "value")
-        policy = field_types.choice(manifest.get("preemptionPolicy"), "preemptionPolicy", _POLICIES)
-        default = manifest.get("globalDefault")
-        is_default = default is True or (isinstance(default, Unquoted) and default.text == "true")
-        return PriorityClass(name, value or 0, policy != "Never", is_default)
-    except RequestSyntaxError as error:
-        return error.refusal
+    metadata = field_types.mapping(manifest.get("metadata"), "metadata")
+    name = field_types.text(metadata.get("name"), "metadata.name")
+    value = _priority(manifest.get("value"), "value")
+    policy = field_types.choice(manifest.get("preemptionPolicy"), "preemptionPolicy", _POLICIES)
+    default = manifest.get("globalDefault")
+    is_default = default is True or (isinstance(default, Unquoted) and default.text == "true")
+    return PriorityClass(name, value or 0, policy != "Never", is_default)
 
 
 def with_priority_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> PodPriority:
@@ -100,15 +102,6 @@ def unknown_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> str
     remedy = did_you_mean(urgency.class_name, names) or "; add the PriorityClass, or set spec.priority"
     why = "there is no PriorityClass of this name beside the pod, so it has priority 0"
     return f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: {why}{remedy}"
-
-
-def _urgency(spec: Mapping[str, Any]) -> PodPriority:
-    policy = field_types.choice(spec.get("preemptionPolicy"), "spec.preemptionPolicy", _POLICIES)
-    return PodPriority(
-        priority=_priority(spec.get("priority"), "spec.priority"),
-        preempts=policy != "Never" if policy else None,
-        class_name=field_types.text(spec.get("priorityClassName"), "spec.priorityClassName"),
-    )
 
 
 def _priority(value: object, path: str) -> int | None:

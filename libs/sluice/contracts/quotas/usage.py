@@ -17,12 +17,7 @@ MIB_PER_GIB = 1024
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """
-    A number of devices, their memory (MiB), and thousandths of compute slices.
-
-    Thousandths, because a share has a fraction of a compute slice: whole numbers would make 1 % of a GPU free of
-    charge.
-    """
+    """Devices, memory (MiB) and thousandths of compute slices: in whole slices 1 % of a GPU would be free of charge."""
 
     gpus: int = 0
     memory_mib: int = 0

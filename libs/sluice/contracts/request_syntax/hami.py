@@ -130,7 +130,9 @@ def claim_of(
     if count is None and all(size is None for size in (memory_mib, percentage, cores)):
         return None
     if count is not None and whole:
-        return _whole(container, count, words)
+        return Claim(
+            container=container.name, gpus=count, known_geometries=True, only=words.only, numa_bind=words.numa_bind
+        )
     if memory_mib is None and percentage is None:
         percentage = 100
     modes = _modes(words, cores or 0)
@@ -146,13 +148,6 @@ def claim_of(
         only=words.only,
         numa_bind=words.numa_bind,
         uid=container.uid if modes != ("exclusive",) else None,
-    )
-
-
-def _whole(container: ContainerRequest, count: int, words: HamiPodOptions) -> Claim:
-    """Neither memory nor cores: exclusive whole GPUs, or their largest profile."""
-    return Claim(
-        container=container.name, gpus=count, known_geometries=True, only=words.only, numa_bind=words.numa_bind
     )
 
 

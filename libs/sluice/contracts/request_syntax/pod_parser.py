@@ -12,7 +12,7 @@ import msgspec
 
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import Claim
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import (
     device_limit,
     fastgshare,
@@ -24,25 +24,22 @@ from sluice.contracts.request_syntax import (
 )
 from sluice.contracts.request_syntax.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, PodRequest, RequestLimits
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, is_blank
+from sluice.contracts.request_syntax.source_text import SourceValue, is_blank, never_raising
 
 DEFAULT_LIMITS = RequestLimits()
 
 
+@never_raising
 def parse_pod(
     annotations: Mapping[str, object], containers: Sequence[ContainerRequest], *, limits: RequestLimits = DEFAULT_LIMITS
-) -> PodRequest | Refusal:
-    """
-    The request of a pod with these annotations and containers (in their order); without claims there is none.
-
-    The first mistake refuses the whole pod. Never raises, whatever the annotations and resources hold, and takes time
-    linear in their number.
-    """
-    try:
-        given = _sort_annotations(annotations, containers)
-        return _pod(given, containers, limits)
-    except RequestSyntaxError as wrong:
-        return wrong.refusal
+) -> PodRequest:
+    """The request of a pod, in time linear in its keys; without claims there is none. The first mistake refuses it."""
+    given = _sort_annotations(annotations, containers)
+    reader = _Reader(given, limits)
+    for position, container in enumerate(containers):
+        reader.read(container, first=position == 0)
+    request = PodRequest(tuple(reader.claims), node_name=reader.node_name)
+    return _with_pod_options(request, given, reader)
 
 
 @dataclass(slots=True)
@@ -89,14 +86,6 @@ def _sort_annotations(annotations: Mapping[str, object], containers: Sequence[Co
 def _check_containers(written: SourceValue, containers: Sequence[ContainerRequest]) -> None:
     if not containers:
         raise written.wrong(RefusalReason.UNKNOWN_CONTAINER, "the pod has no containers", "a container")
-
-
-def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits: RequestLimits) -> PodRequest:
-    reader = _Reader(given, limits)
-    for position, container in enumerate(containers):
-        reader.read(container, first=position == 0)
-    request = PodRequest(tuple(reader.claims), node_name=reader.node_name)
-    return _with_pod_options(request, given, reader)
 
 
 def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Reader") -> PodRequest:

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from sluice.contracts.ids import GpuUuid
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.messages.requests import Mode
@@ -245,20 +244,11 @@ def _filter(given: SourceValues) -> DeviceFilter:
     models, not_models = _names(given, "gpu-model"), _names(given, "gpu-model-not")
     if models and all(any(is_meant(model, part) for part in not_models) for model in models):
         raise given["gpu-model-not"].contradicts(given["gpu-model"], "no GPU is left", "models that are not wanted")
-    uuids, not_uuids = _uuids(given, "gpu-uuid"), _uuids(given, "gpu-uuid-not")
+    uuids, not_uuids = (_take(given, key, values.uuids) or () for key in ("gpu-uuid", "gpu-uuid-not"))
     if uuids and all(uuid in not_uuids for uuid in uuids):
         raise given["gpu-uuid-not"].contradicts(given["gpu-uuid"], "no GPU is left", "GPUs that are not wanted")
     return DeviceFilter(models=models, not_models=not_models, uuids=uuids, not_uuids=not_uuids)
 
 
 def _names(given: SourceValues, key: str) -> tuple[str, ...]:
-    return _listed_by(given, key, lambda each: values.names(each, "GPU models"))
-
-
-def _uuids(given: SourceValues, key: str) -> tuple[GpuUuid, ...]:
-    return _listed_by(given, key, values.uuids)
-
-
-def _listed_by(given: SourceValues, key: str, read: Callable[[SourceValue], tuple[_Value, ...]]) -> tuple[_Value, ...]:
-    written = given.get(key)
-    return read(written) if written is not None else ()
+    return _take(given, key, lambda each: values.names(each, "GPU models")) or ()

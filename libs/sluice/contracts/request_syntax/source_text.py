@@ -5,12 +5,16 @@ Values as a person wrote them, and their refusal: the field as spelled, the valu
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from sluice.contracts.kube.quantities import parse_quantity
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _CHOICES_MAX = 50
 """Suggestions are searched among this many names, so that a refusal stays cheap."""
@@ -34,12 +38,7 @@ def is_blank(value: object) -> bool:
 
 
 def is_blank_amount(value: object) -> bool:
-    """
-    Whether an amount of a resource is unset: also zero.
-
-    A LimitRange's default and a chart's values write zero where nothing was requested, and the API server makes zero of
-    null (apimachinery, pkg/api/resource/quantity.go, `UnmarshalJSON`).
-    """
+    """Whether an amount is unset. Zero is: LimitRanges, charts, and the API server for null write zero for nothing."""
     is_number = isinstance(value, str | Unquoted | int | float) and not isinstance(value, bool)
     return is_blank(value) or (is_number and parse_quantity(source_text_of(value).strip()) == 0)
 
@@ -55,6 +54,19 @@ class RequestSyntaxError(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+def never_raising(read: Callable[P, T]) -> Callable[P, T | Refusal]:
+    """The same reader, which returns its refusal."""
+
+    @wraps(read)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> T | Refusal:
+        try:
+            return read(*args, **kwargs)
+        except RequestSyntaxError as wrong:
+            return wrong.refusal
+
+    return safe
 
 
 @dataclass(frozen=True, slots=True)

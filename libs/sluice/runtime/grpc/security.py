@@ -15,6 +15,7 @@ import grpc.aio
 
 from sluice.contracts.rpc_permissions import deny_reason
 from sluice.runtime import logs
+from sluice.runtime.grpc.trace_interceptors import with_behaviour
 from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls.certificate_files import (
     CHECK_EVERY_S,
@@ -59,12 +60,8 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _streaming_after(check, handler.unary_stream), handler.request_deserializer, handler.response_serializer
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            _answering_after(check, handler.unary_unary), handler.request_deserializer, handler.response_serializer
-        )
+            return with_behaviour(handler, _streaming_after(check, handler.unary_stream))
+        return with_behaviour(handler, _answering_after(check, handler.unary_unary))
 
     def _say(self, reason: str, peer: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -83,16 +83,8 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         if handler is None or not traceparent or handler.request_streaming:
             return handler
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _streaming_within(traceparent, handler.unary_stream),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            self._answering_within(traceparent, _text(details.method), handler.unary_unary),
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
+            return with_behaviour(handler, _streaming_within(traceparent, handler.unary_stream))
+        return with_behaviour(handler, self._answering_within(traceparent, _text(details.method), handler.unary_unary))
 
     def _answering_within(
         self, traceparent: str, method: str, behaviour: Callable[[Any, Any], Awaitable[Any]]
@@ -103,6 +95,13 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
                 return await behaviour(request, context)
 
         return answer
+
+
+def with_behaviour(handler: grpc.RpcMethodHandler, behaviour: Callable[..., Any]) -> grpc.RpcMethodHandler:
+    """The handler of a method with one request, with another behaviour."""
+    streams = handler.response_streaming
+    made = grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
+    return made(behaviour, handler.request_deserializer, handler.response_serializer)
 
 
 def _streaming_within(traceparent: str, behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[..., Any]:

@@ -47,10 +47,7 @@ class CallLimits:
     calls_max: int = 1024
     """Concurrent calls of all callers: the inventory pulls all nodes of one process, each by a call."""
     streams_max: int = 1024
-    """
-    Concurrent calls over one connection. A client queues further ones; some of those it has already sent are refused as
-    UNAVAILABLE. Not below `calls_max`, because all channels of a process to one address share one connection.
-    """
+    """Calls over one connection, which all channels of a process to an address share: not below `calls_max`."""
     handshake_s: float = 10.0
     """Until a new connection sends its first request, TLS included. gRPC's own default is two minutes."""
 

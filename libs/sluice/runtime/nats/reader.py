@@ -123,13 +123,10 @@ class Reader:
 
     async def batches(self) -> AsyncGenerator[list[Reading]]:
         """Readings one after another, without end. Raises BusError when the connection has failed for good."""
-        with metrics.collecting_from(self._lag):
+        with metrics.collecting_from(lambda: (Sample(LAG, self._behind, (self.stream.value,)),)):
             async with aclosing(self._endless()) as batches:
                 async for batch in batches:
                     yield batch
-
-    def _lag(self) -> tuple[Sample, ...]:
-        return (Sample(LAG, self._behind, (self.stream.value,)),)
 
     async def _endless(self) -> AsyncGenerator[list[Reading]]:
         on_change = self._on_change

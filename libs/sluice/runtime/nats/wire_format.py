@@ -51,11 +51,7 @@ AGENTS_KINDS = frozenset({"slice", "node"})
 WRONG_LAST_SEQUENCE = 10071
 """A guard did not hold; the text has the sequence that was found."""
 OTHER_IN_FLIGHT = 10164
-"""
-A cluster refuses because another write under the guard is in flight, and cannot say whether that one will land.
-
-It may be an earlier attempt of the same write: so nothing is known yet, and a reading now would explain nothing.
-"""
+"""Another write under the guard is in flight, perhaps an earlier attempt of the same: nothing is known yet."""
 STREAM_NOT_FOUND = 10059
 STREAM_IN_USE = 10058
 INSUFFICIENT_STORAGE = 10047

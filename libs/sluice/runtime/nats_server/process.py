@@ -29,10 +29,7 @@ PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
 """1 MiB: a message and its headers."""
 READY_TIMEOUT_S = 20.0
 CLUSTER_READY_TIMEOUT_S = 80.0
-"""
-A cluster elects a leader of its own, and then one of each stream. A round takes nats-server 4 to 9 s (raft.go), so both
-exist after some 10 s; on a busy machine several rounds fail.
-"""
+"""A cluster elects a leader, then one of each stream: 4 to 9 s a round (raft.go), and several may fail."""
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.02
 STOPPED_POLL_S = 0.001
@@ -203,12 +200,7 @@ class NatsServer:
 
 
 def until_stopped(pid: int) -> None:
-    """
-    Wait until no thread of a process runs after SIGSTOP. On Linux only; elsewhere this does not wait.
-
-    The signal takes effect when one of the threads handles it; on a busy machine the others still answer meanwhile.
-    Raises BrokerError when they still run after STOP_TIMEOUT_S.
-    """
+    """Wait (on Linux) until no thread of a process runs after SIGSTOP. Raises BrokerError after STOP_TIMEOUT_S."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while not all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
         if time.monotonic() > deadline:

@@ -19,10 +19,7 @@ from sluice.contracts.bus.nats_permissions import AGENTS_ACCOUNT, SERVICES_ACCOU
 CALLOUT_ACCOUNT = "AUTH"
 """The account of the service that answers the broker's questions about users, and of nothing else."""
 CALLOUT_TIMEOUT_S = 10
-"""
-How long a login may take. A restarted broker asks about all users at once: of 1,000, 69 were refused after 2 s and none
-after 10 s (tried on two cores).
-"""
+"""Of a login. A restarted broker asks about all users at once: of 1,000, none failed in 10 s (on two cores)."""
 PULLED = "$JS.API.CONSUMER.MSG.NEXT."
 """Requests with more than one reply: messages, and heartbeats while there are none."""
 PULL_SILENCE = "30s"

@@ -27,12 +27,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashed by identity, which is fast
 class Metric:
-    """
-    A metric, named by Prometheus' rules (https://prometheus.io/docs/practices/naming/).
-
-    A `counter` only grows and ends in `_total`, a `gauge` is the current value, a `histogram` sorts seconds by
-    `bounds`.
-    """
+    """A metric by Prometheus' rules: a `counter` (`_total`), a `gauge`, or a `histogram` of seconds by `bounds`."""
 
     name: str
     kind: Kind

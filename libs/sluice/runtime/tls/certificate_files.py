@@ -38,10 +38,7 @@ def warn_if_open(setting: str, path: Path) -> None:
 CHECK_EVERY_S = 1.0
 """The shortest interval of checks for changed files."""
 RETRY_AFTER_CHECKS = 60
-"""
-After so many checks bad files are read again although unchanged: a certificate that is not valid yet becomes valid, and
-an unreadable file may be readable.
-"""
+"""Bad files are read again after so many checks: a certificate becomes valid, a file readable."""
 WARN_BEFORE = dt.timedelta(days=14)
 """A certificate that expires sooner is logged: it should have been renewed."""
 FILE_BYTES_MAX = 256 * 1024

@@ -32,12 +32,7 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class SpanPhase:
-    """
-    A phase of a request within one process: a span from one signal to another.
-
-    A signal is a verb and the name of a type: `saw` a message, `decided` an instruction or a message to be written,
-    `did` an instruction.
-    """
+    """A phase of a request: a span between signals: `saw` a message, `decided` or `did` an instruction (types)."""
 
     name: str
     begins: str

@@ -162,12 +162,7 @@ class Spans:
         self._provider.force_flush()
 
     def close(self, timeout_s: float) -> None:
-        """
-        Export everything within `timeout_s`; the rest is lost.
-
-        In a thread: the SDK's own waiting cannot be bounded (opentelemetry-sdk 1.45, issue 4568), and a hanging
-        collector would keep the process beyond its time to end.
-        """
+        """Export within `timeout_s`, in a thread: the SDK's own waiting has no bound (SDK 1.45, issue 4568)."""
         closing = threading.Thread(target=self._provider.shutdown, name="spans-close", daemon=True)
         closing.start()
         closing.join(timeout_s)

@@ -34,9 +34,7 @@ TRACEPARENT = "traceparent"
 REQUESTS_MAX = 10_000
 """Requests whose trace is remembered; the least recently used is dropped first."""
 LINGER_S = 10.0
-"""
-How long after its last message of a request's start a process may continue that trace with decisions made by then.
-"""
+"""How long after the last message of a request's start a process may continue that trace."""
 FLUSH_TIMEOUT_S = 2.0
 """How long closing may wait for the collector."""
 

@@ -1,7 +1,7 @@
 """
 Attributes of spans, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
 
-Only what is listed here leaves the process: names, ids and places. No annotation, environment, ticket, password or text
+Only what is named here leaves the process: names, ids and places. No annotation, environment, ticket, password or text
 of a person; a test checks every message.
 """
 
@@ -17,36 +17,6 @@ from sluice.contracts.messages import (
     Revoke,
 )
 from sluice.runtime.tracing.request_traces import Attributes
-
-KEYS = frozenset(
-    {
-        "error.type",
-        "hw.id",
-        "hw.type",
-        "k8s.namespace.name",
-        "k8s.node.name",
-        "k8s.pod.name",
-        "k8s.pod.uid",
-        "messaging.destination.name",
-        "messaging.destination.template",
-        "messaging.message.id",
-        "messaging.operation.name",
-        "messaging.operation.type",
-        "messaging.system",
-        "rpc.method",
-        "rpc.system.name",
-        "sluice.allocation",
-        "sluice.attempt",
-        "sluice.decided",
-        "sluice.delivered_again",
-        "sluice.event",
-        "sluice.reason",
-        "sluice.request",
-        "sluice.revision",
-        "sluice.waited_here_ms",
-    }
-)
-"""Every attribute there is."""
 
 _TYPES = {"publish": "send", "process": "process"}
 

@@ -1,6 +1,5 @@
-"""The allocator's core: events in, instructions out. Every event changes facts (`core.changes`). What these concern is
-reconciled in one cycle (`core.cycle`), and the resulting writes go to the outbox. Nothing is decided while a stream is
-being reread, because partial facts lead to wrong decisions."""
+"""The allocator's core: events in, instructions out. Events change facts (`core.changes`); one cycle reconciles what
+these concern (`core.cycle`). Nothing is decided while a stream is being reread: partial facts mislead."""
 
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import RunId, SourceName
@@ -31,8 +30,7 @@ WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})  # the 
 
 
 class Allocator:
-    """One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request. It
-    starts on standby and becomes active with `LeaseChanged(held=True)`."""
+    """One of the allocators: guards make places and bindings unique. On standby until `LeaseChanged(held=True)`."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
         self.ctx = SchedulerContext(run, rules, Outbox(run, WRITES))

@@ -1,6 +1,5 @@
-"""What is looked at again as time passes: one rule for each condition, and what follows when it has lasted. The table
-`RULES` is the whole of it. Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind
-in turn."""
+"""What is looked at again as time passes: `RULES` has one rule for each condition, and what follows when it has lasted.
+Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind in turn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice_allocator.core.context import SchedulerContext
+from sluice_allocator.core.node.removal import await_node
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.entries import revoke
-from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.bus_cache import named_by
 from sluice_allocator.core.state.conditions import Condition, Watched
 from sluice_allocator.core.state.facts import answer_without_slice, doubtful_ticket, is_open, is_rejected, may_come_yet
@@ -69,16 +68,14 @@ def source_synced(ctx: SchedulerContext, source: SourceName) -> None:
 
 
 def watch_request(ctx: SchedulerContext, request: RequestId) -> None:
-    """A request appeared or went: its slices have none from now on, or were found before. A standby looks no further;
-    otherwise it would later count a sync that came before as one that came after."""
+    """A request appeared or went. A standby looks no further: it would count an old sync as a new one."""
     for allocation in ctx.facts.allocations_of.get(request, ()):
         watch_grant(ctx, allocation)
     watch_answer(ctx, request)
 
 
 def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
-    """A binding changed. An allocator that binds has read the request, even if it is unknown here: the time of an
-    orphan starts over."""
+    """A binding changed. An allocator that binds has read the request: an orphan's time starts over."""
     watch_entry(ctx, request)
     bound = ctx.facts.bindings.get(request)
     if isinstance(bound, msg.Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
@@ -98,8 +95,7 @@ def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 
 def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
-    """The same for a binding, as long as no slice comes of it: `Bound` ends with its slice. And for a `Released` that
-    its source has not read, or it would have published its end."""
+    """Likewise a binding without a slice, and a `Released` that its source has not read (it would have ended)."""
     source = _source_of_answer(ctx, request)
     if source is None:
         ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
@@ -194,8 +190,7 @@ def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watch
 
 
 def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """End the status: its agent answers that the slice was never made, and all is closed as usual. It books no place,
-    for a slice that the agent does not have is nowhere."""
+    """End the status: its agent answers that the slice was never made. It books no place, as it is nowhere."""
     status, node = ctx.facts.slices[allocation], ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
     if ctx.outbox.busy(address):
@@ -224,9 +219,8 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 
 def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
-    """A bound slice has no ledger entry, or has one. The entry is on its way to us, or does not exist. A Bound over an
-    empty subject may land in a broker that was wiped meanwhile, when its slice is gone, and its node's journal too. To
-    tell them apart the whole book is read again; what it does not show is lost."""
+    """A bound slice has no ledger entry, or has one. A Bound over an empty subject may land in a broker that was wiped
+    meanwhile: the whole book is read again, and what it does not show is lost."""
     ctx.conditions.observe(
         Condition.BOUND_WITHOUT_ENTRY,
         request,

@@ -76,7 +76,6 @@ class AnswerWriter:
             self._models |= {gpu_uuid(node, index): model for index, model in enumerate(models)}
 
     def bound(self, at: float, pod: str, booking: Booking) -> None:
-        """Answer: the pod has its devices."""
         self.summary.bound += 1
         accepted = self.summary.accepted
         for device in booking.devices:
@@ -85,12 +84,10 @@ class AnswerWriter:
         self._write(at, pod, "bound", booking)
 
     def pending(self, at: float, pod: str, reasons: tuple[Any, ...]) -> None:
-        """Answer: the pod waits, for these reasons."""
         self.summary.pending += 1
         self._write(at, pod, "pending", None, reasons)
 
     def refused(self, at: float, pod: str, reasons: tuple[Any, ...]) -> None:
-        """Answer: the pod is refused, for these reasons."""
         self.summary.refused += 1
         self._write(at, pod, "refused", None, reasons)
 
@@ -100,7 +97,6 @@ class AnswerWriter:
         self._write(at, pod, "released", booking, reasons)
 
     def finish(self) -> None:
-        """Write the summary, the last line."""
         counted = msgspec.structs.asdict(self.summary)
         counted["accepted"] = dict(sorted(self.summary.accepted.items()))
         self._out.write(self._encode({"summary": counted}) + b"\n")

@@ -1,6 +1,5 @@
-"""A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once. It
-plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while a
-step is settled."""
+"""A perfect cluster around one allocator, as the protocol describes bus and agents: every write lands and every order
+is carried out at once, while time stands still. Every decision is the core's."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -34,8 +33,7 @@ class PerfectCluster:
     """The last values, the events queued for the allocator, and the agents' part."""
 
     def __init__(self, allocator: Allocator, hear: Hear) -> None:
-        self._allocator = allocator
-        self._hear = hear
+        self._allocator, self._hear = allocator, hear
         self._values: dict[str, Entry] = {}
         self._events: deque[Event] = deque()
         self._sequences = dict.fromkeys(Stream, 0)
@@ -72,7 +70,6 @@ class PerfectCluster:
         self.settle()
 
     def settle(self) -> None:
-        """Process all events until nothing follows."""
         while self._events or self._free or self._allocator.unfinished or self._is_littered():
             if not self._events and self._free:
                 self._make(self._free.popleft())

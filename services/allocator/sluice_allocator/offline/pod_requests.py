@@ -25,8 +25,7 @@ class PolicyError(ValueError):
 
 
 def parse_policies(text: str) -> Policies:
-    """Parse `binpack` for both levels (if it is a policy of both), or `node=spread,gpu=numa,binpack` for one each.
-    Raises PolicyError."""
+    """Parse `binpack` (both levels, if it is for both) or `node=spread,gpu=numa,binpack`. Raises PolicyError."""
     if "=" not in text:
         node = text if text and invalid_node_policy_reason(text) is None else ""
         gpu = text if text and invalid_gpu_policy_reason(text) is None else ""

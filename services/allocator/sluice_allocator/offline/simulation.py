@@ -52,9 +52,7 @@ class Simulation:
         queue: bool,
         rules: SchedulerConfig | None = None,
     ) -> None:
-        self._answers = answers
-        self._policies = policies
-        self._queue = queue
+        self._answers, self._policies, self._queue = answers, policies, queue
         rules = rules or rules_for(fleet)
         self._limits = RequestLimits(max_gpus_per_node=rules.max_gpus_per_node)
         self._cluster = PerfectCluster(Allocator(RunId("offline"), rules), self._hear)

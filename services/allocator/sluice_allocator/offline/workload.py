@@ -32,8 +32,7 @@ class WorkloadError(ValueError):
     """One mistake in a workload: where (`file:line`), the field, its value as written, and a valid form."""
 
     def __init__(self, where: str, field: str, value: object, message: str) -> None:
-        self.where = where
-        self.field = field
+        self.where, self.field = where, field
         at = f"{field} = {shorten(toml_text_of(value))}: " if field else ""
         super().__init__(f"{where}: {at}{message}")
 
@@ -82,8 +81,7 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 
 
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
-    """The same steps, with consecutive arrivals of equal time in an order that the seed decides. A departure ends such
-    a run, so no pod leaves before it arrives. Holds one run in memory at a time."""
+    """The same steps, with consecutive arrivals of equal time shuffled by the seed. Holds one such run in memory."""
     chance = random.Random(seed)
     run: list[Step] = []
     for step in steps:

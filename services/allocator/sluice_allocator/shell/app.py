@@ -27,8 +27,7 @@ from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, Continue, E
 from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.decision_counter import DecisionCounter
 from sluice_allocator.shell.metrics import AllocatorMetrics
-from sluice_allocator.shell.resize import ShareResizer
-from sluice_allocator.shell.server import ROLE, AllocatorServer
+from sluice_allocator.shell.server import ROLE, AllocatorServer, ShareResizer
 
 GO_ON_S = 0.02  # how often an unfinished core is given time to continue; other events come between
 LOOK_S = 0.1  # how often the lease is checked: how long a holder may go on deciding after it expired
@@ -119,8 +118,7 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
 
 
 async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
-    """Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it. Keep STATE open for
-    all. Every allocator does this, active or not; declaring is idempotent."""
+    """Declare missing streams (a wiped broker has none), and keep STATE open for all. Idempotent; on standby too."""
     log = logs.get("streams")
     while True:
         try:

@@ -2,6 +2,8 @@
 synchronous and holds the event loop while it handles an event, so a handler that does not await sees consistent facts.
 No question copies the fleet."""
 
+import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,12 +17,43 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add_AllocatorServiceServicer_to_server
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.explain.status import how_it_stands, simulate
 from sluice_allocator.core.moves.defragment import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
-from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
+from sluice_allocator.shell.rpc_answers import QuestionError, change_asked, pod_asked
+
+ANSWER_WITHIN_S = 10.0  # a write settles within tens of milliseconds; a broker that is away may be away for long
+
+
+class ShareResizer:
+    """Pending callers, by number."""
+
+    def __init__(self, *, within_s: float = ANSWER_WITHIN_S) -> None:
+        self._within_s = within_s
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Outcome]] = {}
+
+    async def ask(self, change: Change, *, offer: Callable[[AdjustAsked], Awaitable[None]]) -> Outcome:
+        """The outcome of a change; `offer` gives the core an event. Raises TimeoutError when it is late."""
+        number = next(self._numbers)
+        waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        try:
+            async with asyncio.timeout(self._within_s):
+                await offer(AdjustAsked(number, change))
+                return await waiting
+        finally:
+            del self._waiting[number]
+
+    async def answer(self, answer: AnswerAdjust) -> None:
+        """Pass the core's answer to its caller, if that still waits."""
+        waiting = self._waiting.get(answer.number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer.outcome)
+
 
 ROLE = "allocator"  # the lease's role
 ChangeShares = Callable[[Change], Awaitable[Outcome]]  # raises TimeoutError when the outcome is not known in time
@@ -32,16 +65,12 @@ class AllocatorServer(AllocatorServiceServicer):
 
     def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares) -> None:
         """Read `core`; change shares through `change_shares`; the bus is only read for the holder of the lease."""
-        self._core = core
-        self._bus = bus
-        self._run = run
-        self._change_shares = change_shares
+        self._core, self._bus, self._run, self._change_shares = core, bus, run, change_shares
 
     def register(self, server: grpc.aio.Server) -> None:
         add_AllocatorServiceServicer_to_server(self, server)
 
     async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
-        """What would become of a pod if it asked now."""
         await self._only_when_working(context)
         try:
             pod = pod_asked(request)

@@ -24,8 +24,7 @@ from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnap
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.hand_over.claims import DeviceHealth, device_health
-from sluice_node_agent.core.hand_over.controller import HandOver
+from sluice_node_agent.core.hand_over.controller import DeviceHealth, HandOver, device_health
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
     NodeRecord,
@@ -35,10 +34,9 @@ from sluice_node_agent.core.journal_records import (
     Tombstone,
     WarmRecord,
 )
-from sluice_node_agent.core.orders.ledger_view import LedgerView
-from sluice_node_agent.core.orders.reconcile import OrderReconciler
+from sluice_node_agent.core.orders.reconcile import LedgerView, OrderReconciler
 from sluice_node_agent.core.publish.publisher import Publisher, SnapshotVersions
-from sluice_node_agent.core.publish.slice_status import stuck_on
+from sluice_node_agent.core.publish.slice_status import Tombstones, stuck_on
 from sluice_node_agent.core.recovery.discovered import discover, named_gpus
 from sluice_node_agent.core.recovery.orphaned_instances import (
     Garbage,
@@ -54,7 +52,6 @@ from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.in_flight import HungDrivers, InFlight
 from sluice_node_agent.core.state.node_state import NodeState, apply_result
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
-from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool
 
 WRITES = frozenset({"slice", "node"})

@@ -180,7 +180,6 @@ def _seen(place: UsedDevice, use: DeviceUse) -> _Seen:
 
 
 def _busy_of(own: tuple[ProcessUse, ...], use: DeviceUse, *, alone: bool) -> float | None:
-    """The use by a tenant of a shared device: by its processes, or by the device if it has no other users."""
     if not own:
         return 0.0
     told = [each.busy_percent for each in own if each.busy_percent is not None]
@@ -190,12 +189,8 @@ def _busy_of(own: tuple[ProcessUse, ...], use: DeviceUse, *, alone: bool) -> flo
 
 
 def _sum(parts: Iterable[int | None]) -> int | None:
-    total = 0
-    for part in parts:
-        if part is None:
-            return None
-        total += part
-    return total
+    every = list(parts)
+    return None if None in every else sum(filter(None, every))
 
 
 def _usage_of(place: UsedDevice, watched: _Watched | None, now: float) -> SliceUsage:

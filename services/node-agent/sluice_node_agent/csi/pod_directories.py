@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import Target, is_pod_uid
-from sluice_node_agent.csi.mps_views import remove_views
+from sluice_node_agent.csi.mounts import remove_views
 
 DIRECTORY_MODE = 0o711
 """A container's user can pass, and finds no name that it does not know."""
@@ -48,7 +48,8 @@ class PodDirectories:
             return
         try:
             self.open()
-            self.was_shared = self.prepare_mounts()
+            with self.locked():
+                self.was_shared = self.show_sealed()
         except OSError as error:
             self.problem = f"the pods' directories cannot be kept in {self.root}: {error}; see docs/csi.md"
             raise
@@ -72,14 +73,6 @@ class PodDirectories:
                 draft.write_text(f"{boot}\n", encoding="ascii")
                 draft.replace(self.root / _BOOT)
             (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
-
-    def prepare_mounts(self) -> bool:
-        """
-        Create the sealed view of the root that volumes are parts of. Returns whether the root was on a shared mount. A
-        mount in a pod's directory must appear in its volume, so a private root is bound onto itself and shared.
-        """
-        with self.locked():
-            return self._show_sealed()
 
     def sealed(self, uid: str) -> Path:
         """A pod's directory as its volume shows it."""
@@ -111,8 +104,6 @@ class PodDirectories:
         finally:
             os.close(descriptor)  # which also unlocks
 
-    # -- under the lock -------------------------------------------------------------------------------------------
-
     def make(self, uid: str) -> Path:
         """The directory of a pod, created if needed."""
         if not is_pod_uid(uid):
@@ -128,10 +119,6 @@ class PodDirectories:
         if not self.root.is_dir():
             return []
         return sorted(path for path in self.root.iterdir() if is_pod_uid(path.name))
-
-    def keep_sealed(self) -> None:
-        """Restore the sealed view if what it showed was removed or mounted over."""
-        self._show_sealed()
 
     def note_published(self, target: Target) -> None:
         """A volume may show the pod's directory from now on."""
@@ -159,7 +146,11 @@ class PodDirectories:
             if error.errno != errno.ENOTEMPTY:
                 raise
 
-    def _show_sealed(self) -> bool:
+    def show_sealed(self) -> bool:
+        """
+        Create or restore the sealed view of the root that volumes are parts of. Returns whether the root was on a
+        shared mount: a mount in a pod's directory must appear in its volume, so a private root is bound onto itself.
+        """
         was_shared = mounts.is_shared(self.root)
         if not was_shared:
             mounts.bind(self.root, self.root)

@@ -4,7 +4,6 @@ directory is removed.
 """
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +11,11 @@ from pathlib import Path
 from sluice.contracts.kube.names import VOLUME
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import MOUNT, VOLUMES, Target, target_of
-from sluice_node_agent.csi.mps_views import remove_views
+from sluice_node_agent.csi.mounts import remove_views
 from sluice_node_agent.csi.pod_directories import PodDirectories
 
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _INSIDE = _OPEN | os.O_NOFOLLOW
-_STACKED_MAX = 16
 
 
 class Volumes:
@@ -62,7 +60,7 @@ class Volumes:
                 remove_views(source)
             did = False
             with contextlib.suppress(FileNotFoundError), self._parent(target) as parent:
-                self._uncover(parent)
+                mounts.detach_all(_target_in(parent))
                 os.rmdir(MOUNT, dir_fd=parent)
                 did = True
             self._sources.note_unpublished(target)
@@ -88,7 +86,7 @@ class Volumes:
             self._sources.locked(),
             self._parent(target) as parent,
         ):
-            if not source.is_dir() or not self._is_covered(parent) or self._shows(parent, source):
+            if not source.is_dir() or not mounts.is_mounted(_target_in(parent)) or self._shows(parent, source):
                 return False
             self._sources.note_published(target)
             self._show(parent, target)
@@ -96,23 +94,16 @@ class Volumes:
         return False
 
     def _show(self, parent: int, target: Target) -> None:
-        self._uncover(parent)
-        self._sources.keep_sealed()
+        mounts.detach_all(_target_in(parent))  # ours, or what is left of a directory that is gone
+        self._sources.show_sealed()
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
             mounts.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
         finally:
             os.close(here)
 
-    def _is_covered(self, parent: int) -> bool:
-        here = os.open(MOUNT, _INSIDE, dir_fd=parent)
-        try:
-            return mounts.mount_id(here) != mounts.mount_id(parent)
-        finally:
-            os.close(here)
-
     def _shows(self, parent: int, source: Path) -> bool:
-        if not self._is_covered(parent):
+        if not mounts.is_mounted(_target_in(parent)):
             return False
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
@@ -123,10 +114,6 @@ class Volumes:
         finally:
             os.close(here)
 
-    def _uncover(self, parent: int) -> None:
-        """Unmount everything at the target: ours, or what is left of a directory that is gone."""
-        for _ in range(_STACKED_MAX):
-            if not self._is_covered(parent):
-                return
-            mounts.detach(f"/proc/self/fd/{parent}/{MOUNT}")
-        raise OSError(errno.EBUSY, "more is mounted there than can be taken away", MOUNT)
+
+def _target_in(parent: int) -> Path:
+    return Path(f"/proc/self/fd/{parent}/{MOUNT}")

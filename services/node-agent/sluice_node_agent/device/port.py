@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
 from sluice_node_agent.core.usage import DeviceUse
 
@@ -110,9 +110,6 @@ class GpuBackend(Protocol):
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU, as in `read`. Raises GpuLostError when it is not on this node."""
 
-    def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
-        """One GPU instance. Raises NotFoundError."""
-
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         """The id of the GPU instance of this profile at exactly this placement; None if there is none."""
 
@@ -133,9 +130,6 @@ class GpuBackend(Protocol):
 
     def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
         """Compute mode EXCLUSIVE_PROCESS, or DEFAULT. Raises NotSupportedError on a GPU in MIG mode."""
-
-    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """How many more the driver can create now, per profile; empty without MIG."""
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """

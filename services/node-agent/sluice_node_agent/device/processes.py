@@ -1,14 +1,18 @@
 """
-Processes as the kernel shows them: their pod, name, start time and open devices. The `/proc` must be the host's, or an
-agent would miss tenants' processes. A process that vanishes while it is read counts as absent; a failure to read is an
-OSError, never an empty result: mistaking one for the other would end what still runs.
+Processes as the kernel shows them, and programs that are run for one answer (`communicate`). The `/proc` must be the
+host's, or an agent would miss tenants' processes. A process that vanishes while it is read counts as absent; a failure
+to read is an OSError, never an empty result: mistaking one for the other would end what still runs.
 """
 
+import contextlib
 import errno
 import os
 import re
+import selectors
 import stat
-from collections.abc import Collection, Iterator
+import subprocess
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 FDS_MAX = 1_000_000
@@ -193,7 +197,6 @@ class Processes:
 
 
 def _looked_through(folder: Path, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
-    """How many open files in a process's fd directory were checked, and whether one is among the wanted."""
     looked = 0
     try:
         with os.scandir(folder) as files:
@@ -232,3 +235,65 @@ def _device(path: str) -> int | None:
             raise
         return None  # missing or unreadable: no device
     return status.st_rdev if stat.S_ISCHR(status.st_mode) else None
+
+
+_LOOK_S = 0.02
+"""How often to check whether the program has ended while a child of it holds its output open."""
+_READ_BYTES = 64 * 1024
+
+
+def communicate(
+    command: Sequence[str | Path], said: bytes, environment: Mapping[str, str], timeout_s: float, *, bytes_max: int
+) -> tuple[int, bytes]:
+    """
+    Run a program with `said` on stdin; returns its exit status and output. One that prints more than `bytes_max` is
+    killed; its output is then longer than that. Raises OSError when it cannot be run, and TimeoutError.
+    """
+    until = time.monotonic() + max(timeout_s, _LOOK_S)
+    with subprocess.Popen(  # noqa: S603 - a program that an operator configured
+        [*command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        cwd="/",
+        start_new_session=True,
+        bufsize=0,
+    ) as process:
+        try:
+            _say(process, said)
+            answer = _hear(process, until, bytes_max)
+            if len(answer) > bytes_max:
+                process.kill()
+            return process.wait(max(until - time.monotonic(), _LOOK_S)), answer
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _say(process: "subprocess.Popen[bytes]", said: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # it may not read its input
+        process.stdin.write(said)
+
+
+def _hear(process: "subprocess.Popen[bytes]", until: float, bytes_max: int) -> bytes:
+    """Its output until it ends, or one byte too many. Raises TimeoutError."""
+    assert process.stdout is not None
+    answer = bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(answer) <= bytes_max:
+            has_ended = process.poll() is not None
+            if selector.select(0 if has_ended else _LOOK_S):
+                part = os.read(process.stdout.fileno(), min(_READ_BYTES, bytes_max + 1 - len(answer)))
+                if not part:
+                    break
+                answer += part
+            elif has_ended:
+                break
+            if time.monotonic() > until:
+                raise TimeoutError
+    return bytes(answer)

@@ -27,7 +27,7 @@ from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
 from sluice_node_agent.core.instructions import CdiDevice, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
-from sluice_node_agent.device.cdi_edits import CdiError, CharDevice, CommonEdits, DeviceNodes, version_of
+from sluice_node_agent.device.nvidia_nodes import CdiError, CharDevice, CommonEdits, DeviceNodes, version_of
 from sluice_node_agent.device.port import DeviceError
 
 _OWN_MOUNT = ("ro", "nosuid", "nodev", "bind")
@@ -79,7 +79,6 @@ def _edits(device: HandedOver) -> dict[str, Any]:
 
 
 def _environment(container: ContainerDevices) -> Mapping[str, str]:
-    """As the variables of a ticket's container; only what its mode uses."""
     if not container.mps_pipe_directory:
         return {}
     told = {

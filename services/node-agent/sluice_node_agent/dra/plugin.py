@@ -23,7 +23,7 @@ from sluice.contracts.pb import (
     pluginregistration_pb2_grpc,
 )
 from sluice.runtime import logs
-from sluice_node_agent.core.hand_over.claims import DeviceHealth
+from sluice_node_agent.core.hand_over.controller import DeviceHealth
 from sluice_node_agent.core.instructions import AnswerCall
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.kubelet.sockets import (
@@ -96,11 +96,7 @@ class HealthServicer:
         self._messages = messages
         self._states = {"healthy": messages.HEALTHY, "unhealthy": messages.UNHEALTHY, "unknown": messages.UNKNOWN}
 
-    async def NodeWatchResources(  # noqa: N802
-        self,
-        request: Any,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> AsyncIterator[Any]:
+    async def NodeWatchResources(self, *_: object) -> AsyncIterator[Any]:  # noqa: N802
         """All devices, at every change and at an interval."""
         clock = asyncio.get_running_loop().time
         told: tuple[DeviceHealth, ...] | None = None

@@ -122,11 +122,7 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
         self._log = log
         self._registered = registered
 
-    async def GetInfo(  # noqa: N802 - the method's name in the contract
-        self,
-        request: pluginregistration_pb2.InfoRequest,  # noqa: ARG002
-        context: grpc.aio.ServicerContext,  # noqa: ARG002
-    ) -> pluginregistration_pb2.PluginInfo:
+    async def GetInfo(self, *_: object) -> pluginregistration_pb2.PluginInfo:  # noqa: N802
         """The plugin's name and its socket."""
         plugin = self._plugin
         return pluginregistration_pb2.PluginInfo(

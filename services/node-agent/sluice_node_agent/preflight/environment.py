@@ -1,4 +1,4 @@
-"""Preflight of MPS, the container toolkit, other GPU managers, other agents, the journal (`findings`)."""
+"""All preflight checks, and those of MPS, the toolkit, other GPU managers, agents, the journal (`findings`)."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,22 @@ from pathlib import Path
 
 from sluice_node_agent.core.journal_records import SharedDeviceRecord, SliceRecord
 from sluice_node_agent.preflight.findings import Check, DriverReport, Finding, Machine, version_of
-from sluice_node_agent.preflight.gpus import MPS_FLOOR
+from sluice_node_agent.preflight.gpus import (
+    MPS_FLOOR,
+    check_compute_mode,
+    check_driver,
+    check_gpus,
+    check_instances,
+    look_at_gpus,
+)
+from sluice_node_agent.preflight.permissions import (
+    check_capability_files,
+    check_directories,
+    check_host_processes,
+    check_rights,
+    check_socket_paths,
+)
+from sluice_node_agent.preflight.tickets import check_hand_over, check_tickets
 
 TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
     ("1.16.2", "CVE-2024-0132", "problem"),
@@ -206,3 +221,29 @@ def _touches_gpus(told: Mapping[str, str]) -> bool:
 
 def _listed(pids: list[int]) -> str:
     return ", ".join(str(pid) for pid in pids[:5]) + (", ..." if len(pids) > 5 else "")
+
+
+def check_machine(machine: Machine) -> list[Finding]:
+    """Run all checks. A simulated node skips those of hardware."""
+    found = [] if machine.simulated else check_driver(machine)
+    opened, devices = look_at_gpus(machine)
+    found += opened
+    if all(finding.check is not Check.LIBRARY or finding.level == "ok" for finding in opened):
+        found += check_gpus(machine, devices)
+        found += check_instances(machine, devices)
+        found += check_compute_mode(machine, devices)
+    if not machine.simulated:
+        found += check_rights(machine, devices)
+        found += check_capability_files(machine, devices)
+        seen = check_host_processes(machine)
+        found += seen
+        if all(finding.level == "ok" for finding in seen):
+            found += check_others(machine)
+        found += check_toolkit(machine)
+    found += check_mps(machine, devices)
+    found += check_directories(machine)
+    found += check_tickets(machine)
+    found += check_hand_over(machine)
+    found += check_socket_paths(machine)
+    found += check_journal(machine)
+    return found

@@ -149,7 +149,6 @@ def _sizes_of(gpu: GpuReport) -> str:
 
 
 def _unusable(devices: DriverReport) -> list[Finding]:
-    """Instances of fixed layouts that cannot be assigned, and GPUs without any."""
     said = [
         f"{instance.profile} at {instance.start} of {called(gpu)}: {instance.unusable or 'it has no compute instance'}"
         for gpu in devices.gpus

@@ -15,7 +15,7 @@ HOME_SOCKET = "pipe/control_privileged"
 """The longest socket name that the MPS control program creates in a home."""
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, the same on every kernel (include/linux/proc_ns.h)."""
-_KUBELETS = frozenset({"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "hyperkube"})
+KUBELETS = frozenset({"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "hyperkube"})
 _MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)", re.MULTILINE)
 
 
@@ -26,7 +26,7 @@ def check_rights(machine: Machine, devices: DriverReport) -> list[Finding]:
     found = []
     if mighty:
         found += Check.RIGHTS.ok("it runs as root with CAP_SYS_ADMIN")
-    elif machine.may(CAP_SYS_ADMIN) or _may_configure_mig(machine):
+    elif machine.may(CAP_SYS_ADMIN) or os.access(_mig_config(machine), os.R_OK, effective_ids=True):
         found += Check.RIGHTS.ok(f"user {machine.uid} may create GPU instances")
     elif mig:
         found += Check.RIGHTS.problem(
@@ -97,7 +97,7 @@ def check_host_processes(machine: Machine) -> list[Finding]:
             f"the processes of this node cannot be seen: {error.strerror} at {error.filename}",
             "mount /proc in the agent's container",
         )
-    if namespace != INITIAL_PID_NAMESPACE and not names & _KUBELETS:
+    if namespace != INITIAL_PID_NAMESPACE and not names & KUBELETS:
         return Check.HOST_PROCESSES.problem(
             "the agent sees only the processes of its own container: it could not tell which pod's processes "
             "are on a device, nor that a tenant's are gone",
@@ -180,7 +180,7 @@ def is_seen(path: Path) -> bool:
 def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
     """Whether pods are recognised by their cgroups: if a kubelet names them differently, every pod looks gone."""
     seen = machine.processes
-    if machine.pods_dir is None or not names & _KUBELETS or any(seen.pod_of(pid) for pid in seen.pids()):
+    if machine.pods_dir is None or not names & KUBELETS or any(seen.pod_of(pid) for pid in seen.pids()):
         return []
     return Check.HOST_PROCESSES.warning(
         "a kubelet runs here, but no process is in the cgroup of a pod: unless the node has no pods at all, the "
@@ -198,16 +198,11 @@ def _mig_config(machine: Machine) -> Path:
     return machine.root / "proc/driver/nvidia/capabilities/mig/config"
 
 
-def _may_configure_mig(machine: Machine) -> bool:
-    return os.access(_mig_config(machine), os.R_OK, effective_ids=True)
-
-
 def _nearest(path: Path) -> Path:
     return next((place for place in (path, *path.parents) if is_seen(place)), path)
 
 
 def _parents(path: Path) -> list[Path]:
-    """Existing directories that a tenant passes through; the outermost first."""
     return [place for place in reversed((path, *path.parents)) if is_seen(place) and place.is_dir()]
 
 

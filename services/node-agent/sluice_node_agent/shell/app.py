@@ -24,7 +24,7 @@ from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import NodeBackend
 from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.shell.runner.agent_runner import AgentRunner, Connect, ProcessContext
-from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
+from sluice_node_agent.shell.runner.control_socket import AgentServicer
 from sluice_node_agent.shell.runner.executors import ThreadPools
 from sluice_node_agent.shell.runner.pod_volumes import volumes_served
 

@@ -109,7 +109,6 @@ def _used(usage: NodeUsage) -> Iterator[Sample]:
 
 
 def _given(grant: DeviceGrant, gpu: GpuReport) -> tuple[int, float]:
-    """A container's memory in MiB and its percentage of the GPU's SMs."""
     if grant.share is not None:
         return grant.share.memory_mib, float(grant.share.sm_partition)
     if grant.profile is None:

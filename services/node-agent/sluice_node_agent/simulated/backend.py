@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
-from sluice_node_agent.device.cdi_edits import CharDevice, CommonEdits
+from sluice_node_agent.device.nvidia_nodes import CharDevice, CommonEdits
 from sluice_node_agent.device.port import (
     DeviceError,
     DifferentError,
@@ -32,11 +32,9 @@ from sluice_node_agent.simulated.reports import (
     find_gpu,
     holders,
     instance_of,
-    instance_report,
     is_used,
     model_of,
     profile_of,
-    remaining,
     report,
     trouble_of,
     uses,
@@ -76,8 +74,6 @@ class SimulatedBackend:
         """End a wait in `troubled`."""
         self._closed.set()
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def read(self) -> tuple[GpuReport, ...]:
         """All GPUs."""
         hardware = self._now()
@@ -92,10 +88,6 @@ class SimulatedBackend:
         hardware = self._now()
         return report(hardware, find_gpu(hardware, gpu))
 
-    def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
-        """One GPU instance."""
-        return instance_report(instance_of(answering(self._now(), gpu), gi_id))
-
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         """The id of the GPU instance of this profile at a placement, if there is one."""
         found = answering(self._now(), gpu)
@@ -108,11 +100,6 @@ class SimulatedBackend:
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """Processes on a device; those on a GPU's MIG devices are on the GPU too."""
         return holders(answering(self._now(), gpu), uuid)
-
-    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """How many more could be created, per profile."""
-        found = answering(self._now(), gpu)
-        return remaining(model_of(found), found.instances) if found.mig else {}
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """The use of devices; without MIG also per process."""
@@ -129,8 +116,6 @@ class SimulatedBackend:
             left_s = until - time.monotonic()
             if new or left_s <= 0 or self._closed.wait(min(left_s, _LOOK_AGAIN_S)):
                 return new
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
         """Create a GPU instance at a placement."""
@@ -217,7 +202,6 @@ class SimulatedBackend:
 
     @contextmanager
     def _changing(self, gpu: GpuUuid) -> Iterator[tuple[Hardware, Gpu]]:
-        """One GPU to change. A refusal changes nothing but the counts of injected faults."""
         refusal: DeviceError | None = None
         with self._file.changing() as hardware:
             self._check_boot(hardware)

@@ -156,7 +156,7 @@ class HardwareFile:
                 self._write(_encode(made), how=hardware_lines.begin)
                 return
             self._take_over_document()
-            hardware = self._read()
+            hardware = self.read()
             found = [(gpu.uuid, gpu.model, gpu.spelled_out, gpu.mig is not gpu.switched) for gpu in hardware.gpus]
             same = found == [(gpu.uuid, gpu.model, gpu.spelled_out, gpu.mig) for gpu in wanted]
             if hardware.node != node.name or not same:
@@ -172,7 +172,7 @@ class HardwareFile:
 
     def read(self) -> Hardware:
         """The current hardware. Raises HardwareFileError."""
-        return self._read()
+        return self._decoded(self._line())
 
     @contextmanager
     def changing(self) -> Iterator[Hardware]:
@@ -196,9 +196,6 @@ class HardwareFile:
             hardware.faults.gpu_lost = hardware.faults.mig_pending = -1
             hardware.faults.xid = 0
             return hardware.boot_id
-
-    def _read(self) -> Hardware:
-        return self._decoded(self._line())
 
     def _line(self) -> bytes:
         try:
@@ -241,7 +238,6 @@ def _new_id() -> str:
 
 
 def _take_over_facts(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
-    """Update links and fixed layouts, which may change at any time; returns whether anything changed."""
     changed = False
     for gpu, as_declared in zip(gpus, wanted, strict=True):
         declared = as_declared.numa_node, as_declared.linked, as_declared.fixed

@@ -69,7 +69,6 @@ def begin(path: str, line: bytes) -> None:
 
 
 def _last(descriptor: int, size: int) -> tuple[bytes, int]:
-    """The last complete line within `size` bytes, and where it ends: what follows is a killed writer's."""
     looked = 0
     while looked < size:
         looked = min(size, max(_TAIL_BYTES, 4 * looked))

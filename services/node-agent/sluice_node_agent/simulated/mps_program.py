@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
         return run_client(arguments[1:])
     pipe_directory = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or _DEFAULT_PIPE_DIRECTORY
     if arguments in (["-d"], ["-f"]):
-        from sluice_node_agent.simulated.mps_daemonize import start
+        from sluice_node_agent.simulated.mps_daemon import start
 
         log_directory = os.environ.get("CUDA_MPS_LOG_DIRECTORY") or _DEFAULT_LOG_DIRECTORY
         return start(pipe_directory, log_directory, background=arguments == ["-d"])
@@ -113,7 +113,6 @@ def _interpreter(directory: "Path") -> str:
 
 
 def _draft(directory: "Path", name: str) -> "Path":
-    """A name of this thread's own: a process serves many simulated nodes, each opened in another thread."""
     from _thread import get_ident
 
     return directory / f".{name}.{os.getpid()}.{get_ident()}"

@@ -63,8 +63,6 @@ class Server:
         """One line of server.log."""
         os.write(self._log_file, f"[{stamp()} Server {os.getpid():5}] {line}\n".encode())
 
-    # -- daemon ---------------------------------------------------------------------------------------------------
-
     def _tell(self, said: dict[str, Any]) -> None:
         if self._linked:
             try:
@@ -93,8 +91,6 @@ class Server:
                 if said["force"]:
                     for context in list(self._clients):
                         self._let_go(context, "CUDA_ERROR_MPS_SERVER_NOT_READY")
-
-    # -- clients --------------------------------------------------------------------------------------------------
 
     def _serve(self, connection: socket.socket, said: dict[str, Any]) -> None:
         pid = said["pid"]
@@ -150,7 +146,6 @@ class Server:
             self._tell({"state": self._state})
 
     def _fail(self) -> None:
-        """A fatal exception of one client reaches all of them; no new one connects until they have ended."""
         self.log("Server encountered a fatal exception. Shutting down")
         if not self._clients:
             return
@@ -206,7 +201,6 @@ def stamp() -> str:
 
 
 def _send(connection: socket.socket, said: dict[str, Any]) -> None:
-    """Send a message to a client; dropped when it is gone or does not read."""
     try:
         connection.send(json.dumps(said).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
     except OSError:

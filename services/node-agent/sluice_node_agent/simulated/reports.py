@@ -5,6 +5,8 @@ model (NVIDIA MIG user guide), independent of the allocator's placement code.
 
 from collections.abc import Collection, Iterable
 
+import msgspec
+
 from sluice.contracts.fleet_file.empty_snapshots import LINK_SCORE
 from sluice.contracts.gpu_reports import model_of_facts, profile_reports
 from sluice.contracts.ids import GpuUuid
@@ -107,9 +109,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 
 def instance_report(instance: Instance) -> InstanceReport:
     """One GPU instance, as the port returns it."""
-    return InstanceReport(
-        gi_id=instance.gi_id, profile=instance.profile, start=instance.start, size=instance.size, uuid=instance.uuid
-    )
+    return msgspec.convert(instance, InstanceReport, from_attributes=True)
 
 
 def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
@@ -177,7 +177,6 @@ def _why_lost(hardware: Hardware, gpu: Gpu) -> str:
 
 
 def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
-    """The Xid error that stops new slices, if there is one: an application's own does not."""
     faults = hardware.faults
     return (faults.xid,) if faults.xid and faults.xid_gpu == gpu.index and is_critical(faults.xid) else ()
 
@@ -217,16 +216,3 @@ def why_not(
         if used + getattr(profile.engines, name) > getattr(model.engines, name):
             return InsufficientResourcesError(f"{profile.name}: no {name} engine is left")
     return None
-
-
-def remaining(model: GpuModel, instances: Iterable[Instance]) -> dict[str, int]:
-    """How many more could be created now, per profile, if no other were: the first that fits, again and again."""
-    there = list(instances)
-    counts: dict[str, int] = {}
-    for profile in model.profiles:
-        more = list(there)
-        for span in sorted(profile.placements):
-            if why_not(model, more, profile, span.start, span.size) is None:
-                more.append(Instance(gi_id=-1, profile=profile.name, start=span.start, size=span.size))
-        counts[profile.name] = len(more) - len(there)
-    return counts

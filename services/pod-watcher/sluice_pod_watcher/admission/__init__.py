@@ -1,7 +1,6 @@
-"""Review a pod at its creation: an AdmissionReview in; a patch, a denial or nothing out. Pure: no clock, no network, no
-state between reviews. `sluice.contracts.request_syntax` parses the request, so that webhook, folder and `sluice
-simulate` refuse the same pods with the same messages. Admission grants nothing: a pod that passes waits behind its gate
-until the watcher binds it."""
+"""Review a pod at its creation: an AdmissionReview in; a patch, a denial or nothing out. Pure. It parses requests as
+the folder and `sluice simulate` do (`sluice.contracts.request_syntax`), and grants nothing: the watcher opens the
+gate."""
 
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.pod_fields import MalformedReview

@@ -1,8 +1,6 @@
-"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? How its devices are handed over is
-settled by the first review: later ones follow the ResourceClaim that it added.
-
-The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
-first review read, so the first review stores the request, and later ones read only the stored one."""
+"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? The API server calls again, without
+saying so, after another webhook changed the pod: so the first review stores the request and the way of handing over,
+and later ones read only those."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,8 +44,7 @@ from sluice_pod_watcher.admission.mutate import (
 
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """The answer to an AdmissionReview (decoded JSON). Never raises. A dry run has the same answer: a review has no
-    side effects."""
+    """The answer to an AdmissionReview (decoded JSON). Never raises; nor has a review side effects."""
     request = decode_review(raw)
     if isinstance(request, MalformedReview):
         return request
@@ -140,7 +137,6 @@ def _hidden(request: ReviewRequest, pod: Pod) -> AdmissionResponse:
 
 
 def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: RequestLimits) -> NewRequest | Refusal:
-    """The request that the first review stored."""
     text = (pod.metadata.annotations or {})[ANNOTATION_REQUEST]
     stored = decode_stored(text)
     if isinstance(stored, Refusal):
@@ -167,8 +163,7 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
 
 
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices. Only added
-    ones are judged: existing ones cannot be changed."""
+    """A new ephemeral container of a running pod: harmless as `kubectl debug` makes it, but not with devices."""
     pod, old = decode_pod(request.object), decode_pod(request.old_object)
     if isinstance(pod, MalformedReview):
         return pod

@@ -1,11 +1,8 @@
-"""Publish limits and cordons from a file, and withdraw those that the file no longer names. Each message carries the
-name of its source. So after a restart the bus shows which ones came from this file, and after a wipe all are published
-again. A missing or invalid file changes nothing: what was published stays. The messages follow from the file and the
-last values on the bus; only the pauses towards a rival are remembered, and losing them costs time only.
+"""Publish limits and cordons from a file, and withdraw those that it no longer names. Each message carries its source's
+name, so a restart knows its own. A missing or invalid file changes nothing. Losing the pauses costs time only.
 
-Two watchers that read the same file publish the same and leave each other alone. Two watchers of one source with
-different files (during a rollout) leave the other's message for a pause that grows. If two sources name the same
-namespace or node, the first keeps it until its file drops it."""
+Two watchers of one file publish the same; with different files (a rollout) each leaves the other's message for a pause
+that grows. If two sources name the same namespace or node, the first keeps it until its file drops it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
@@ -75,10 +72,7 @@ class LimitsSource:
 
     def __init__(self, run: RunId, source: SourceName, *, origin: str, closing_ttl_s: int) -> None:
         """Start empty. `origin` is what messages call the file."""
-        self._run = run
-        self._source = source
-        self._origin = origin
-        self._closing_ttl_s = closing_ttl_s
+        self._run, self._source, self._origin, self._closing_ttl_s = run, source, origin, closing_ttl_s
         self._outbox = Outbox(run, WRITES)
         self._wanted: Mapping[Address, LimitMessage] | None = None  # as last read; None before the first time
         self._reading = self._outbox.paused = True  # nothing is written meanwhile: which source was first is open
@@ -92,7 +86,6 @@ class LimitsSource:
         self._unsaid: dict[Address, None] | None = {}  # of this incarnation's first file, not on the bus yet
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle one event; the only entry point."""
         match event:
             case Ticked():
                 self._outbox.tick(now)

@@ -1,12 +1,10 @@
-"""Publish the requests of a source, and decide when each may go out. A request is published once its source allows it
-(folder: its identity is on disk; cluster: it is known whether the pod was bound). `SourceSynced` follows once
-everything it counts is on the bus. A message of a rival (another pod-watcher of the same source, or a late write of a
-predecessor) stands until the next listing, so that two never overwrite each other at the speed of the bus. The content
-comes from `RequestSource`."""
+"""Publish the requests of a source (`RequestSource`), each once its source allows it, and `SourceSynced` once
+everything it counts is on the bus. A rival's message (another pod-watcher of the source, a late write) stands until the
+next listing, so that two never overwrite each other at the speed of the bus."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -15,6 +13,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import BindingMessage, Bound, Refused
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
@@ -50,9 +49,7 @@ class RequestPublisher:
     """The outbox, and the conditions before a message goes into it."""
 
     def __init__(self, run: RunId, source: SourceName, closing_ttl_s: int, request_source: RequestSource) -> None:
-        self._run = run
-        self._name = source
-        self._closing_ttl_s = closing_ttl_s
+        self._run, self._name, self._closing_ttl_s = run, source, closing_ttl_s
         self._request_source = request_source
         self._outbox = Outbox(run, WRITES)
         self._source = subjects.source(source)
@@ -125,7 +122,6 @@ class RequestPublisher:
         return bound.incarnation in {"", self.book_incarnation}
 
     def eviction_on_bus(self, uid: RequestId) -> msg.AnyMessage | None:
-        """The last message about the eviction of a request's pod."""
         entry = self._outbox.current(subjects.evicted(uid))
         return entry.message if entry is not None else None
 
@@ -298,3 +294,17 @@ class RequestPublisher:
         entry = self._outbox.current(address)
         if entry is not None and isinstance(entry.message, msg.EvictionBlocked):
             self._outbox.commit(address, entry.message, request=entry.message.request, ttl_s=self._closing_ttl_s)
+
+
+RequestPhase = Literal["asking", "waiting", "bound", "refused", "ending"]
+
+
+def phase_of(answer: BindingMessage | None, *, wanted: bool, understood: bool, waits: bool) -> RequestPhase:
+    """From the last answer: is the request still wanted, was it understood, and is a reason to wait known?"""
+    if not wanted:
+        return "ending"
+    if isinstance(answer, Refused) or not understood:
+        return "refused"
+    if isinstance(answer, Bound):
+        return "bound"
+    return "waiting" if waits else "asking"

@@ -16,10 +16,9 @@ from sluice.runtime.service import Service
 from sluice_pod_watcher.core.cluster.config import CLUSTER
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
 from sluice_pod_watcher.shell.http_server import ListenAddress, serving_health
-from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
+from sluice_pod_watcher.shell.kube.app import WatchStatus, watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.uninstall import Uninstall
-from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
@@ -30,8 +29,7 @@ from sluice_pod_watcher.shell.webhook.cert_rotator import (
     new_context,
 )
 from sluice_pod_watcher.shell.webhook.cert_sources import CertificateSource, MountedCertificates, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
-from sluice_pod_watcher.shell.webhook.handlers import serve_webhook
+from sluice_pod_watcher.shell.webhook.handlers import HandOverFile, serve_webhook
 
 LEASE = "pod-watcher"  # the lease on the bus: of several watches of one source, one is active
 PROBE_S = 1.0  # timeout of a probe of the bus
@@ -87,8 +85,7 @@ class _Watching:
     """The watch of one process: active while it holds the lease; reports its readiness."""
 
     def __init__(self, service: Service[PodWatcherSettings], api: KubeApi) -> None:
-        self._service = service
-        self._api = api
+        self._service, self._api = service, api
         self._bus: Bus | None = None
         self._status = WatchStatus(service.clock, service.settings.resync_s)
         self._turns = itertools.count(1)

@@ -1,6 +1,5 @@
-"""Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
-aiohttp, because the Kubernetes client depends on it anyway: a second HTTP stack would add defects to the service that
-can block every pod of a cluster."""
+"""Serve an aiohttp application (the Kubernetes client depends on it anyway), with bounds on connections and silence:
+the webhook over TLS, health in plain HTTP."""
 
 import asyncio
 import contextlib
@@ -100,7 +99,6 @@ class _Connections:
         self._silent: set[asyncio.BaseProtocol] = set()  # new, without a request; keep-alive bounds later silence
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """The protocol factory of `server`."""
         loop = asyncio.get_running_loop()
 
         def make() -> asyncio.Protocol:

@@ -8,7 +8,6 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 
 def log_writer() -> Executor[Any]:
-    """The executor of `WriteLogLine`: line by line, in order."""
     log = logs.get("pods")
 
     async def tell(wanted: WriteLogLine) -> None:

@@ -14,7 +14,7 @@ from sluice.contracts.reasons import WaitReason
 from sluice.mig.fixed_layout_table import FixedLayoutTable
 from sluice_allocator.core.placement.cluster import cluster_state
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
-from sluice_node_agent.core.slices import fixed_layouts
+from sluice_node_agent.core.slices import mig_instance as fixed_layouts
 
 
 def _fixed(plan: Plan) -> Plan:

@@ -11,9 +11,9 @@ from simulation.planted.bug import PlantedBug, always
 
 from sluice_allocator.core.node import reconcile
 from sluice_node_agent.core.events import TenantsListed
-from sluice_node_agent.core.hand_over import claims, controller
-from sluice_node_agent.core.hand_over.claims import prepared_devices
-from sluice_node_agent.core.hand_over.controller import HandOver
+from sluice_node_agent.core.hand_over import controller
+from sluice_node_agent.core.hand_over import controller as claims
+from sluice_node_agent.core.hand_over.controller import HandOver, prepared_devices
 from sluice_node_agent.core.instructions import AnswerCall, RemoveCdi
 from sluice_node_agent.core.slices import destroy
 

@@ -9,8 +9,14 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from sluice_node_agent.core.quota import scheduler as real
-from sluice_node_agent.core.quota.config import WHOLE_PPM
-from sluice_node_agent.core.quota.events import Connection, ConnectionClosed, QuotaEvent, QuotaInstruction, WakeAt
+from sluice_node_agent.core.quota.events import (
+    WHOLE_PPM,
+    Connection,
+    ConnectionClosed,
+    QuotaEvent,
+    QuotaInstruction,
+    WakeAt,
+)
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 from sluice_node_agent.core.quota.selection import Selection
 from sluice_node_agent.core.quota.tenants import HeldToken, Tenant

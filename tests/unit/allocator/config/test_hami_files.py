@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model
-from sluice_allocator.core.placement.spec.hami_profiles import Geometry
+from sluice_allocator.core.placement.spec.config import Geometry
 from sluice_allocator.hami_files import parse_device_config, parse_node_config
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.contracts.messages import Taint
 from sluice.runtime.settings import SettingsError
 from sluice_allocator.core.capacity.demand import POOLS_MAX
-from sluice_allocator.node_pools_file import read_pools
+from sluice_allocator.placement_file import read_pools
 from sluice_allocator.settings import AllocatorSettings
 
 GPUS = 'gpus = [{ model = "a100-40gb", count = 8, mig = true }]'

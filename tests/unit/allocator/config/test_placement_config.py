@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model, mig_models
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, Weights
-from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model
+from sluice_allocator.core.placement.spec.config import (
+    KNOWN_GEOMETRIES,
+    AllowedProfiles,
+    Geometry,
+    NodeModes,
+    PlacementConfig,
+    Weights,
+    names_model,
+)
 
 NOTHING = (0, 0)
 

@@ -7,8 +7,15 @@ from factories.scheduling.placement_files import GEOMETRIES, NODES, WHOLE
 
 from sluice.contracts.policy_names import GPU_POLICIES
 from sluice.runtime.settings import SettingsError, load
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
-from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry
+from sluice_allocator.core.placement.spec.config import (
+    KNOWN_GEOMETRIES,
+    AllowedProfiles,
+    Geometry,
+    NodeModes,
+    PlacementConfig,
+    PoolConfig,
+    Weights,
+)
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 from sluice_allocator.settings import AllocatorSettings
 

@@ -10,7 +10,7 @@ from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, too_few_gpus
 from sluice_allocator.core.placement.explain import impossible
-from sluice_allocator.core.placement.explain.suggestions import closest_profile
+from sluice_allocator.core.placement.explain.no_gpu_fits import closest_profile
 
 GIB = 1024
 WHOLE = claim()

@@ -8,8 +8,8 @@ from sluice.contracts.reasons import RefusalReason, WaitReason
 from sluice.mig.catalog import find_model
 from sluice.mig.transition_table import table_of
 from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig, PlaceRequest, refuse
-from sluice_allocator.core.placement.nodes import same_gpu as module
-from sluice_allocator.core.placement.nodes.same_gpu import together_of
+from sluice_allocator.core.placement.search import context as module
+from sluice_allocator.core.placement.search.context import together_of
 
 PAIR = (("a", "b"),)
 

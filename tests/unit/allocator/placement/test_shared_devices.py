@@ -13,8 +13,13 @@ from sluice.contracts.messages import Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.share_width import width_percent
 from sluice_allocator.core.placement import NoPlace
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize, ShareMode, level_needed
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import (
+    DeviceKey,
+    SharedDevice,
+    SharedDeviceSize,
+    ShareMode,
+    level_needed,
+)
 
 GPU = SharedDeviceSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
 INSTANCE = SharedDeviceSize(memory_mib=9984, sms=28, gpu_sms=98, tenants_max=13, taking_turns=False)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey, TimeSlots
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, TimeSlots
 
 Rectangle = tuple[int, int]
 """Width in percent, time in permille."""

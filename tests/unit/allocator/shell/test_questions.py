@@ -25,7 +25,7 @@ from sluice_allocator.core.explain.status import (
     how_it_stands,
     simulate,
 )
-from sluice_allocator.shell.rpc_questions import pod_asked
+from sluice_allocator.shell.rpc_answers import pod_asked
 from sluice_console.core.simulate.questions import question_of
 
 

@@ -7,7 +7,7 @@ from factories.cluster.admission import answer, container, env_of, gpu, patched,
 
 from sluice.contracts.kube.names import claim_name
 from sluice_pod_watcher.admission import AdmissionConfig
-from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
+from sluice_pod_watcher.shell.webhook.handlers import HandOverFile
 
 DRA = AdmissionConfig(hand_over="dra", runtime_class="nvidia")
 CLAIM = claim_name("705ab4f5-6393-11e8-b7cc-42010a800002")

@@ -3,8 +3,9 @@
 import pytest
 
 from sluice.mig.catalog import catalog, find_model, find_models, mig_models
-from sluice.mig.layout import Instance, creatable, illegal_reason
+from sluice.mig.layout import Instance, illegal_reason
 from sluice.mig.model import GpuModel
+from sluice.mig.transition_table import table_of
 
 EMPTY_TOTALS = {"a30-24gb": 9, "rtx-pro-6000-blackwell-96gb": 23}
 
@@ -74,7 +75,8 @@ def test_every_profile_fits_its_gpu(model: GpuModel) -> None:
 @every_model_with_mig
 def test_the_most_instances_listed_is_what_the_rule_gives(model: GpuModel) -> None:
     """nvidia-smi's Total column and our rule must agree, or one of them is wrong."""
-    empty = creatable(model, ())
+    table = table_of(model)
+    empty = table.creatable(table.empty)
     assert empty == {profile.name: profile.max_instances for profile in model.profiles}
     assert sum(empty.values()) == EMPTY_TOTALS.get(model.key, 19)
 
@@ -86,7 +88,8 @@ def test_the_largest_profile_is_the_whole_gpu(model: GpuModel) -> None:
     assert model.engines == largest.engines
     assert largest.placements[0].size == model.memory_slices
     whole = Instance(largest.name, 0, model.memory_slices)
-    assert set(creatable(model, [whole]).values()) == {0}
+    table = table_of(model)
+    assert table.creatable_total(table.state([whole])) == 0
 
 
 @pytest.mark.parametrize(

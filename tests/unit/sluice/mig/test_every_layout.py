@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.mig.catalog import mig_models
-from sluice.mig.layout import Instance, creatable, engines_used, fits, is_legal
+from sluice.mig.layout import Instance, fits, is_legal
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 from sluice.mig.transition_table import TransitionTable, table_of
 
@@ -30,7 +30,6 @@ def _check_every_layout(judge: Any, table: TransitionTable) -> set[int]:
         states.add(state)
         assert is_legal(model, instances)
         counts = {profile.name: judge.how_many_more(layout, profile.name) for profile in model.profiles}
-        assert creatable(model, instances) == counts
         assert table.creatable(state) == counts
         assert table.creatable_total(state) == sum(counts.values())
         assert table.free_slices(state) == model.memory_slices - sum(size for _, _, size in layout)
@@ -78,16 +77,6 @@ def _is_free(layout: frozenset[tuple[str, int, int]], placed: tuple[str, int, in
     """Whether none of the slices of `placed` is occupied."""
     taken = {n for _, start, size in layout for n in range(start, start + size)}
     return taken.isdisjoint(range(placed[1], placed[1] + placed[2]))
-
-
-@pytest.mark.parametrize("model", mig_models(), ids=lambda model: model.key)
-def test_engines_in_use_are_those_of_the_instances(model: GpuModel) -> None:
-    """Wrong engine counts would hide why +me is not available."""
-    for profile in model.profiles:
-        start, size = profile.placements[0].start, profile.placements[0].size
-        assert engines_used(model, [Instance(profile.name, start, size)]) == profile.engines
-    foreign = Instance("9g.unknown", 0, 1)
-    assert engines_used(model, [foreign]) == Engines()
 
 
 @st.composite

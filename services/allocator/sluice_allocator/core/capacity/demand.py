@@ -1,20 +1,40 @@
-"""Publish how many more nodes of each pool would serve what waits, so that its autoscaler can be asked for them.
-Counted seldom. More nodes are asked for only when two counts in a row find them missing: a node whose agent is just
-restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once."""
+"""Publish how many more nodes of each pool would serve what waits, for its autoscaler. Counted seldom; more are asked
+for only when two counts in a row miss them (an agent may be restarting), fewer at once."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import AllocationRequested, PoolDemand
-from sluice_allocator.core.capacity.memory import CapacityContext
-from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing
-from sluice_allocator.core.capacity.templates import learned, merged
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing, learned, merged
+from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.gangs.gang import GangContext
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of
 from sluice_allocator.core.state.grant_facts import standing_promise
+
+
+@dataclass(slots=True)
+class NodePools:
+    """Memory of this process alone: losing it costs one count."""
+
+    due_at: float = float("-inf")
+    changed: dict[NodeName, None] = field(default_factory=dict)  # nodes to learn from
+    counted: dict[str, int] = field(default_factory=dict)  # the last count, by pool
+    pool_of: dict[bytes, str] = field(default_factory=dict)  # the pool that would serve waiting requests of a shape
+
+
+class CapacityContext(GangContext):
+    """With what the counting of missing nodes remembers."""
+
+    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
+        super().__init__(run, rules, outbox)
+        self.node_pools = NodePools()
+
 
 POOLS_MAX = 32  # pools remembered; nodes of further ones are not learned from
 SHAPES_MAX = 64  # most different needs looked at in one count, in the order of the queue
@@ -90,8 +110,7 @@ def _pool_of(ctx: CapacityContext, node: NodeName) -> PoolDemand | None:
 
 
 def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
-    """What waits for a place that no node has, as last looked at: not for a limit, nor for pods to end. A group counts
-    whole: it starts when all of its pods have places."""
+    """What waits for a place that no node has (not for a limit, nor for pods to end). A group counts whole."""
     turn = None
     for _ in range(SHAPES_MAX):
         turn = ctx.queue.head_after(turn)

@@ -71,8 +71,7 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
         }
     ),
 }
-"""Which node may be used at all; which GPUs can serve such a claim; where there is room now; all on one node;
-whose turn it is."""
+"""Which nodes; which GPUs can serve a claim; where there is room now; all on one node; whose turn it is."""
 FILTERS = tuple(_FILTERS)
 _FILTER_OF = {reason: name for name, reasons in _FILTERS.items() for reason in reasons}
 

@@ -57,8 +57,7 @@ class WouldEvict:
 
 @dataclass(frozen=True, slots=True)
 class WouldBind:
-    """A place that fits now, what would be left on its GPUs, and why other places do not fit. Without what is left if
-    other pods have to be evicted first."""
+    """A place that fits now, what is left on its GPUs (unless pods are evicted first), and why others do not."""
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]
@@ -93,7 +92,6 @@ def _only_source(ctx: SchedulerContext) -> SourceName:
 
 
 def simulate(ctx: SchedulerContext, pod: PodAsked) -> Simulated:
-    """What would become of a single pod if it asked now."""
     ask = parse_pod(pod.annotations, pod.containers, limits=RequestLimits(ctx.rules.max_gpus_per_node))
     if isinstance(ask, Refusal):
         return ask
@@ -262,7 +260,6 @@ def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking:
 def _promised(
     ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, standing: RequestStatus
 ) -> RequestStatus:
-    """A request with a reservation keeps its turn."""
     message = f"{standing.message}; it takes any other place that is free earlier"
     turn = _turn(ctx, asked, request)
     return replace(standing, message=message, turn=turn)

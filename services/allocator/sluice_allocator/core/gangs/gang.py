@@ -209,7 +209,6 @@ class GangContext(PreemptionContext):
         return not (self.gangs.dirty or self.gangs.trial) and super().nothing_else_to_do
 
     def touch(self, request: RequestId) -> None:
-        """Its gang is looked at before any member acts."""
         self.gangs.touch(request)
 
     def take_back(self, guard: str) -> None:
@@ -231,14 +230,12 @@ class GangContext(PreemptionContext):
             trial.left.append(booking.request)
 
     def drop_trial(self) -> None:
-        """End the current trial and free its places."""
         trial, self.gangs.trial = self.gangs.trial, None
         for booking in trial.found.values() if trial is not None else ():
             if self.unassume(booking) and trial is not None and not trial.in_one_event:
                 self.offers.freed(booking.node, as_before=True)  # others may have been tried beside it
 
     def put_trial_off(self) -> None:
-        """End the current trial, to repeat it later."""
         if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
             self.gangs.owed[self.gangs.trial.party.leader] = None
         self.drop_trial()

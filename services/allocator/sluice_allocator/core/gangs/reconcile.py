@@ -183,7 +183,6 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
 
 
 def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
-    """Reconcile one group: what it means for each of its pods now."""
     gangs = ctx.gangs
     gang = gangs.of.get(key)
     if gang is None:
@@ -340,9 +339,8 @@ def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
 def _is_given_up(
     ctx: GangContext, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]
 ) -> bool:
-    """Whether a party with places releases them: a member has published so since, or it made no progress for long. Of
-    several blocking each other, the one with the earliest turn has twice the time: what the others release is offered
-    to it first."""
+    """Whether a party with places releases them: a member published so, or it made no progress for long. Of several
+    blocking each other the one with the earliest turn has twice the time."""
     adopted_for = {member.adopted_for for member in members} - {None}
     if any(source not in ctx.facts.sources for source in adopted_for):
         return False  # it may run: the last message was lost with the broker, and its source publishes again

@@ -1,8 +1,6 @@
-"""Finds places for a whole group: booked one after the other in this process, and ordered when all are found, else
-undone. A trial of many members takes several events, so that other requests are not delayed; its places are booked
-meanwhile, and other allocators' writes are respected. One trial runs at a time. It begins at the turn of its group, or
-when something was freed that the member without a place could use; after a failure it pauses in proportion to its cost.
-"""
+"""Finds places for a whole group: booked in this process one after the other, and ordered when all are found, else
+undone. A trial takes several events; one runs at a time. It begins at its group's turn, or when something was freed
+that the member without a place could use; after a failure it pauses in proportion to its cost."""
 
 from collections import deque
 

@@ -1,11 +1,7 @@
-"""Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled.
-It takes two steps, each a fact before the next: the request gets a reservation on the place that those pods are on (a
-Grant with `after`, as aging writes it), and each pod that a reservation waits for is moved (`moving` books its new
-place first). So a reservation of any origin is helped along, and a restart between the two finds what is left to do.
-
-Pods are only moved for a request that gains more than they are worth together, at most one per so many arrived
-requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for a
-request that does not preempt."""
+"""Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled,
+in two steps: the request gets a reservation where those pods are (as aging writes it), and each pod that a reservation
+waits for is moved. Only for a request that gains more than they are worth together and that preempts, at most one pod
+per so many arrivals, never one that was moved lately, and only with its owner's permission."""
 
 from collections.abc import Iterable
 
@@ -149,7 +145,6 @@ def _plan(ctx: MoveContext, request: RequestId, asked: AllocationRequested, may_
 
 
 def asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
-    """What to search for a pod that may be moved for others."""
     mover = mover_of(ctx, allocation)
     if mover is None or not mover.asked.leeway.movable:
         return None

@@ -47,7 +47,6 @@ class Moves:
         self.returning.pop(allocation, None)
 
     def stand(self, allocation: AllocationId, kin: KinKey) -> None:
-        """A place is booked for a pod that is being moved."""
         self.standing[allocation] = kin
         self.kept_for.setdefault(kin, {})[allocation] = None
 
@@ -63,7 +62,6 @@ class Moves:
         return True
 
     def enter(self, allocation: AllocationId, phase: str, now: float) -> None:
-        """A move is in this phase; the first time counts."""
         if self.phases.get(allocation, ("", now))[0] != phase:
             self.phases[allocation] = (phase, now)
 

@@ -146,9 +146,8 @@ def head_landed(ctx: SchedulerContext, head: msg.NodeOpened) -> None:
 
 
 def _leave_to_other(ctx: SchedulerContext, node: NodeName, life: Life) -> bool:
-    """Whether to leave a head for a while that another allocator has written over this process's own. One of the two
-    learned late that an agent restarted. Without a pause they would overwrite each other at the speed of the bus; after
-    a pause of growing length the head is written again, so that neither waits without end."""
+    """Whether to leave a head for a while that another allocator wrote over this process's own: one learned late that
+    an agent restarted. After a growing pause it is written again, so that neither waits without end."""
     written, instead = ctx.heads_written.get(node), ctx.facts.heads.get(node)
     is_contested = instead is not None and instead.incarnation == life[0] and _life_of(instead) != life
     if written is None or written.life != life or not is_contested:
@@ -164,9 +163,8 @@ def _life_of(head: msg.NodeOpened) -> Life:
 
 
 def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> None:
-    """Note whether the ledger lacks slices of an agent, as far as is known now; a node where that lasts is adopted
-    again. Either their entries are on their way to us, or the node was adopted without them: BOOK was lost and STATE
-    was not, whose last message of the agent is older than its newest slice."""
+    """Note whether the ledger lacks slices of an agent; a node where that lasts is adopted again. Their entries are on
+    their way, or BOOK was lost and STATE was not, whose last message is older than the newest slice."""
     if not _may_adopt(ctx, node, inventory):
         return
     lacks_some = any(_is_missing(ctx, report) for report in inventory.snapshot.slices)
@@ -176,17 +174,15 @@ def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.No
 
 
 def _is_to_be_closed(ctx: SchedulerContext, node: NodeName) -> bool:
-    """Whether a slice that is reported gone is not closed yet (`entries` does that). An agent that lost its journal
-    would find an order for it, and mistake a slice made there since for it."""
+    """Whether a slice reported gone is not closed yet: an agent without its journal would mistake a new one for it."""
     there = ctx.facts.allocations_on.get(node, ())
     gone = (each for each in there if isinstance(ctx.facts.slices.get(each), msg.SliceGone))
     return any(not isinstance(ctx.facts.ledger.get(allocation), msg.Closed) for allocation in gone)
 
 
 def _close_again(ctx: SchedulerContext, node: NodeName) -> None:
-    """Publish `Closed` again for slices that the agent never read to be closed, before the head for its new run. Expiry
-    is silent. If the node was away longer than closing messages live, the bus has forgotten them, and an agent with a
-    wiped disk remembers nothing either: its `SliceGone` would stay."""
+    """Publish `Closed` again for slices that the agent never read to be closed, before the head for its new run: the
+    bus may have forgotten them, and a wiped agent too, whose `SliceGone` would stay."""
     for allocation in ctx.facts.allocations_on.get(node, ()):
         entry, word = ctx.facts.ledger.get(allocation), ctx.facts.slices.get(allocation)
         if isinstance(entry, msg.Closed) and isinstance(word, msg.SliceGone) and not word.closing:

@@ -1,7 +1,5 @@
-"""Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost. The
-search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search then
-finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded as
-theirs is."""
+"""Plans which pods to move where so that a request fits. The search for reservations finds the place, waiting only for
+movable pods; the common search finds each a new place on trial copies of single nodes. So the cost is bounded."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -35,8 +33,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class MovePlan(msgspec.Struct, frozen=True):
-    """The place that a request would have, and the pods to move for it. Memory in MiB: `gains_mib` of the request's
-    devices, `moves_mib` of the moved ones. Each move is one restart."""
+    """A request's place, and the pods to move for it: `gains_mib` for it, `moves_mib` moved. A move is a restart."""
 
     place: Place
     moves: tuple[Move, ...]
@@ -53,8 +50,7 @@ def plan_moves(
     may_move: MayMove,
     moves_max: int,
 ) -> MovePlan | None:
-    """The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
-    `shown` is the snapshot of each node."""
+    """The plan that moves fewest pods; None if none helps or is needed. `shown`: each node's snapshot."""
     if find_free(cluster, request, avoid) is not None:
         return None
     destinations = _Destinations(cluster, may_move)

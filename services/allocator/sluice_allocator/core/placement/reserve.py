@@ -1,7 +1,5 @@
-"""Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants. Full
-GPUs are found in the buckets of their layout states, those with least in the way first; a bounded number is looked at,
-however large the cluster. The best is tried on a trial cluster of that one node by the common search, so a reserved
-place is as valid as any other. The caller says which tenants may be waited for."""
+"""Finds a place to reserve and the tenants that have to go, among the GPUs with least in the way (by layout state), of
+which a bounded number is looked at. The best is tried on a trial cluster of that node by the common search."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -227,8 +225,7 @@ class _ReservationSearch:
         return (*gone, *more)
 
     def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> ReservedPlace | None:
-        """The place without these tenants, and those of them that it needs gone. They are put back one by one, those
-        with most neighbours first; the ones in the way are waited for."""
+        """The place without these tenants, and those that it needs gone: the others are put back one by one."""
         cluster, request, avoid = self.context.cluster, self.context.request, self.context.avoid
         snapshot = self.shown.get(node.name)
         if snapshot is None:

@@ -1,8 +1,6 @@
-"""Preemption: a request that finds no place gets the place of pods of lower priority. It needs two opt-ins: the
-allocator's rule `preemption`, and each victim's pod (`preemptible`). Only lower priorities ever go, and no victim that
-its own namespace's guarantee covers. The place is booked in the same step (a Grant with `after` and `evict`), so no
-other request gets it while the victims leave; `ordering` orders their evictions and lifts the orders, as the ledger's
-grants require. docs/preemption.md has the whole story."""
+"""Preemption (docs/preemption.md): a request without a place gets that of pods of lower priority, if the rule
+`preemption` and each victim (`preemptible`) allow it and no guarantee covers the victim. The place is booked at once (a
+Grant with `after` and `evict`); `eviction_orders` follows from that."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,9 +32,8 @@ def find_victims(
     *,
     at_limit: bool = False,
 ) -> PreemptionPlan | None:
-    """A place that a request of this priority can have by evicting others; None when that does not help. Serves real
-    requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only have the places
-    of its own."""
+    """A place that a request of this priority (None: a simulated one) can have by evicting others; None when that does
+    not help. A namespace that is `at_limit` can only have the places of its own."""
     if not ctx.rules.preemption:
         return None
 
@@ -84,9 +81,8 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
 
 
 def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
-    """An allocation changed: look at it again if that can matter to an eviction. That is so if its pod is evictable, or
-    may have been; if it is moving, was, waits for others, or has shares that are being resized, and its namespace may
-    have a guarantee: then it does not count for that."""
+    """An allocation changed: look at it again if its pod is evictable or was; or if it is moving, waits for others or
+    is resized, and its namespace may have a guarantee, for which it then does not count."""
     concerned = False
     if isinstance(entry, msg.Grant):
         asked = ctx.facts.requests.get(entry.booking.request)
@@ -187,7 +183,6 @@ def _evicting_from(ctx: PreemptionContext, namespace: str) -> dict[AllocationId,
 
 
 def look_at_victims_of(ctx: PreemptionContext, request: RequestId) -> None:
-    """A request changed: look at what is booked for it."""
     if ctx.rules.preemption:
         for allocation in ctx.facts.allocations_of.get(request, ()):
             note_victim(ctx, allocation, ctx.facts.ledger[allocation])

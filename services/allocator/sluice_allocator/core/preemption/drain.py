@@ -1,7 +1,6 @@
-"""Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show about cordons. A drain's evictions
-follow from the cordon, the grants and the bindings, so that lifting the cordon lifts the orders, and a restart orders
-the same. A pod goes through its source, as `kubectl drain` does it
-(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where the eviction is refused."""
+"""Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show. Evictions follow from cordon,
+grants and bindings, so lifting the cordon lifts them. A pod goes through its source, as `kubectl drain` does it
+(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where that is refused."""
 
 from itertools import islice
 
@@ -18,9 +17,8 @@ LOOKED_AT_MAX = 20  # most cordons searched for those that matter to a request, 
 
 
 def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
-    """Why the pod of a grant has to leave its node; None when it need not. Only a pod that is bound to this place:
-    evicting one with another place would end that one too, and a slice that is still being made is bound within a
-    bounded time, or given up."""
+    """Why the pod of a grant has to leave its node; None when it need not. Only a pod that is bound to this place: a
+    slice that is being made is bound within a bounded time, or given up."""
     booking = grant.booking
     cordon = ctx.facts.cordons.get(booking.node)
     if cordon is None or not cordon.drain:
@@ -34,8 +32,7 @@ def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
 
 
 def look_at_drained(ctx: PreemptionContext, node: NodeName) -> None:
-    """A node's cordon changed: look again at the pods there. Decisions queued under the node's guard are made again: no
-    guard covers cordons, and a grant would follow one that its writer knows."""
+    """A node's cordon changed: look again at its pods, and decide again what is queued, as no guard covers it."""
     ctx.take_back(subjects.ledger_filter(node))
     known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():

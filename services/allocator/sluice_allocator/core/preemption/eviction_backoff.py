@@ -1,5 +1,4 @@
-"""Remembers evictions: since when each is waited for, and which pods are exempt for a while. Losing it costs time,
-never a slice: a blocked eviction is then waited for again."""
+"""Evictions: since when each is waited for, and pods exempt for a while. Losing it costs time, never a slice."""
 
 import heapq
 from collections import OrderedDict
@@ -34,7 +33,6 @@ class EvictionBackoff:
     _alarms: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when to look again at a request
 
     def take(self, promise: AllocationId, after: tuple[AllocationId, ...]) -> None:
-        """A grant is decided that comes after these."""
         for each in after:
             self.taken[each] = promise
             self.look[each] = None
@@ -91,7 +89,6 @@ class EvictionBackoff:
         heapq.heappush(self._alarms, (now + pause_s, request))
 
     def is_spared(self, request: RequestId, now: float) -> bool:
-        """Whether a pod is exempt at the moment."""
         return self._until.get(request, now) > now
 
     def due(self, now: float) -> list[RequestId]:

@@ -56,7 +56,6 @@ class RequestBackoff:
         return attempt is not None and now < attempt.rests_until
 
     def avoided(self, request: RequestId, now: float) -> Avoid:
-        """GPUs where this request failed recently."""
         attempt = self.of_request.get(request)
         if attempt is None or not attempt.avoid:
             return frozenset()

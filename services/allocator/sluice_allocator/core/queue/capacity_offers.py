@@ -1,7 +1,5 @@
-"""Tracks where something was freed, and how far it was offered to waiting requests. A pass offers one node (or the
-whole fleet) to the head of each group, in the order of turns; it may take many events. When more is freed meanwhile,
-the offer restarts with the first turn, and every other try continues where the earlier offer was: otherwise a node that
-keeps being freed would be offered to the first few only."""
+"""Tracks how far what was freed was offered. A pass offers one node (or the whole fleet) to the head of each group, in
+turn. When more is freed meanwhile it restarts, and every other try continues where it was: all groups are reached."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

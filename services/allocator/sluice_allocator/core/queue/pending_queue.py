@@ -1,7 +1,5 @@
-"""The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group. If the head of a
-group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory grows with the
-number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only, and come in, in
-turn, as others leave."""
+"""The queue: waiting requests by priority, then age. Those with equal needs are a group, of which only the head is
+tried. Memory is limited: beyond it requests are kept outside, as their turns only, and come in as others leave."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -75,7 +73,6 @@ class PendingQueue:
     """Requests that want a place."""
 
     def __init__(self, most: int = 1 << 62) -> None:
-        """Start empty. `most` may wait inside."""
         self._most = most
         self._turns = QueueKeys()  # of all that wait inside
         self._outside: dict[RequestId, QueueKey] = {}
@@ -174,8 +171,7 @@ class PendingQueue:
         return self._outside_turns.first()[2] if self._outside and self.has_room else None
 
     def _makes_room_for(self, turn: QueueKey) -> bool:
-        """Whether one with this turn may come in: there is room and none outside comes before it, or the last one
-        inside comes after it and goes out."""
+        """Whether one with this turn may come in: if there is room and none before it, or if it displaces the last."""
         if self.has_room:
             return not self._outside or turn < self._outside_turns.first()
         last = self._turns.last() if self._turns else None
@@ -194,7 +190,6 @@ class PendingQueue:
         return self._waiting[request][0]
 
     def is_head(self, request: RequestId) -> bool:
-        """Whether a request that waits is the first of its group."""
         group, turn = self._waiting[request]
         return group.members.first() == turn
 
@@ -212,7 +207,6 @@ class PendingQueue:
         self._move(self.group_of(request), namespace)
 
     def offer_again(self, request: RequestId) -> None:
-        """Offer places to a waiting request's group again."""
         self._move(self.group_of(request), None)
 
     def aside_after(self, namespace: str, turn: QueueKey | None) -> QueueKey | None:

@@ -1,7 +1,6 @@
-"""Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found. A limit is policy and may change,
-so it refuses no request: one that would exceed it waits with a reason, and costs nothing meanwhile. Bookings count from
-the grant until the agent reports the slice gone; so a limit set later counts what runs, and a revoke frees nothing yet.
-That is exact with one active allocator; `excess` covers the rest."""
+"""Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found. A request that would exceed a limit
+waits with a reason, at no cost. Bookings count from the grant until the agent reports the slice gone, also before the
+limit was set. That is exact with one active allocator; `overcommit` covers the rest."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -33,7 +32,6 @@ class Exceeded(msgspec.Struct, frozen=True):
     most: int
 
     def sentence(self) -> str:
-        """What is exceeded, by which namespace, and what would fit."""
         used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
         limit = amount_text(self.dimension, self.limit)
         fits = f"at most {most}" if self.most else "nothing more"
@@ -56,7 +54,6 @@ class Exceeded(msgspec.Struct, frozen=True):
         return f"namespace {self.namespace} may have {limit} in all, and they take {asked} at least"
 
     def reason(self) -> ReasonCount:
-        """The same as data: by how much it is exceeded."""
         over = self.asked - self.limit if self.of_one else self.used + self.asked - self.limit
         return ReasonCount(
             reason=WaitReason.QUOTA_EXCEEDED,
@@ -104,9 +101,8 @@ def keeps_guarantee(ctx: QuotaContext, namespace: str, lost: Usage) -> bool:
 def forbids(
     ctx: QuotaContext, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
 ) -> Exceeded | None:
-    """Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed. `granted`
-    is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden, even if a
-    namespace is over its limits."""
+    """Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
+    `granted`: the target of an earlier change. Shrinking is never forbidden."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
@@ -123,9 +119,8 @@ def forbids_place(
     devices: Iterable[DeviceGrant],
     after: Iterable[AllocationId] = (),
 ) -> tuple[Exceeded, ...]:
-    """The limits that a namespace would exceed with these devices too; empty where it may have them. With `after` the
-    devices are had when those are gone, so their usage does not count if they are of the same namespace. Nor does what
-    is reserved for `request`: it has one or the other."""
+    """The limits that a namespace would exceed with these devices too; empty where none. Not counted: what goes first
+    (`after`) of the same namespace, and what is reserved for `request`."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return ()
@@ -179,9 +174,7 @@ def never_allows(ctx: QuotaContext, namespace: str, least: Usage) -> Exceeded | 
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
-    if not over:
-        return None
-    return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
+    return None if not over else NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
 
 
 def beyond(limits: Amounts, used: Usage) -> str:

@@ -159,8 +159,7 @@ def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> 
 
 
 def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
-    """The source of a request while it has not published all of its requests in this incarnation of the broker; else
-    None."""
+    """The source of a request until it has synced in this incarnation of the broker; else None."""
     asked = ctx.facts.requests.get(request) if request is not None else None
     if not isinstance(asked, AllocationRequested) or asked.source in ctx.facts.sources:
         return None
@@ -168,7 +167,6 @@ def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | 
 
 
 def least_of(ctx: QuotaContext, claims: tuple[Claim, ...]) -> Usage:
-    """The least usage of such claims, on any GPU of the fleet."""
     models = len(ctx.cluster.models())
     least = ctx.over_quota.known_least(claims, models)
     if least is None:

@@ -10,8 +10,8 @@ from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import Booking, SliceReady
 from sluice_allocator.core.context import SchedulerContext
+from sluice_allocator.core.node.removal import await_node
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
-from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
 
@@ -101,9 +101,8 @@ def _told(bound: msg.Bound) -> tuple[object, ...]:
 
 
 def _is_newer(ctx: SchedulerContext, again: msg.Bound, binding: msg.Bound) -> bool:
-    """Whether a slice's status is newer than what its pod read. One process numbers its writes. Of two runs of an agent
-    the present one is that for which its node is open, as BOOK tells, which forgets nothing. Bindings of an older
-    allocator are compared by the sequences of STATE."""
+    """Whether a slice's status is newer than what its pod read: by the writes of one agent run, by the run for which
+    its node is open, or (of an older allocator) by the sequences of STATE."""
     if not (again.slice_operation and binding.slice_operation):
         return again.slice_sequence > binding.slice_sequence
     run, number = operation_parts(again.slice_operation)

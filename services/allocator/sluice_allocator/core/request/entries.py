@@ -9,14 +9,30 @@ The request itself is `requests`' part."""
 import msgspec
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Closed,
+    Grant,
+    LedgerEntry,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceGone,
+    Waived,
+)
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import note_phase
+from sluice_allocator.core.node.removal import await_any_node, await_node
 from sluice_allocator.core.preemption.candidates import note_revoked
+from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.grant_validity import AILING, why_decline, why_revoke
 from sluice_allocator.core.reservations.reservation import give_up
-from sluice_allocator.core.state.bus_cache import RequestFact
+from sluice_allocator.core.state.bus_cache import BindingFact, RequestFact, named_by
+from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.facts import answer_without_slice, may_come_yet
 from sluice_allocator.core.state.grant_facts import is_move
 
 
@@ -81,8 +97,7 @@ def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: Ledger
 
 
 def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
-    """Revoke a slice, or order that again. Later decisions count without it. Of shares that are being shrunk all is
-    booked that may still be used."""
+    """Revoke a slice (again). Later decisions count without it; of shares being shrunk the larger size is booked."""
     booking = entry.booking
     if isinstance(entry, Grant):
         give_up(ctx, entry)
@@ -99,8 +114,7 @@ def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
 
 
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread). Its
-    agent publishes `SliceGone` until it reads `Closed`."""
+    """Close a slice that is gone and not in the ledger: its agent publishes `SliceGone` until it reads `Closed`."""
     slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(slice_, SliceGone) or slice_.closing or allocation in ctx.facts.ledger:
         return
@@ -111,3 +125,59 @@ def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
             revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
         )
         ctx.commit(address, closed, slice_.request, ttl_s=ctx.rules.closing_ttl_s)
+
+
+_NOBODY_ASKS = "its request is gone"
+
+
+def reconcile_ended(
+    ctx: SchedulerContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
+) -> None:
+    """Settle a request that is withdrawn, rejected, or unknown (its source is silent, or published its end)."""
+    ctx.conditions.clear(Condition.BINDING_DIFFERS, request)
+    address = subjects.binding(request)
+    binding = ctx.facts.bindings.get(request)
+    if request in ctx.committing or ctx.outbox.busy(address):
+        return
+    if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
+        return  # `Released` is said after SliceGone, never before
+    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(ctx, binding.allocation):
+        return
+    if isinstance(asked, RequestWithdrawn) and not asked.closing:
+        _settle_withdrawn(ctx, request, asked, binding, entries)
+        return
+    if isinstance(asked, RequestWithdrawn):
+        ctx.backoff.forget(request)
+        ctx.sparing.forget(request)
+    is_late = (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(ctx, request, asked, binding)
+    if is_late and await_node(ctx, request, named_by(binding)) is None:
+        release(ctx, request, _NOBODY_ASKS)
+
+
+def _settle_withdrawn(
+    ctx: SchedulerContext,
+    request: RequestId,
+    asked: RequestWithdrawn,
+    binding: BindingFact | None,
+    entries: dict[AllocationId, LedgerEntry],
+) -> None:
+    if isinstance(binding, Released):
+        return
+    if any(await_node(ctx, request, held) is not None for held in (asked.held, named_by(binding))):
+        return
+    if entries or not await_any_node(ctx, request):
+        release(ctx, request, asked.cause)
+
+
+def _landed_late(
+    ctx: SchedulerContext, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None
+) -> bool:
+    """Whether a binding is older than the end of its request, which neither ledger nor source knows then. An unknown
+    one may belong to a source that has not published yet in this incarnation (see `core.recheck`)."""
+    match binding:
+        case Bound():
+            return asked is not None or answer_without_slice(ctx, request) is None
+        case Refused() | Waived():
+            return asked is not None
+        case _:
+            return False

@@ -1,7 +1,6 @@
-"""Decides which evictions are ordered, and which orders are lifted. Both follow from grants, bindings and cordons, so
-that a restart and a second allocator order the same. A pod is evicted only for a valid grant: the place of one that is
-being revoked would stay unused, and its Revoke may be read later than the order. A bound pod is evicted only from the
-place it is bound to."""
+"""Decides which evictions are ordered and lifted, from grants, bindings and cordons, so that a restart and a second
+allocator order the same. A pod is evicted only for a valid grant, and a bound one only from the place it is bound to.
+"""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
@@ -35,8 +34,7 @@ def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: dict[
 
 
 def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
-    """Publish whether a pod has to go. At a bounded rate while another allocator writes the opposite: one has read
-    less. Nothing is written twice."""
+    """Publish whether a pod has to go, at a bounded rate while another allocator writes the opposite."""
     address = subjects.eviction(word.request)
     stands = ctx.facts.evictions.get(word.request) == word
     if stands or ctx.outbox.kept(address) is not None or ctx.throttle(Condition.EVICTION_WRITTEN, word.request):
@@ -88,8 +86,7 @@ def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationI
 
 
 def _evicting(ctx: SchedulerContext, allocation: AllocationId) -> list[Grant]:
-    """The grants for whose place the pod of an allocation has to go. Only of requests seen in this incarnation of the
-    bus: others may be gone, and their grants are given up then."""
+    """Grants for whose place an allocation's pod has to go; of requests seen in this incarnation only."""
     promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
     return [each for each in promises if isinstance(each, Grant) and each.evict and _is_asked_for(ctx, each)]
 

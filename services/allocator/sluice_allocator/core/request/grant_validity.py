@@ -1,8 +1,6 @@
-"""Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement. A
-published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
-could end what another process has bound meanwhile: so it is waived first, under the binding's guard (`why_waive`).
-
-It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`."""
+"""Decides whether a grant is valid. A published fact ends it at once (`why_revoke`). A judgement of this process, from
+facts that may be read late, could end what another process has bound: it is waived first, under the binding's guard
+(`why_decline`). Orphans are judged in `core.recheck`."""
 
 from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId
@@ -27,13 +25,11 @@ from sluice_allocator.core.state.grant_facts import is_move
 
 FAILED = (msg.SliceFailed, msg.SliceQuarantined)  # statuses of a slice that cannot be used
 AILING = (*FAILED, msg.SliceDegraded)
-"""The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
-their node may show them as well until its inventory is pulled."""
+"""The same, or a GPU that cannot be used now: after a release its GPUs are avoided for a while."""
 
 
 def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
-    valid."""
+    """Why a grant to be bound, or a place that its own pod is to be moved to, is invalid; None when valid."""
     return why_end_move(ctx, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(ctx, grant, asked)
 
 

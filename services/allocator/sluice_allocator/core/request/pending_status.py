@@ -86,7 +86,6 @@ def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> No
 
 
 def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
-    """Whether a request is in backoff now; publishes that."""
     if not ctx.backoff.rests(request, ctx.now):
         return False
     if not ctx.gangs.leads(request):  # a member keeps the turn of its group, which is not tried meanwhile (`trials`)

@@ -20,14 +20,13 @@ from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
 from sluice_allocator.core.moves.move import is_kept, look_at_movable, take_over
+from sluice_allocator.core.node.removal import await_node, say_that_it_is_in_doubt, say_that_it_waits
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of, refuse
 from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.request.bind import bind_again, bindable, bound_of, follow_bound, release, waived, waived_for
-from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_entries
+from sluice_allocator.core.request.entries import GrantVerdicts, reconcile_ended, reconcile_entries
 from sluice_allocator.core.request.eviction_orders import reconcile_eviction
 from sluice_allocator.core.request.pending_status import tell_backoff, tell_own_reason
-from sluice_allocator.core.request.recovery import await_node, say_that_it_is_in_doubt, say_that_it_waits
-from sluice_allocator.core.request.release import reconcile_ended
 from sluice_allocator.core.serve.offers import stands_alone, try_at_once, wait
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import (
@@ -160,8 +159,7 @@ def _keep_pinned(
     entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> bool:
-    """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it. If the
-    slice is lost, the request is released after its other grants were revoked."""
+    """Whether its pod is, or may be, where its source says: then no other slice is for it."""
     held = asked.held
     assert held is not None
     ticket = doubtful_ticket(ctx, held)
@@ -190,9 +188,8 @@ def _keep_pinned(
 
 
 def _release_lost(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, cause: str) -> None:
-    """Publish that a lost slice of an existing pod is gone, and never over an empty subject. Over an empty subject it
-    could land after the next wipe of the broker, when the node of its slice is back. A waiver, which names its
-    incarnation, comes first; a message over that is rejected in another incarnation."""
+    """Publish that a lost slice of an existing pod is gone, over a waiver (which names its incarnation), never over an
+    empty subject: there it could land after the next wipe, when the slice's node is back."""
     if request in ctx.facts.bindings:
         release(ctx, request, cause)
     else:

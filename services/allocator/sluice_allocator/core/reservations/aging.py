@@ -94,7 +94,6 @@ class ReservedGpus:
             self.of_model.update(models)
 
     def forget(self, allocation: AllocationId) -> None:
-        """It ended: its place is free, or it was given up."""
         for model in self._models.pop(allocation, ()):
             self.freed[model] = None
             self.of_model[model] -= 1
@@ -111,7 +110,6 @@ class ReservationContext(PreemptionContext):
         self.promised = ReservedGpus()
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
-        """A place that waits for others to end is reserved."""
         super().grant(booking, after, evict=evict)
         if after and not evict:
             self.promised.count(booking.allocation, self.cluster.models_of(booking))

@@ -26,9 +26,8 @@ NAMED_MAX = 3  # most of the awaited pods that are named
 
 
 def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
-    """GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there. Its
-    revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have been
-    evicted for nothing, and the reservation be given up and made again, without end."""
+    """GPUs where no pod has to leave for a request: it failed there, or has a slice being revoked, which counts on its
+    node until it is gone: then there may be room, and others would be evicted for nothing."""
     avoid = ctx.backoff.avoided(request, ctx.now)
     for allocation in ctx.facts.allocations_of.get(request, ()):
         entry = ctx.facts.ledger[allocation]
@@ -41,8 +40,7 @@ def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
 
 
 def why_give_up(ctx: ReservationContext, promised: msg.Grant, revision: int) -> str | None:
-    """Why a grant that still waits for others is invalid; None when it is valid. `revision` is the request's current
-    one, 0 while it is unknown."""
+    """Why a grant that waits for others is invalid; None when valid. `revision`: the request's, 0 if unknown."""
     if not is_promise(ctx, promised) or _was_made(ctx, promised):
         return None
     booking = promised.booking
@@ -79,9 +77,8 @@ def _was_kept(entry: msg.LedgerEntry | None) -> bool:
 
 
 def _was_made(ctx: ReservationContext, promised: msg.Grant) -> bool:
-    """Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
-    Its pod may run there, and is not to lose it. A binding is read on another stream than the agent's status, and
-    proves the same."""
+    """Whether its agent has made it (or its pod was bound), so that its predecessors are gone although their last
+    statuses are not read yet: its pod may run there, and is not to lose it."""
     booking = promised.booking
     binding = ctx.facts.bindings.get(booking.request)
     if isinstance(binding, msg.Bound) and binding.allocation == booking.allocation:

@@ -1,9 +1,7 @@
-"""Aging: reserves a place for a request that waited too long, so that many small ones do not starve a large one. Turns
-are by priority, then by age. A freed piece goes to any request that fits it, so one that needs more would wait without
-end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use, to be had
-when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there stay free
-for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule and its
-bound. `placement.promising` chooses the place; nothing is evicted for it."""
+"""Aging: the first request of a shape that waited for `promise_after_s` is booked a place that others still use, to be
+had when those are gone (a Grant with `after`), or small requests would take every piece that is freed. It keeps its
+turn and takes any earlier place; nothing is evicted. `placement.reserve` chooses the place; docs/queue.md has the
+bound."""
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
@@ -138,8 +136,7 @@ class _Limits:
     """Which tenants one try may wait for, and which models it may reserve; remembers temporary obstacles."""
 
     def __init__(self, ctx: ReservationContext, turn: QueueKey) -> None:
-        self._ctx = ctx
-        self._turn = turn
+        self._ctx, self._turn = ctx, turn
         self._open: dict[str, bool] = {}
         self.kept_out: dict[str, None] = {}  # models on which others' reservations were in its way
 

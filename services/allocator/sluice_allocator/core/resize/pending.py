@@ -1,5 +1,4 @@
-"""Pending resizes: what each asks for, its outcome, and which are not answered yet. Losing it costs an answer, never a
-slice: the caller asks again and gets what then holds."""
+"""Pending resizes and their outcomes. Losing it costs an answer, never a slice: the caller asks again."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,8 +1,6 @@
-"""Resizes the shares of a bound pod in place (docs/adjust.md). One function computes the outcome of a change
-(`adjust`): a dry run shows it, the real one books it, as a Grant with the next revision, which the agent carries out
-like any order. From the decision until the agent reports it done, a share counts as the larger of both sizes; so no
-other share gets what is still used, or what is about to be. Places never move, and the request keeps its size: the
-resized one is the allocation's, and ends with it."""
+"""Resizes the shares of a bound pod in place (docs/adjust.md). `adjust` computes the outcome: a dry run shows it, the
+real one books it, as a Grant with the next revision. Until the agent reports it done, a share counts as the larger of
+both sizes. Places never move; the request keeps its size, and the allocation's ends with it."""
 
 from collections.abc import Iterator
 
@@ -283,8 +281,7 @@ def _short_of(
 def _most(
     ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
-    """Per field that grows, the most that it could be now, with the others as booked. By bisection: more of a field
-    never fits where less does not. A few dozen looks at one home."""
+    """Per field that grows, the most it could be now, the others as booked, by bisection (some dozen looks)."""
     for name in FIELDS:
         fits = min(_values_of(name, booking.devices, container))
         too_much = max(_values_of(name, becomes, container))

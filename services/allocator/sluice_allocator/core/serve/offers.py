@@ -1,13 +1,11 @@
 """The scheduling cycle: which request is tried when, and which reasons the others show. A new request is tried at once,
-on the whole fleet. A waiting one fits nowhere, except where something changed since: so whatever is freed is offered,
-node by node, to the head of each group in the order of turns; behind a head that got a place the next of its group
-becomes head, at its own later turn.
+on the whole fleet. A waiting one fits nowhere but where something changed: what is freed is offered, node by node, to
+the head of each group in the order of turns; behind a head that got a place the next becomes head, at its own later
+turn.
 
-Fairness: what was freed is offered to earlier turns before later ones, and every group is tried at least once on it.
-One event has a budget of tries: first the node that was freed last, then the passes under way, in turn; the rest
-follows with the next event. Two kinds may overtake others: a new request of another shape, which is tried at once; and,
-where something is freed on a node whose pass is under way, the groups which that pass reaches next (every other try is
-theirs, or the last turns would never be reached)."""
+Fairness: what was freed is offered to earlier turns first, and every group is tried at least once on it. An event has a
+budget of tries: first the node freed last, then the passes under way, in turn. Two kinds may overtake: a new request of
+another shape; and, on a node whose pass is under way, the groups that it reaches next (every other try is theirs)."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -103,8 +101,7 @@ def _look_outside(ctx: SchedulerContext) -> None:
 
 
 def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
-    """Try a new request before it enters the queue: most never wait. Only while nothing else is to be looked at,
-    nothing freed is being offered and no other of its shape waits."""
+    """Try a new request before it enters the queue, if nothing else is to be looked at or offered: most never wait."""
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
         found = _search(ctx, request, asked)
@@ -125,8 +122,7 @@ def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequ
 
 
 def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
-    """Add a request to the queue in its turn: the only way into it. False when it waits already, and when it is kept
-    outside the full queue (`serve` publishes that)."""
+    """Add a request to the queue: the only way. False if it waits already, or is kept outside the full queue."""
     since = ctx.backoff.since_when(request, ctx.now)
     rank, sequence = turn_of(ctx, request, asked)
     if not ctx.queue.add(request, shape, rank, sequence):

@@ -21,6 +21,17 @@ BindingFact = msg.Bound | msg.Refused | msg.Released | msg.Waived
 SliceFact = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded | msg.SliceQuarantined | msg.SliceGone
 
 
+_PLAIN: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "cordon": ("cordons", msg.Cordoned),
+    "waiting": ("waiting", msg.Pending),
+    "eviction": ("evictions", msg.EvictionOrdered),
+    "evicted": ("evicted", (msg.EvictionDone, msg.EvictionBlocked)),
+    "quota": ("quotas", msg.QuotaSet),
+    "pool": ("pools", msg.PoolDemand),
+}
+"""By noun: the field that keeps its last values as they are, and their messages."""
+
+
 class Outdated(msg.Waived, frozen=True, kw_only=True):
     """A binding of an earlier incarnation that landed in this one: it binds nothing, but its slice may exist."""
 
@@ -208,9 +219,8 @@ class BusCache:
             self.first_words.pop(request, None)
 
     def _number_anew(self, stream: Stream) -> None:
-        """In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
-        They start at the time of creation, by the clock of the creating process, which may be an hour behind the
-        earlier one."""
+        """In a new incarnation of a stream no value is older than one of the earlier one: sequences start at the time
+        of creation, by a clock that may be an hour behind."""
         for subject in self.sequences:
             address = parse(subject)
             if stream_of(address.kind) is stream:
@@ -232,16 +242,21 @@ class BusCache:
             case "slice":
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
-                _set(
-                    self.news,
-                    NodeName(key),
-                    self.sharing.news(message) if isinstance(message, msg.NodeChanged) else None,
-                )
+                news = self.sharing.news(message) if isinstance(message, msg.NodeChanged) else None
+                _set(self.news, NodeName(key), news)
                 _set(self.removed, NodeName(key), message if isinstance(message, msg.NodeRemoved) else None)
             case "inventory":
                 self._put_inventory(NodeName(key), message if isinstance(message, msg.NodeInventory) else None)
+            case "host":
+                host = self.sharing.host(message) if isinstance(message, msg.HostFacts) else None
+                _set(self.hosts, NodeName(key), host)
+            case "source":
+                _set(self.sources, SourceName(key), self._told_all(message))
+            case _ if address.kind in _PLAIN:
+                facts, types = _PLAIN[address.kind]
+                _set(getattr(self, facts), key, message if isinstance(message, types) else None)
             case _:
-                self._put_rare(address.kind, key, message)
+                pass  # a noun the allocator does not read
 
     def _answer(self, message: msg.AnyMessage | None) -> BindingFact | None:
         """The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
@@ -264,36 +279,9 @@ class BusCache:
             return message
         return None
 
-    def _put_rare(self, kind: str, key: str, message: msg.AnyMessage | None) -> None:
-        match kind:
-            case "host":
-                _set(
-                    self.hosts,
-                    NodeName(key),
-                    self.sharing.host(message) if isinstance(message, msg.HostFacts) else None,
-                )
-            case "cordon":
-                _set(self.cordons, NodeName(key), message if isinstance(message, msg.Cordoned) else None)
-            case "source":
-                _set(self.sources, SourceName(key), self._told_all(message))
-            case "waiting":
-                _set(self.waiting, RequestId(key), message if isinstance(message, msg.Pending) else None)
-            case "eviction":
-                _set(self.evictions, RequestId(key), message if isinstance(message, msg.EvictionOrdered) else None)
-            case "evicted":
-                outcome = message if isinstance(message, (msg.EvictionDone, msg.EvictionBlocked)) else None
-                _set(self.evicted, RequestId(key), outcome)
-            case "quota":
-                _set(self.quotas, key, message if isinstance(message, msg.QuotaSet) else None)
-            case "pool":
-                _set(self.pools, key, message if isinstance(message, msg.PoolDemand) else None)
-            case _:
-                pass  # a noun the allocator does not read
-
     def _says_something_now(self, message: msg.AnyMessage | None) -> TypeGuard[RequestFact]:
-        """Whether this is a source's message about a request in this incarnation of the bus. A request of before a wipe
-        that landed after it does not tell what its pod got since. It counts as unread (`speaks_of`): nothing follows
-        from it, nor from its absence, before its source publishes it again."""
+        """Whether this is a source's message about a request in this incarnation of the bus. One of before a wipe that
+        landed late counts as unread (`speaks_of`): its source publishes it again."""
         if isinstance(message, msg.AllocationRequested):
             return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
         return isinstance(message, REQUEST)
@@ -402,8 +390,7 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
-    """Remove one allocation from an index by request, if present; a request without any is dropped. A faulty agent may
-    have reported it twice in one snapshot."""
+    """Remove an allocation from an index by request, if present: an agent may report one twice."""
     there = index.get(request, {})
     there.pop(allocation, None)
     if not there:

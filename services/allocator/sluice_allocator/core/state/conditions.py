@@ -1,6 +1,5 @@
-"""Conditions that are looked at again as time passes, and since when each holds. Observed when a fact changes;
-`core.recheck` has the rule of each: how long it has to last, what confirms it, and what follows. Losing it costs time,
-never a slice."""
+"""Conditions that are looked at again, and since when each holds. Observed when a fact changes; `core.recheck` has the
+rule of each: how long, what confirms it, what follows. Losing it costs time, never a slice."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
@@ -71,7 +70,6 @@ class Conditions:
         self._mature[condition].clear()
 
     def get(self, condition: Condition, key: str) -> Watched | None:
-        """What is known of a key for which a condition holds."""
         return self._young[condition].get(key) or self._mature[condition].get(key)
 
     def holds(self, condition: Condition, key: str) -> bool:
@@ -109,9 +107,8 @@ class Conditions:
             self.clear(condition, key)
 
     def throttle(self, condition: Condition, key: str, until: float) -> bool:
-        """Whether a message may be published over another allocator's opposite one: not again until then. One of the
-        two has not read what the other has. Without a bound each would correct the other at the speed of the bus. What
-        is suppressed is looked at again (`mark`)."""
+        """Whether to publish over another allocator's opposite message; then not again until `until`, or each would
+        correct the other at the speed of the bus. What is suppressed is looked at again (`mark`)."""
         watched = self.get(condition, key)
         if watched is not None:
             watched.mark = 1
@@ -128,7 +125,6 @@ class NodeWaits:
     _on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
 
     def hold(self, request: RequestId, node: NodeName) -> None:
-        """A request waits for this node only."""
         if self.node_of.get(request, node) != node:
             self.let_go(request)
         self._on.setdefault(node, {})[request] = None
@@ -150,7 +146,6 @@ class NodeWaits:
         return waited
 
     def longest_held(self, count: int) -> list[RequestId]:
-        """Some of the requests that wait, round robin."""
         requests = []
         for _ in range(min(count, len(self.node_of))):
             requests.append(next(iter(self.node_of)))

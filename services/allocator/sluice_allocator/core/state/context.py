@@ -1,6 +1,5 @@
-"""The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
-Each feature extends it by its own state and its part in a grant (`QuotaContext`, `GangContext` ...); `core.context`
-puts them together. `changed_*` collect what has to be looked at before `handle` returns."""
+"""The context of all parts of the core: facts, cluster, outbox, queue, and unsettled writes. Each feature extends it by
+its own state and its part in a grant (`QuotaContext` ...). `changed_*`: to be looked at before `handle` returns."""
 
 from collections import OrderedDict
 
@@ -106,7 +105,6 @@ class Context:
         return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
 
     def booking_of(self, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
-        """The booking of a place for a request, under a new allocation id."""
         self.numbered += 1
         return Booking(
             allocation=allocation_id(request, self.run, self.numbered),
@@ -134,8 +132,7 @@ class Context:
         return self.cluster.unbook(booking.allocation)
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
-        """Book a place and order its slice: assumed at once, certain when the ledger has it. With `after` the slice is
-        made when those are gone, whose pods are evicted or waited for."""
+        """Book a place and order its slice, assumed until the ledger has it; with `after`, when those are gone."""
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
         self.touch(booking.request)

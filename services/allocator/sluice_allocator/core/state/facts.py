@@ -22,7 +22,6 @@ DECLINED = "declined: its node kept its pod out when it was bound"  # why a boun
 
 
 def was_opened(ctx: Context, node: NodeName) -> bool:
-    """Whether a node was opened in this incarnation of the broker."""
     head = ctx.facts.heads.get(node)
     return head is not None and head.incarnation == ctx.facts.incarnation
 
@@ -55,15 +54,13 @@ def is_its_agent(ctx: Context, node: NodeName, inventory: msg.NodeInventory) -> 
 
 
 def is_unshown(ctx: Context, node: NodeName) -> bool:
-    """Whether an adopted node's inventory is missing: STATE was lost since. Until it arrives nothing shows what the
-    agent has or doubts, and nothing without a ledger entry is lost for good."""
+    """Whether an adopted node's inventory is missing (STATE was lost): until it arrives no slice is lost for good."""
     return was_opened(ctx, node) and node not in ctx.facts.inventories and node not in ctx.facts.removed
 
 
 def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> msg.Held | None:
-    """A slice of `request` that may exist without a ledger entry (yet); None when there is none. An agent or an
-    inventory may report one: even on an adopted node, for an entry that is overwritten on its way to us is read later
-    than the head that followed it (and names it). A source may remember one: that counts until the node is adopted."""
+    """A slice of `request` that may exist without an entry: reported by an agent or an inventory (even of an adopted
+    node), named by a head, or remembered by a source until its node is adopted."""
     world = ctx.facts
     for allocation in world.slices_of.get(request, ()):
         if _is_unbooked(ctx, allocation, world.slice_nodes[allocation]):
@@ -94,8 +91,7 @@ def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId
 
 
 def why_lost(ctx: Context, request: RequestId, held: msg.Held) -> str | None:
-    """Why a slice that a source remembers is gone; None while it exists, or may. Its pod is bound to the node, so no
-    other slice can serve it."""
+    """Why a slice that a source remembers is gone, so that no other can serve its pod; None while it may exist."""
     entry = ctx.facts.ledger.get(held.allocation)
     if isinstance(entry, msg.Closed):
         return entry.cause if not _may_be_entered_again(ctx, held.node, held.allocation) else None
@@ -135,8 +131,7 @@ def doubtful_ticket(ctx: Context, held: msg.Held) -> str:
 
 
 def is_too_late(ctx: Context, grant: msg.Grant) -> bool:
-    """Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it. Opening its node
-    shows what exists of such grants, and orders it again (`nodes`)."""
+    """Whether a grant of an earlier incarnation landed in this one: opening its node orders it again."""
     return grant.incarnation != ctx.facts.incarnation and was_opened(ctx, grant.booking.node)
 
 
@@ -147,9 +142,8 @@ def held_instead(asked: RequestFact | None, binding: msg.Bound) -> msg.Held | No
 
 
 def is_found_instead(ctx: Context, allocation: AllocationId, binding: msg.Bound) -> bool:
-    """Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will. That
-    binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never carried
-    out."""
+    """Whether a slice was found on its node, and the one in `binding` (of an earlier incarnation, or never carried out)
+    is gone: then its pod has this one, or will."""
     entry = ctx.facts.ledger.get(allocation)
     if not (
         isinstance(entry, msg.Grant)
@@ -173,23 +167,20 @@ def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
 
 
 def is_rejected(asked: RequestFact | None, booking: msg.Booking) -> bool:
-    """Whether the source rejected the request of a slice; an older rejection was fixed since. Sources do not reject
-    requests with a slice. So if one was bound, or found after a wipe, the rejection may be outdated: then the slice is
-    an orphan, until its source has synced (`orphans`)."""
+    """Whether the source rejected the request of a slice, and not an older revision. If the slice is bound, or was
+    found after a wipe, the rejection may be outdated: it is an orphan until the source syncs."""
     return isinstance(asked, msg.RequestRejected) and asked.revision >= booking.request_revision
 
 
 def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
-    """Whether the entry of a bound allocation is still on its way to us. False for a slice that is gone: a Bound that
-    was sent over an empty subject can land after the broker was wiped."""
+    """Whether a bound allocation's entry is still on its way. False for a slice that is gone: the Bound landed late."""
     is_known = allocation in ctx.facts.ledger or allocation in ctx.facts.lost
     return not is_known and not isinstance(ctx.facts.slices.get(allocation), msg.SliceGone)
 
 
 def answer_without_slice(ctx: Context, request: RequestId) -> msg.Bound | msg.Refused | msg.Waived | None:
-    """The last binding of a request that gets no slice (any more), as far as the ledger tells. A closed slice does not
-    come either; but its pod may have another one, which only its source knows. None, too, if it does not name the
-    source: then no source can confirm that the request is gone."""
+    """The last binding of a request that gets no slice (any more), as far as the ledger tells. None if it does not name
+    its source, which alone can confirm that the request is gone."""
     match ctx.facts.bindings.get(request):
         case msg.Refused() | msg.Waived() as answer if answer.source:
             return answer

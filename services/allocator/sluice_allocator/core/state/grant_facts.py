@@ -25,7 +25,6 @@ def unfinished(ctx: Context, grant: Grant) -> tuple[AllocationId, ...]:
 
 
 def is_promise(ctx: Context, grant: Grant) -> bool:
-    """Whether a grant's place still has predecessors."""
     return bool(grant.after) and bool(unfinished(ctx, grant))
 
 
@@ -52,9 +51,8 @@ def is_exchange(grant: Grant) -> bool:
 
 
 def has_place_now(ctx: Context, promised: Grant) -> bool:
-    """Whether the request of a reservation has another grant that waits for nothing, or for this one only. If no pod is
-    evicted for it, the reservation is kept until that other slice is there: making it may fail. Its exchange cannot be
-    made before it is gone."""
+    """Whether a reservation's request has another grant that waits for nothing, or for this one only. If no pod is
+    evicted for it, it stays until that slice is there: making it may fail."""
     own = promised.booking.allocation
     for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):
         other = ctx.facts.ledger[allocation]
@@ -116,9 +114,8 @@ def _size_of(device: DeviceGrant) -> str:
 
 
 class DeviceAmount(msgspec.Struct, frozen=True):
-    """One device and its size. `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the
-    percentage of the SMs of the model's largest profile, rounded down, for an instance; of the GPU's SMs for a share
-    (100 where it has no bound)."""
+    """One device and its size. `sm_percent`: of the SMs of the model's largest profile, rounded down, for an instance;
+    of the GPU's SMs for a share (100 without a bound)."""
 
     grant: DeviceGrant
     model: str
@@ -128,7 +125,6 @@ class DeviceAmount(msgspec.Struct, frozen=True):
 
 
 def device_amount(grant: DeviceGrant, model: GpuModel) -> DeviceAmount:
-    """The size of `grant` on a GPU of `model`."""
     profile = model.profile(grant.profile) if grant.profile is not None else None
     if grant.share is not None:
         mode, memory_mib, sm_percent = grant.share.mode, grant.share.memory_mib, grant.share.sm_partition or 100

@@ -1,5 +1,4 @@
-"""Interns node messages: equal parts of many nodes become one object, and parts that no decision reads are dropped. A
-hundred thousand GPUs of a few models each report their whole table of profiles."""
+"""Interns node messages: equal parts become one object, and parts that no decision reads are dropped."""
 
 import sys
 from collections.abc import Mapping

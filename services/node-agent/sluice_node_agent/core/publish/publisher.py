@@ -11,21 +11,26 @@ from sluice.contracts.messages import (
     NodeChanged,
     NodeSnapshot,
     PlacementReport,
-    SliceGone,
     SliceReport,
 )
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
-from sluice_node_agent.core.publish.slice_status import slice_report, slice_state, status_message, stuck_on
+from sluice_node_agent.core.publish.slice_status import (
+    Tombstones,
+    gone_message,
+    slice_report,
+    slice_state,
+    status_message,
+    stuck_on,
+)
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.state.devices import ShownFacts
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, numbered_devices
-from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 _WARNINGS_MAX = 8
@@ -190,13 +195,7 @@ class Publisher:
 
     def say_closed(self, closed: Closed) -> None:
         """Closed, and no record of it: remove its leftover status from the bus."""
-        gone = SliceGone(
-            allocation=closed.allocation,
-            request=closed.request,
-            revision=closed.revision,
-            cause=closed.cause,
-            closing=True,
-        )
+        gone = gone_message(closed, closing=True)
         address = subjects.slice_(self._node, closed.allocation)
         self._outbox.keep(address, gone, request=gone.request, ttl_s=self._config.closing_ttl_s)
 
@@ -277,7 +276,6 @@ class Publisher:
             self._unsaid_since = now
 
     def _reports(self) -> tuple[SliceReport, ...]:
-        """The report of every slice; the last one is reused while its record is the same."""
         slices, reported = self._state.slices, self._reported
         changed = len(slices) != len(reported)
         for allocation, work in slices.items():

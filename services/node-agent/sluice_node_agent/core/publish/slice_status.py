@@ -1,6 +1,17 @@
-"""The status of a slice on the bus, and its report in a pull. Derived, never stored."""
+"""
+The status of a slice on the bus, and its report in a pull: derived, never stored. Tombstones keep the closing status of
+a gone slice until its readers have it, and are remembered longer than any closing message, so that a late order can
+never bring it back (PROTOCOL §5, §8).
+"""
 
+from typing import Any
+
+from msgspec import convert
+from msgspec.structs import replace
+
+from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import (
+    Closed,
     DaemonState,
     DeviceState,
     MpsDaemonReport,
@@ -35,43 +46,28 @@ _NAMED_MAX = 5
 def status_message(work: SliceTask, state: NodeState, config: AgentConfig) -> SliceMessage | None:
     """The status to publish; None while the last one stands."""
     record = work.record
-    allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
     stuck = stuck_on(work, state, config)
     if stuck is not None and record.lost and not record.revoked:  # it was bound, and is still wanted
         message = f"its devices vanished, and the rest of them cannot be removed: {stuck.trouble}"
         return _degraded(record, message)
     if stuck is not None:
-        return SliceQuarantined(
-            allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
-        )
+        return SliceQuarantined(**_about(record), message=stuck.trouble, holders=stuck.holders)
     if record.phase == "ready":
         return _ready_message(record, state, work.trouble if work.ticket_is_wrong else "")
-    if record.phase == "making" and (record.lost or _gpu_does_not_answer(record, state)):
+    if record.phase == "making" and (record.lost or any(state.devices.is_dark(gpu) for gpu in _gpus_of(record))):
         return _fault_message(record, state)
     if record.phase == "failed":
-        return SliceFailed(
-            allocation=allocation,
-            request=request,
-            revision=revision,
-            error=record.error,
-            message=record.message,
-            shrinking=_is_shrinking(record),
-        )
+        shrinking = _is_shrinking(record)
+        return SliceFailed(**_about(record), error=record.error, message=record.message, shrinking=shrinking)
     if record.phase == "degraded":
         message = f"its devices vanished and could not be created again: {record.error}: {record.message}"
         return _degraded(record, message)
     return None
 
 
-def gone_message(tombstone: Tombstone, *, closing: bool) -> SliceGone:
+def gone_message(tombstone: Tombstone | Closed, *, closing: bool) -> SliceGone:
     """The last status of a slice."""
-    return SliceGone(
-        allocation=tombstone.allocation,
-        request=tombstone.request,
-        revision=tombstone.revision,
-        cause=tombstone.cause,
-        closing=closing,
-    )
+    return replace(convert(tombstone, SliceGone, from_attributes=True), closing=closing)
 
 
 def slice_report(record: SliceRecord, state: SliceState) -> SliceReport:
@@ -128,8 +124,7 @@ def is_out_of_order(home: SharedDeviceTask) -> bool:
 
 def what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
     """What is wrong with a slice that its pod has, in sentences."""
-    gpus = dict.fromkeys(grant.gpu for grant in record.booking.devices)
-    wrong = [f"{gpu}: {why}" for gpu in gpus if (why := state.devices.why_unhealthy(gpu))]
+    wrong = [f"{gpu}: {why}" for gpu in _gpus_of(record) if (why := state.devices.why_unhealthy(gpu))]
     homes = [state.homes[key] for key in dict.fromkeys(shared_devices_of(record)) if key in state.homes]
     return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
 
@@ -142,9 +137,7 @@ def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> Sli
     if record.adjusting is not None and not record.adjusting.told:
         return None  # the last status stands: the new sizes do not hold yet
     return SliceReady(
-        allocation=booking.allocation,
-        request=booking.request,
-        revision=record.revision,
+        **_about(record),
         ticket="" if booking.resource_claims else record.ticket,  # its containers mount none
         devices=tuple(
             DeviceState(gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid)
@@ -164,13 +157,12 @@ def _fault_message(record: SliceRecord, state: NodeState) -> SliceDegraded | Non
 
 
 def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
-    return SliceDegraded(
-        allocation=record.booking.allocation,
-        request=record.booking.request,
-        revision=record.revision,
-        message=message,
-        shrinking=_is_shrinking(record),
-    )
+    return SliceDegraded(**_about(record), message=message, shrinking=_is_shrinking(record))
+
+
+def _about(record: SliceRecord) -> dict[str, Any]:
+    booking = record.booking
+    return {"allocation": booking.allocation, "request": booking.request, "revision": record.revision}
 
 
 def _is_shrinking(record: SliceRecord) -> bool:
@@ -179,9 +171,8 @@ def _is_shrinking(record: SliceRecord) -> bool:
     return adjusting is not None and (not adjusting.told or bool(adjusting.counts))
 
 
-def _gpu_does_not_answer(record: SliceRecord, state: NodeState) -> bool:
-    """Whether it can only be created after a GPU answers again: with no known end, and other GPUs may have room."""
-    return any(state.devices.is_dark(grant.gpu) for grant in record.booking.devices)
+def _gpus_of(record: SliceRecord) -> dict[GpuUuid, None]:
+    return dict.fromkeys(grant.gpu for grant in record.booking.devices)
 
 
 def _is_wrong(record: SliceRecord, state: NodeState) -> bool:
@@ -259,3 +250,62 @@ def _daemon_state(home: SharedDeviceTask) -> DaemonState:
             return "down"
         case "undoing" | "unmaking":
             return "stopping"
+
+
+class Tombstones(dict[AllocationId, Tombstone]):
+    """All tombstones of one node."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        super().__init__()
+        self._config = config
+        self._closed_at: dict[AllocationId, float] = {}
+        """When each was closed, so that no reader waits for its status; oldest first."""
+        self._said: dict[AllocationId, None] = {}
+        """Those whose closing status is on the bus, as far as is known."""
+
+    def open_ones(self) -> list[AllocationId]:
+        """The gone slices whose closing status was not published yet."""
+        return [allocation for allocation in self if allocation not in self._said]
+
+    def recheck(self, now: float) -> None:
+        """The bus may have lost what it acknowledged: publish closing statuses again that should still be there."""
+        for allocation, since in self._closed_at.items():
+            if now - since < self._config.closing_ttl_s:
+                self._said.pop(allocation, None)
+
+    def closed_anew(self, allocation: AllocationId) -> None:
+        """
+        The ledger repeats that a gone slice is closed: the bus has lost what followed, so publish its closing status
+        again.
+        """
+        self._said.pop(allocation, None)
+
+    def put(self, stone: Tombstone) -> None:
+        """A slice is gone."""
+        self[stone.allocation] = stone
+
+    def word(self, allocation: AllocationId, *, closed: bool, now: float) -> tuple[SliceGone, int | None] | None:
+        """The status of a gone slice and its lifetime in seconds; None when it was published already."""
+        stone = self[allocation]
+        if not closed:
+            self._closed_at.pop(allocation, None)
+            self._said.pop(allocation, None)
+            return gone_message(stone, closing=False), None
+        if allocation in self._said:
+            return None
+        self._said[allocation] = None
+        self._closed_at.setdefault(allocation, now)
+        return gone_message(stone, closing=True), self._config.closing_ttl_s
+
+    def forget_old(self, now: float) -> list[AllocationId]:
+        """Drop those that no order can refer to any more; returns them."""
+        old = []
+        for allocation, since in self._closed_at.items():
+            if now - since < self._config.tombstone_ttl_s:
+                break
+            old.append(allocation)
+        for allocation in old:
+            del self._closed_at[allocation]
+            del self[allocation]
+            self._said.pop(allocation, None)
+        return old

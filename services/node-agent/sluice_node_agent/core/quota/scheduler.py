@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.config import WHOLE_PPM, QuotaConfig
 from sluice_node_agent.core.quota.events import (
+    WHOLE_PPM,
     Connection,
     ConnectionClosed,
     ConnectionOpened,
     Disconnect,
     MessageReceived,
+    QuotaConfig,
     QuotaEvent,
     QuotaInstruction,
     Send,
@@ -88,7 +89,6 @@ class TokenScheduler:
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def _is_vain(self, said: MessageReceived) -> bool:
-        """Whether a message changes nothing, so that flooding costs next to nothing."""
         tenant, message = self._of.get(said.connection), said.message
         if tenant is None:
             return True

@@ -8,7 +8,7 @@ wanted SM idles. Pure.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from sluice_node_agent.core.quota.config import WHOLE_PPM
+from sluice_node_agent.core.quota.events import WHOLE_PPM
 from sluice_node_agent.core.quota.tenants import HeldToken, Tenant
 
 HOME_PERCENT = 100

@@ -115,6 +115,7 @@ ToClient = Quota | Grant | Stop | Refused
 _HELLO_KIND, _ASK_KIND, _GIVE_BACK_KIND = 1, 2, 3
 _WELCOME_KIND, _GRANT_KIND, _CHANGED_KIND, _STOP_KIND, _REFUSED_KIND = 17, 18, 19, 20, 21
 _BODIES = {_HELLO_KIND: _HELLO, _ASK_KIND: _ASK, _GIVE_BACK_KIND: _GIVE_BACK}
+_FORMS = {Grant: (_GRANT_KIND, _GRANT), Stop: (_STOP_KIND, _STOP), Refused: (_REFUSED_KIND, _REFUSED)}
 
 
 def read(packet: bytes) -> FromClient:
@@ -144,22 +145,9 @@ def read(packet: bytes) -> FromClient:
 
 def written(message: ToClient, sequence: int) -> bytes:
     """Encode a message of the scheduler."""
-    match message:
-        case Quota():
-            kind = _CHANGED_KIND if message.is_news else _WELCOME_KIND
-            body = _QUOTA.pack(
-                message.window_us,
-                message.token_us,
-                message.request_ppm,
-                message.limit_ppm,
-                message.memory_bytes,
-                message.epoch,
-                message.patience_us,
-            )
-        case Grant():
-            kind, body = _GRANT_KIND, _GRANT.pack(message.token, message.length_us, message.in_answer_to)
-        case Stop():
-            kind, body = _STOP_KIND, _STOP.pack(message.token)
-        case _:
-            kind, body = _REFUSED_KIND, _REFUSED.pack(message.reason)
-    return (_HEAD.pack(MAGIC, VERSION, kind, sequence) + body).ljust(PACKET_BYTES, b"\0")
+    values = tuple(getattr(message, name) for name in message.__slots__)
+    if isinstance(message, Quota):
+        kind, form, values = _CHANGED_KIND if message.is_news else _WELCOME_KIND, _QUOTA, values[:-1]
+    else:
+        kind, form = _FORMS[type(message)]
+    return (_HEAD.pack(MAGIC, VERSION, kind, sequence) + form.pack(*values)).ljust(PACKET_BYTES, b"\0")

@@ -191,7 +191,7 @@ class OrphanedInstances:
             )
 
     def _on_fixed_layouts(self, homes: DaemonHomes) -> Iterator[SharedDeviceRecord]:
-        """Their daemons are ours, their instances are not: those stay (see `fixed_layouts`)."""
+        """Their daemons are ours, their instances are not: those stay (see `mig_instance`)."""
         devices, claimed = self._state.devices, self._state.claims() if homes else {}
         for (gpu, uuid), home in homes.items():
             instances = devices.reports[gpu].instances if devices.is_fixed(gpu) else ()

@@ -9,11 +9,11 @@ from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
 from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.journal_records import DeviceRecord, ResizeRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
-from sluice_node_agent.core.slices import fixed_layouts, mig_instance
+from sluice_node_agent.core.slices import mig_instance
 from sluice_node_agent.core.slices.create import to_make_again
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import numbered_devices, with_device
+from sluice_node_agent.core.state.tasks import home_for, inherited_home, numbered_devices, with_device
 
 
 def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> SliceRecord:
@@ -134,7 +134,7 @@ def adopt_shared_device(
     assert grant.share is not None
     is_fixed = grant.profile is not None and state.devices.is_fixed(grant.gpu)
     if is_fixed:
-        at = fixed_layouts.found_again(grant, state.devices, state.claims())
+        at = mig_instance.found_again(grant, state.devices, state.claims())
     else:
         at = found.instance_at(grant, state.devices)
     uuid = at.uuid if grant.profile is not None else str(grant.gpu)
@@ -146,23 +146,10 @@ def adopt_shared_device(
     is_set = grant.profile is None and grant.gpu in found.aside
     if daemon is None and not is_set and (at.gi_id is None or is_fixed):
         return None
-    return SharedDeviceRecord(
-        home=daemon.home if daemon is not None else name,
-        gpu=grant.gpu,
-        profile=grant.profile,
-        start=grant.start,
-        size=grant.size,
-        namespace=booking.namespace,
-        uid=grant.share.uid,
-        phase="ready" if daemon is not None and daemon.pid else "making",
-        boot_id=state.boot_id,
-        device=replace(at, step="made", uuid=uuid) if daemon is not None else at,
-        daemon=daemon is not None or is_set,
-        pid=daemon.pid if daemon is not None else 0,
-        started_at=daemon.started_at if daemon is not None else 0,
-        restarts=1 if daemon is not None and not daemon.pid else 0,
-        inherited=daemon is not None,
-    )
+    record = home_for(grant, booking.namespace, name, state.boot_id)
+    if daemon is None:
+        return replace(record, device=at, daemon=is_set)
+    return inherited_home(record, replace(at, step="made", uuid=uuid), daemon)
 
 
 def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:
@@ -170,7 +157,6 @@ def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:
 
 
 def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | None]:
-    """The daemon that a share of a whole GPU needs: its device and trust domain."""
     return str(grant.gpu), booking.namespace, grant.share.uid if grant.share is not None else None
 
 
@@ -196,7 +182,7 @@ def _found_for(
 ) -> DeviceRecord:
     """What exists of one device. A share that may be in use (`may_live`) is kept only if it works."""
     if grant.share is None and grant.profile is not None and state.devices.is_fixed(grant.gpu):
-        return fixed_layouts.found_again(grant, state.devices, state.claims()) if may_live else DeviceRecord()
+        return mig_instance.found_again(grant, state.devices, state.claims()) if may_live else DeviceRecord()
     if grant.share is None:
         return found.instance_at(grant, state.devices)
     home = state.home_of(grant)
@@ -209,7 +195,6 @@ def _found_for(
 
 
 def _handed_out(device: DeviceRecord, grant: DeviceGrant, state: NodeState) -> DeviceRecord:
-    """A device of a slice that has its ticket. A whole GPU only if it can still be had as one."""
     if grant.profile is None and grant.share is None:
         is_there = mig_instance.why_impossible(grant, state.devices) is None
         return DeviceRecord(step="made", uuid=str(grant.gpu)) if is_there else device

@@ -22,7 +22,7 @@ from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.slices import mig_instance
 from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, shared_device_key
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, home_for, inherited_home, shared_device_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,6 @@ def _slice_of(name: str, record: TicketRecord, devices: tuple[DeviceRecord, ...]
 
 
 def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeState) -> TicketRejected | None:
-    """Why this is no copy of a record of ours, whatever is on the devices."""
     booking = record.booking
     if record.boot_id != state.boot_id:
         return TicketRejected(f"it is of boot {record.boot_id}, and this is {state.boot_id}", over=True)
@@ -108,7 +107,6 @@ def _is_no_record(name: str, record: TicketRecord, node: NodeName, state: NodeSt
 
 
 def _is_not_there(grant: DeviceGrant, device: DeviceRecord, devices: Devices) -> TicketRejected | None:
-    """Why a device visibly differs from the ticket."""
     if not devices.knows(grant.gpu):
         return TicketRejected(f"this node has no GPU {grant.gpu}", over=True)
     if grant.profile is None:
@@ -144,7 +142,6 @@ def _is_anothers(booking: Booking, grant: DeviceGrant, state: NodeState) -> Tick
 def _home_of(
     booking: Booking, grant: DeviceGrant, device: DeviceRecord, state: NodeState, found: Discovered
 ) -> SharedDeviceRecord | TicketRejected:
-    """A share's home: one that is known, or whose directories name this device."""
     assert grant.share is not None
     domain = (booking.namespace, grant.share.uid)
     known = state.home_of(grant)
@@ -155,23 +152,8 @@ def _home_of(
     daemon = next((each for each in found.homes.values() if _serves(each, grant, device, domain)), None)
     if daemon is None:
         return TicketRejected(f"no home of {booking.namespace}/{grant.share.uid} is on {device.uuid}")
-    return SharedDeviceRecord(
-        home=daemon.home,
-        gpu=grant.gpu,
-        profile=grant.profile,
-        start=grant.start,
-        size=grant.size,
-        namespace=booking.namespace,
-        uid=grant.share.uid,
-        phase="ready" if daemon.pid else "making",
-        boot_id=state.boot_id,
-        device=device,
-        daemon=True,
-        pid=daemon.pid,
-        started_at=daemon.started_at,
-        restarts=0 if daemon.pid else 1,
-        inherited=True,
-    )
+    record = home_for(grant, booking.namespace, daemon.home, state.boot_id)
+    return inherited_home(record, device, daemon)
 
 
 def _serves(home: FoundMpsHome, grant: DeviceGrant, device: DeviceRecord, domain: tuple[str, int]) -> bool:

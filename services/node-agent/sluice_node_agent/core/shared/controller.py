@@ -27,6 +27,7 @@ from sluice_node_agent.core.state.tasks import (
     SharedDeviceTask,
     SliceTask,
     back_off,
+    home_for,
     is_shared,
     is_stuck,
     shared_device_key,
@@ -45,8 +46,6 @@ class SharedDeviceController:
         self._warm = warm
         self._made = 0
         self._watch_at = 0.0
-
-    # -- knowing --------------------------------------------------------------------------------------------------
 
     def new_name(self) -> HomeId:
         """A home's name that was never used: this run's, with a counter."""
@@ -93,8 +92,6 @@ class SharedDeviceController:
             or (home.record.profile is None and not self._state.has_tenants(home.key))
         ]
 
-    # -- stepping -------------------------------------------------------------------------------------------------
-
     def advance(self, key: SharedDeviceKey, now: float) -> bool:
         """Create a home that is needed, or take its next step. Returns whether there was one."""
         home = self._state.homes.get(key)
@@ -114,7 +111,10 @@ class SharedDeviceController:
             case SharedDeviceGone():
                 self._in_flight.save(step, home)
             case CreateGpuInstance():
-                return self._create(home, step)
+                record = home.record
+                return self._warm.create(
+                    record, step, home, lambda device: self._save(home, replace(record, device=device))
+                )
             case DestroyGpuInstance() if home.record.phase == "unmaking" and self._keep(home, now):
                 pass
             case _:
@@ -225,38 +225,12 @@ class SharedDeviceController:
         if first is None:
             return False
         work, grant, _ = first
-        assert grant.share is not None
-        self.begin(
-            SharedDeviceRecord(
-                home=self.new_name(),
-                gpu=grant.gpu,
-                profile=grant.profile,
-                start=grant.start,
-                size=grant.size,
-                namespace=work.record.booking.namespace,
-                uid=grant.share.uid,
-                phase="making",
-                boot_id=self._state.boot_id,
-            )
-        )
+        self.begin(home_for(grant, work.record.booking.namespace, self.new_name(), self._state.boot_id))
         return True
 
     def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
-        """Whether its instance may exist unseen, because its GPU has not answered since the start."""
         unknown = record.device.step == "intended" and record.device.gi_id is None
         return unknown and self._state.devices.is_dark(record.gpu)
-
-    def _create(self, home: SharedDeviceTask, step: CreateGpuInstance) -> bool:
-        """Create its instance, or take a warm one. False while a warm one in the way is destroyed."""
-        taken = self._warm.take(home.record)
-        if taken is not None:
-            self._save(home, replace(home.record, device=DeviceRecord(step="intended", gi_id=taken)))
-            self._warm.taken(home.record.gpu, taken)
-        elif self._warm.make_room(home.record):
-            return False
-        else:
-            self._in_flight.send(step, home)
-        return True
 
     def _keep(self, home: SharedDeviceTask, now: float) -> bool:
         gi_id = home.record.device.gi_id
@@ -271,12 +245,10 @@ class SharedDeviceController:
 
 
 def _lets_in(work: SliceTask) -> bool:
-    """Whether a container of its pod can still start with the daemon's directory."""
     record = work.record
     return bool(record.ticket or record.stale_tickets or record.cdi_files)
 
 
 def _stays(work: SliceTask, device: DeviceRecord) -> bool:
-    """Whether a tenant has or will have its share there, even if it lost its other devices."""
     record = work.record
     return record.phase in {"making", "ready"} or (record.lost and not record.revoked and device.step == "made")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SharedDeviceGone, SharedDeviceRecord
-from sluice_node_agent.core.slices import fixed_layouts, mig_instance
+from sluice_node_agent.core.slices import mig_instance
 from sluice_node_agent.core.state.devices import Devices, InstanceKey
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import NextSharedDeviceStep, SharedDeviceTask
@@ -123,8 +123,8 @@ def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token
         return None if had_tenants(record) else _failing(record, *problem)
     if record.profile is None and not record.device.uuid:
         return instructions.ListHolders(token, record.gpu, str(record.gpu))
-    if fixed_layouts.is_to_be_taken(record, record.device, devices):
-        take = fixed_layouts.step_to_take(record, devices, state.claims(), token)
+    if mig_instance.is_to_be_taken(record, record.device, devices):
+        take = mig_instance.step_to_take(record, devices, state.claims(), token)
         return _failing(record, *take) if isinstance(take, tuple) else take
     if record.profile is not None and record.device.step == "planned":
         intended = replace(record, device=DeviceRecord(step="intended"))
@@ -151,9 +151,9 @@ def _take(
     record: SharedDeviceRecord, listed: instructions.ListHolders, holders: tuple[events.Holder, ...], state: NodeState
 ) -> SharedDeviceRecord:
     """A whole GPU, or an instance of a fixed layout: nothing is created, but no foreign process may use it."""
-    strangers = fixed_layouts.strangers_of(holders)
+    strangers = mig_instance.strangers_of(holders)
     if record.profile is not None:
-        found = fixed_layouts.taken(record, listed.uuid, strangers, state.devices, state.claims())
+        found = mig_instance.taken(record, listed.uuid, strangers, state.devices, state.claims())
         return _failing(record, *found) if isinstance(found, tuple) else replace(record, device=found)
     if strangers:
         return _failing(record, str(events.DeviceErrorKind.IN_USE), f"{record.gpu} is used by {', '.join(strangers)}")
@@ -206,7 +206,7 @@ def _vanished(record: SharedDeviceRecord, devices: Devices) -> SharedDeviceRecor
     if found is None or not mig_instance.is_at(record, record.device, devices):
         return replace(record, phase="unmaking", device=mig_instance.NO_DEVICE)
     if found.uuid != record.device.uuid:
-        is_ours = not found.uuid and not fixed_layouts.is_kept(record, record.device, devices)
+        is_ours = not found.uuid and not mig_instance.is_kept(record, record.device, devices)
         there = replace(record.device, uuid="") if is_ours else mig_instance.NO_DEVICE
         return replace(record, phase="unmaking", device=there)
     return None
@@ -252,7 +252,7 @@ def _to_unmake(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, tok
         return instructions.SetComputeMode(token, record.gpu, exclusive_process=False)
     if record.daemon:
         return replace(record, daemon=False, pid=0, started_at=0)
-    if record.profile is not None and not fixed_layouts.is_kept(record, record.device, devices):
+    if record.profile is not None and not mig_instance.is_kept(record, record.device, devices):
         step = mig_instance.step_to_unmake(record, record.device, token)
         if step is not None:
             return step

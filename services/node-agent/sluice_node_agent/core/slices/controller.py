@@ -8,7 +8,7 @@ from sluice.contracts.ticket_paths import ticket_name
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result, TicketMade
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, MakeTicket, OwnInstruction
-from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.slices import create, destroy, resize
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
@@ -49,8 +49,6 @@ class SliceController:
         else:
             self._in_flight.save(record, self.state.slices.get(record.allocation))
 
-    # -- stepping -------------------------------------------------------------------------------------------------
-
     def advance(self, work: SliceTask, now: float, *, is_next: bool) -> None:
         """Take the next step of a slice, if there is one. `is_next`: all that it comes after is gone."""
         if not work.idle or self._is_in_the_dark(work.record):
@@ -62,14 +60,14 @@ class SliceController:
             case SliceRecord() | Tombstone():
                 self.save(step)
             case CreateGpuInstance():
-                self._create(work, step)
+                number, grant = _created(work.record, step)
+                self._warm.create(grant, step, work, lambda device: self.save(with_device(work.record, number, device)))
             case DestroyGpuInstance() if work.record.revoked and self._keep(work, step, now):
                 pass
             case _:
                 self._in_flight.send(step, work)
 
     def _is_in_the_dark(self, record: SliceRecord) -> bool:
-        """Whether an instance may exist unseen, because its GPU has not answered since the start."""
         intended = ((grant.gpu, device) for _, grant, device in numbered_devices(record) if device.step == "intended")
         devices = self.state.devices
         return any(device.gi_id is None and devices.is_dark(gpu) for gpu, device in intended)
@@ -113,18 +111,7 @@ class SliceController:
             work.ticket_is_wrong = work.record.phase == "ready"
         return [work.allocation for work in found if work.ticket_is_wrong]
 
-    def _create(self, work: SliceTask, step: CreateGpuInstance) -> None:
-        """Create an instance, or take a warm one. A warm one in the way is destroyed first."""
-        number, grant = _created(work.record, step)
-        taken = self._warm.take(grant)
-        if taken is not None:
-            self.save(with_device(work.record, number, DeviceRecord(step="intended", gi_id=taken)))
-            self._warm.taken(grant.gpu, taken)
-        elif not self._warm.make_room(grant):
-            self._in_flight.send(step, work)
-
     def _keep(self, work: SliceTask, step: DestroyGpuInstance, now: float) -> bool:
-        """Keep an instance warm instead of destroying it. Its compute instance is gone already."""
         for number, grant, device in numbered_devices(work.record):
             if (grant.gpu, device.gi_id) == (step.gpu, step.gi_id):
                 if not self._warm.keep(grant, step.gi_id, self.state, now):
@@ -132,8 +119,6 @@ class SliceController:
                 self.save(with_device(work.record, number, NO_DEVICE))
                 return True
         return False
-
-    # -- results --------------------------------------------------------------------------------------------------
 
     def take_result(self, work: SliceTask, sent: OwnInstruction, result: Result, now: float) -> None:
         """Apply the result of a slice's step."""

@@ -13,9 +13,8 @@ from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord, TicketRecord
 from sluice_node_agent.core.shared import mps_limits
 from sluice_node_agent.core.shared.lifecycle import had_tenants
-from sluice_node_agent.core.slices import fixed_layouts, mig_instance
-from sluice_node_agent.core.slices.fixed_layouts import strangers_of
-from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
+from sluice_node_agent.core.slices import mig_instance
+from sluice_node_agent.core.slices.mig_instance import NO_DEVICE, strangers_of
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
     NextStep,
@@ -70,7 +69,7 @@ def take_result(
         case events.HoldersListed(holders=holders):
             assert isinstance(sent, instructions.ListHolders)
             grant, strangers = record.booking.devices[number], strangers_of(holders, record.booking.owner)
-            found = fixed_layouts.taken(grant, sent.uuid, strangers, state.devices, state.claims())
+            found = mig_instance.taken(grant, sent.uuid, strangers, state.devices, state.claims())
             return undoing(record, *found) if isinstance(found, tuple) else with_device(record, number, found)
         case events.TicketRemoved():
             return replace(record, stale_tickets=record.stale_tickets[1:])
@@ -103,7 +102,7 @@ def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
             if found is None or not mig_instance.is_at(grant, device, state.devices):
                 again = without_device(again, number)
             elif found.uuid != device.uuid:
-                is_ours = not found.uuid and not fixed_layouts.is_kept(grant, device, state.devices)
+                is_ours = not found.uuid and not mig_instance.is_kept(grant, device, state.devices)
                 left = replace(device, step="intended", uuid="") if is_ours else NO_DEVICE
                 again = with_device(again, number, left)
     return None if again is record else to_make_again(again)
@@ -157,8 +156,8 @@ def _step_to_make(record: SliceRecord, number: int, state: NodeState, token: int
         return undoing(record, *problem)
     if grant.profile is None:
         return instructions.ListHolders(token, grant.gpu, str(grant.gpu))
-    if fixed_layouts.is_to_be_taken(grant, device, state.devices):
-        step = fixed_layouts.step_to_take(grant, state.devices, state.claims(), token)
+    if mig_instance.is_to_be_taken(grant, device, state.devices):
+        step = mig_instance.step_to_take(grant, state.devices, state.claims(), token)
         return undoing(record, *step) if isinstance(step, tuple) else step
     if device.step == "planned":
         return None if state.devices.is_dark(grant.gpu) else begin(record, state, ticket)
@@ -183,7 +182,6 @@ def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceR
 def _take_whole(
     record: SliceRecord, number: int, holders: tuple[events.Holder, ...], state: NodeState, ticket: str
 ) -> SliceRecord:
-    """A whole GPU: nothing is created, but no foreign process may use it."""
     grant = record.booking.devices[number]
     strangers = strangers_of(holders, record.booking.owner)
     if strangers:
@@ -221,7 +219,6 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
 def _await_service(
     record: SliceRecord, grant: DeviceGrant, state: NodeState, config: AgentConfig
 ) -> SliceRecord | None:
-    """A joined home does not serve its tenant (yet): wait, unless it never will."""
     home = state.homes.get(shared_device_key(grant))
     if home is None or home.record.phase not in {"making", "ready"}:
         return to_make_again(without_device(record, record.booking.devices.index(grant)))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.core.slices import fixed_layouts, mig_instance
+from sluice_node_agent.core.slices import mig_instance
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
@@ -48,7 +48,7 @@ def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
                 return step
         if grant.share is not None and device.step == "made":
             return without_device(record, number)
-        kept = fixed_layouts.is_kept(grant, device, state.devices)
+        kept = mig_instance.is_kept(grant, device, state.devices)
         step = mig_instance.step_to_unmake(grant, device, token) if not kept else None
         if step is not None:
             return step
@@ -141,7 +141,6 @@ def _lives_on(work: SliceTask, state: NodeState) -> bool:
 
 
 def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
-    """The next check that no process of the tenant is left on a device; None when there can be none."""
     _, grant, device = numbered_devices(work.record)[number]
     if grant.share is not None:
         home = state.home_of(grant)

@@ -1,7 +1,15 @@
-"""One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`."""
+"""
+One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`. On a GPU whose
+layout an administrator fixed, existing instances are handed out, none is created or destroyed. Two facts protect them,
+and either is enough: `Devices.is_fixed`, and `DeviceRecord.found` after the GPU was returned to Sluice.
+"""
+
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
     ComputeInstanceDestroyed,
@@ -9,6 +17,7 @@ from sluice_node_agent.core.events import (
     DeviceRefused,
     GpuInstanceCreated,
     GpuInstanceDestroyed,
+    Holder,
     InstanceVerified,
     Result,
 )
@@ -18,12 +27,95 @@ from sluice_node_agent.core.instructions import (
     DestroyComputeInstance,
     DestroyGpuInstance,
     GpuInstruction,
+    ListHolders,
     OwnInstruction,
     VerifyInstance,
 )
 from sluice_node_agent.core.journal_records import DeviceRecord
-from sluice_node_agent.core.slices import fixed_layouts
-from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
+from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey, is_offered
+
+Claims = Mapping[InstanceKey, AllocationId | None]
+"""The instances that records name, and their allocations."""
+Refusal = tuple[str, str]
+
+
+def is_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
+    """Whether the instance of a device stays after its tenant."""
+    return place.profile is not None and (device.found or devices.is_fixed(place.gpu))
+
+
+def is_to_be_taken(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
+    """Whether a device is served by an existing instance, and none was taken for it yet."""
+    return place.profile is not None and devices.is_fixed(place.gpu) and not device.uuid
+
+
+def step_to_take(place: DevicePlacement, devices: Devices, claims: Claims, token: int) -> ListHolders | Refusal:
+    """The first step of taking an instance: list its users. Or why it cannot be had."""
+    found = _instance_for(place, devices, claims)
+    return ListHolders(token, place.gpu, found.uuid) if isinstance(found, InstanceReport) else found
+
+
+def taken(
+    place: DevicePlacement, uuid: str, strangers: tuple[str, ...], devices: Devices, claims: Claims
+) -> DeviceRecord | Refusal:
+    """The record of an instance after its users were listed; it is verified once that is saved. Or why it failed."""
+    if strangers:
+        return str(DeviceErrorKind.IN_USE), f"{uuid} on {place.gpu} is used by {', '.join(strangers)}"
+    found = _instance_for(place, devices, claims)
+    if not isinstance(found, InstanceReport):
+        return found
+    if found.uuid != uuid:
+        return str(DeviceErrorKind.NOT_FOUND), f"{uuid} on {place.gpu} went while it was being taken"
+    return DeviceRecord(step="intended", gi_id=found.gi_id, uuid=uuid, found=True)
+
+
+def strangers_of(holders: Iterable[Holder], owner: str = "") -> tuple[str, ...]:
+    """Processes on a device that are not of the given pod. Those that only have its files open do not count."""
+    return tuple(
+        f"{each.name or 'process'} {each.pid}"
+        for each in holders
+        if each.kind != "file" and not (owner and each.owner == owner)
+    )
+
+
+def found_again(place: DevicePlacement, devices: Devices, claims: Claims) -> DeviceRecord:
+    """The instance at a place that was handed out before the journal was lost; none where it cannot be that one."""
+    found = devices.instance_at(place)
+    if found is None or not found.uuid or (place.gpu, found.gi_id) in claims:
+        return DeviceRecord()
+    return DeviceRecord(step="intended", gi_id=found.gi_id, uuid=found.uuid, found=True)
+
+
+def resumed_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices, *, making: bool) -> DeviceRecord:
+    """A record of an earlier run: the very same instance exists, or nothing of ours; its users are listed again."""
+    if making and device.step != "made":
+        return DeviceRecord()
+    found = devices.instance(place.gpu, device.gi_id)
+    if found is None or not device.uuid:
+        return DeviceRecord()
+    is_same = (found.profile, found.start, found.size, found.uuid) == (
+        place.profile,
+        place.start,
+        place.size,
+        device.uuid,
+    )
+    return device if is_same else DeviceRecord()
+
+
+def _instance_for(place: DevicePlacement, devices: Devices, claims: Claims) -> InstanceReport | Refusal:
+    """The instance that serves a place. The hardware would let two tenants have it; only `claims` prevents that."""
+    found, where = devices.instance_at(place), f"{place.gpu} {place.start}:{place.size}"
+    if found is None:
+        cure = "its administrator has to make one"
+        return str(DeviceErrorKind.NOT_FOUND), f"{where}: this GPU's fixed layout has no {place.profile} there; {cure}"
+    if (place.gpu, found.gi_id) in claims:
+        owner = claims[place.gpu, found.gi_id] or "a home without tenants"
+        return str(DeviceErrorKind.IN_USE), f"{where}: the {place.profile} there is {owner}'s still"
+    if not is_offered(found):
+        why = devices.why_unusable(found)
+        return str(DeviceErrorKind.NOT_SUPPORTED), f"{where}: the {place.profile} there cannot be had: {why}"
+    return found
+
 
 NO_DEVICE = DeviceRecord()
 
@@ -43,9 +135,6 @@ def why_impossible(place: DevicePlacement, devices: Devices) -> tuple[str, str] 
     if devices.profile(place) is None:
         return str(DeviceErrorKind.INVALID_ARGUMENT), f"{place.gpu} ({report.model}) has no profile {place.profile!r}"
     return None
-
-
-# -- making -------------------------------------------------------------------------------------------------------
 
 
 def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices, token: int) -> GpuInstruction:
@@ -79,9 +168,6 @@ def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorK
     return device
 
 
-# -- unmaking -----------------------------------------------------------------------------------------------------
-
-
 def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> GpuInstruction | None:
     """The next step of destroying an instance; None when there is none."""
     if device.gi_id is None:
@@ -107,9 +193,6 @@ def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> Device
     raise AssertionError(f"{result} answers no step of unmaking an instance")
 
 
-# -- after a crash ------------------------------------------------------------------------------------------------
-
-
 def is_at(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
     """Whether a recorded instance is where it should be, as far as is known."""
     found = devices.instance(place.gpu, device.gi_id)
@@ -129,8 +212,8 @@ def resumed(
     intent was saved, an instance at exactly this place that may be ours is, unless it has a compute instance: ours gets
     one only after its id is in the journal (`is_another`).
     """
-    if fixed_layouts.is_kept(place, device, devices):
-        return fixed_layouts.resumed(place, device, devices, making=making)
+    if is_kept(place, device, devices):
+        return resumed_kept(place, device, devices, making=making)
     if device.gi_id is None:
         found = devices.instance_at(place) if device.step == "intended" else None
         is_free = found is not None and not found.uuid and (place.gpu, found.gi_id) not in claimed

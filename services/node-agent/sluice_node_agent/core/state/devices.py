@@ -2,40 +2,31 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from sluice.contracts.gpu_reports import model_from_report
 from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import GpuReport, InstanceReport, MpsDaemonReport, PlacementReport, ProfileReport
+from sluice.contracts.messages import (
+    DeviceGrant,
+    GpuReport,
+    InstanceReport,
+    MpsDaemonReport,
+    PlacementReport,
+    ProfileReport,
+)
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
 from sluice.mig.transition_table import table_of
 from sluice_node_agent.core.events import OwnershipMark
+from sluice_node_agent.core.journal_records import SharedDeviceRecord
 
 InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
 
 
-class DevicePlacement(Protocol):
-    """Where an instance is, or will be: a granted device, or a home. `start` and `size` are memory slices."""
-
-    @property
-    def gpu(self) -> GpuUuid:
-        """The GPU."""
-
-    @property
-    def profile(self) -> str | None:
-        """None for a whole GPU."""
-
-    @property
-    def start(self) -> int:
-        """The first memory slice."""
-
-    @property
-    def size(self) -> int:
-        """The number of memory slices."""
+DevicePlacement = DeviceGrant | SharedDeviceRecord
+"""Where an instance is, or will be: a granted device, or a home. `start` and `size` are memory slices."""
 
 
 class Devices:
@@ -58,8 +49,6 @@ class Devices:
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
         self._told: dict[GpuUuid, tuple[GpuReport, _ShownFactsOfGpu, GpuReport]] = {}
         """The last report of each GPU and its inputs: most events change none."""
-        self._shown_last: tuple[tuple[GpuReport, ...], ShownFacts, tuple[GpuReport, ...]] | None = None
-        """The last reports of all and their inputs, for the same reason."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -154,8 +143,8 @@ class Devices:
         else:
             there = {instance.uuid for instance in report.instances}
             for instance in known.instances if known is not None else ():
-                if instance.uuid not in there and self._users.pop(instance.uuid, None) is not None:
-                    self._shown_last = None
+                if instance.uuid not in there:
+                    self._users.pop(instance.uuid, None)
             self.reports[report.uuid] = report
             self._nameless.pop(report.index, None)
             if not report.lost:
@@ -176,7 +165,6 @@ class Devices:
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
         """Note the processes on a MIG device of a fixed layout."""
-        self._shown_last = None
         if users:
             self._users[uuid] = users
         else:
@@ -211,12 +199,7 @@ class Devices:
 
     def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
         """The reports of all GPUs: with the owner of each instance, and what more could be created."""
-        reports, last = tuple(self.reports.values()), self._shown_last
-        if last is not None and last[0] == reports and last[1] == seen:  # usually the same objects
-            return last[2]
-        shown = tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
-        self._shown_last = reports, seen, shown
-        return shown
+        return tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
 
     def _shown_again(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
         there: _ShownFactsOfGpu = (
@@ -309,7 +292,6 @@ def is_offered(instance: InstanceReport) -> bool:
 
 
 def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str, int]:
-    """Of a fixed layout: the assignable instances without an owner, per profile."""
     counts = dict.fromkeys((profile.name for profile in report.profiles), 0) if report.mig_enabled else {}
     for instance in instances:
         if instance.profile in counts and instance.allocation is None and not instance.unusable:

@@ -1,18 +1,11 @@
 """Instructions in flight: each with its token and its task, one at a time per GPU and per home; and hung drivers."""
 
 from collections import deque
-from collections.abc import Collection
 
 from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result
-from sluice_node_agent.core.instructions import (
-    GpuInstruction,
-    MpsInstruction,
-    OwnInstruction,
-    ReadGpu,
-    SaveJournal,
-)
+from sluice_node_agent.core.instructions import GpuInstruction, MpsInstruction, OwnInstruction, ReadGpu, SaveJournal
 from sluice_node_agent.core.journal_records import Record, Tombstone
 from sluice_node_agent.core.state.tasks import Task
 
@@ -23,7 +16,8 @@ class InFlight:
     """Instructions that are in flight or wait for their GPU or home."""
 
     def __init__(self) -> None:
-        self._queues = DeviceQueues()
+        self._queues: dict[str, deque[QueuedInstruction]] = {}
+        """Per GPU and per home: the instruction in flight, and those that wait for it."""
         self._sent: dict[int, tuple[OwnInstruction, Task | None]] = {}
         self._token = 0
         self._out: list[OwnInstruction] = []
@@ -52,9 +46,11 @@ class InFlight:
             job.waits_for = self._token
             job.saving = isinstance(instruction, SaveJournal)
         if isinstance(instruction, QueuedInstruction):
-            self._out += self._queues.send(instruction)
-        else:
-            self._out.append(instruction)
+            queue = self._queues.setdefault(_queue_of(instruction), deque())
+            queue.append(instruction)
+            if len(queue) > 1:
+                return
+        self._out.append(instruction)
 
     def save(self, record: Record, job: Task | None) -> None:
         """Save a record in the journal; `job` continues when it is saved."""
@@ -66,7 +62,8 @@ class InFlight:
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
         """The current instruction of each busy GPU."""
-        return {order.gpu: order for order in self._queues.out() if isinstance(order, GpuInstruction)}
+        first = (queue[0] for queue in self._queues.values())
+        return {order.gpu: order for order in first if isinstance(order, GpuInstruction)}
 
     def is_ending(self, job: Task) -> bool:
         """Whether a task's last record is being saved: none may follow it."""
@@ -85,7 +82,12 @@ class InFlight:
             return None
         sent, job = found
         if isinstance(sent, QueuedInstruction):
-            self._out += self._queues.done(sent)
+            queue = self._queues[_queue_of(sent)]
+            queue.popleft()
+            if queue:
+                self._out.append(queue[0])
+            else:
+                del self._queues[_queue_of(sent)]
         if job is not None:
             job.waits_for = None
             job.saving = False
@@ -114,40 +116,6 @@ class HungDrivers:
     def _seen_since(self, gpu: GpuUuid, call: OwnInstruction, now: float) -> tuple[int, float]:
         known = self._since.get(gpu)
         return known if known is not None and known[0] == call.token else (call.token, now)
-
-
-class DeviceQueues:
-    """In-flight and waiting instructions, in order of arrival: a queue per GPU and per MPS daemon's home."""
-
-    def __init__(self) -> None:
-        self._out: dict[str, QueuedInstruction] = {}
-        self._waiting: dict[str, deque[QueuedInstruction]] = {}
-
-    def send(self, instruction: QueuedInstruction) -> list[QueuedInstruction]:
-        """Queue an instruction. Returns it if it can go out now."""
-        queue = _queue_of(instruction)
-        if queue in self._out:
-            self._waiting.setdefault(queue, deque()).append(instruction)
-            return []
-        self._out[queue] = instruction
-        return [instruction]
-
-    def out(self) -> Collection[QueuedInstruction]:
-        """Instructions in flight, one per busy queue."""
-        return self._out.values()
-
-    def done(self, instruction: QueuedInstruction) -> list[QueuedInstruction]:
-        """An instruction in flight has its result. Returns the next one of its queue."""
-        queue = _queue_of(instruction)
-        del self._out[queue]
-        waiting = self._waiting.get(queue)
-        if not waiting:
-            return []
-        following = waiting.popleft()
-        if not waiting:
-            del self._waiting[queue]
-        self._out[queue] = following
-        return [following]
 
 
 def _queue_of(instruction: QueuedInstruction) -> str:

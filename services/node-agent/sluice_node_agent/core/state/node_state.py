@@ -7,7 +7,7 @@ from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord
-from sluice_node_agent.core.slices.fixed_layouts import strangers_of
+from sluice_node_agent.core.slices.mig_instance import strangers_of
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.tasks import (
     SharedDeviceKey,
@@ -32,8 +32,6 @@ class NodeState:
     slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
     homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
     _tenants: dict[SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
-
-    # -- slices ---------------------------------------------------------------------------------------------------
 
     def enter(self, record: SliceRecord) -> SliceTask:
         """The task of a slice, with this record from now on."""
@@ -69,8 +67,6 @@ class NodeState:
                 if device.gi_id is not None:
                     found[grant.gpu, device.gi_id] = allocation
         return found
-
-    # -- homes ----------------------------------------------------------------------------------------------------
 
     def tenants(self, key: SharedDeviceKey) -> Iterator[tuple[SliceTask, DeviceGrant, DeviceRecord]]:
         """Every shared device in this home, with its slice."""
@@ -138,7 +134,6 @@ def _note_users(state: NodeState, uuid: str, holders: tuple[events.Holder, ...],
 
 
 def _place_of(sent: instructions.CreateGpuInstance, job: Task | None) -> DevicePlacement:
-    """The home, or the slice's device, that an instance was created for."""
     if isinstance(job, SharedDeviceTask):
         return job.record
     assert isinstance(job, SliceTask)

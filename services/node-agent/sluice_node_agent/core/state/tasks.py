@@ -8,10 +8,10 @@ from math import log2
 
 from msgspec.structs import replace
 
-from sluice.contracts.ids import AllocationId, GpuUuid
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import MpsSeen, QuarantineReleased, QuotaTenant
+from sluice_node_agent.core.events import FoundMpsHome, MpsSeen, QuarantineReleased, QuotaTenant
 from sluice_node_agent.core.instructions import CdiDevice, OwnInstruction
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
@@ -121,6 +121,37 @@ class SharedDeviceTask(Task):
 def shared_device_key(place: DevicePlacement) -> SharedDeviceKey:
     """The place of a home, or of the one that a shared device is in."""
     return place.gpu, place.start, place.size
+
+
+def home_for(grant: DeviceGrant, namespace: str, name: HomeId, boot_id: str) -> SharedDeviceRecord:
+    """The record of a home that is created for a share."""
+    assert grant.share is not None
+    return SharedDeviceRecord(
+        home=name,
+        gpu=grant.gpu,
+        profile=grant.profile,
+        start=grant.start,
+        size=grant.size,
+        namespace=namespace,
+        uid=grant.share.uid,
+        phase="making",
+        boot_id=boot_id,
+    )
+
+
+def inherited_home(record: SharedDeviceRecord, device: DeviceRecord, daemon: FoundMpsHome) -> SharedDeviceRecord:
+    """The record with the device and the daemon that an earlier run has left; one that died counts as restarted."""
+    return replace(
+        record,
+        home=daemon.home,
+        phase="ready" if daemon.pid else "making",
+        device=device,
+        daemon=True,
+        pid=daemon.pid,
+        started_at=daemon.started_at,
+        restarts=0 if daemon.pid else 1,
+        inherited=True,
+    )
 
 
 def numbered_devices(record: SliceRecord) -> list[tuple[int, DeviceGrant, DeviceRecord]]:

@@ -4,6 +4,7 @@ compute instance: a MIG UUID never passes from one tenant to the next. One block
 is created over it, and when its time is over. One that cannot be destroyed is reported.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.contracts.ids import GpuUuid
@@ -11,7 +12,7 @@ from sluice.contracts.messages import PlacementReport
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
-from sluice_node_agent.core.journal_records import WarmGone, WarmRecord
+from sluice_node_agent.core.journal_records import DeviceRecord, WarmGone, WarmRecord
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
@@ -77,6 +78,20 @@ class WarmPool:
         )
         self._ones[place.gpu, gi_id] = WarmInstance(record, now + self._config.keep_warm_s)
         self._in_flight.save(record, None)
+        return True
+
+    def create(
+        self, place: DevicePlacement, step: CreateGpuInstance, job: Task, save: Callable[[DeviceRecord], None]
+    ) -> bool:
+        """Create an instance, or save that a warm one is taken. False while one in the way is destroyed first."""
+        taken = self.take(place)
+        if taken is not None:
+            save(DeviceRecord(step="intended", gi_id=taken))
+            self.taken(place.gpu, taken)
+        elif self.make_room(place):
+            return False
+        else:
+            self._in_flight.send(step, job)
         return True
 
     def take(self, place: DevicePlacement) -> int | None:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError, as_mps_error
-from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.device.subprocess_io import communicate
+from sluice_node_agent.device.processes import Processes, communicate
 
 _CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _COMM = _CONTROL[:15]
@@ -89,12 +88,30 @@ class MpsControl:
         """Start the daemon in a session of its own, so that it outlives the agent. Raises MpsError with the output."""
         environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
         with tempfile.TemporaryFile() as said:  # a pipe would be held open by the daemon
-            status = self._run(["-d"], environment, said.fileno(), timeout_s)
+            try:
+                done = subprocess.run(  # noqa: S603 - the control binary, as it was configured
+                    [self._control, "-d"],
+                    input=b"",
+                    stdout=said,
+                    stderr=said,
+                    env=environment,
+                    cwd="/",
+                    timeout=max(timeout_s, 0.01),
+                    start_new_session=True,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                text = f"home {self._directory.home}: no answer to '-d' within {timeout_s:.1f} s"
+                raise NoAnswerError(text) from error
+            except OSError as error:
+                raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
             said.seek(0)
             words = _one_line(said.read(4096).decode("utf-8", "replace"))
-        if status != 0:
+        if done.returncode != 0:
             words = words or self._directory.last_line("control.log") or "it said nothing"
-            raise MpsError(f"home {self._directory.home}: {self._control} -d failed with exit status {status}: {words}")
+            raise MpsError(
+                f"home {self._directory.home}: {self._control} -d failed with exit status {done.returncode}: {words}"
+            )
 
     def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
         """
@@ -192,26 +209,6 @@ class MpsControl:
             said = f" (it said: {_one_line(' '.join(other))})" if other else ""
             raise MpsError(f"home {self._directory.home}: the {whose} {wrong}{said}")
 
-    def _run(self, arguments: list[str], environment: dict[str, str], output: int, timeout_s: float) -> int:
-        try:
-            done = subprocess.run(  # noqa: S603 - the control binary, as it was configured
-                [self._control, *arguments],
-                input=b"",
-                stdout=output,
-                stderr=output,
-                env=environment,
-                cwd="/",
-                timeout=max(timeout_s, 0.01),
-                start_new_session=True,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            text = f"home {self._directory.home}: no answer to {' '.join(arguments)!r} within {timeout_s:.1f} s"
-            raise NoAnswerError(text) from error
-        except OSError as error:
-            raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
-        return done.returncode
-
     # -- processes ------------------------------------------------------------------------------------------------
 
     @as_mps_error()
@@ -229,15 +226,14 @@ class MpsControl:
             wanted.add(f"CUDA_VISIBLE_DEVICES={device}".encode())
         for pid in candidates(self._processes) if pids is None else pids:
             started_at = self._processes.started_at(pid)
-            if not started_at or self._processes.owner_of(pid) not in pods or not wanted <= self._environ(pid):
+            if not started_at or self._processes.owner_of(pid) not in pods:
+                continue
+            if not wanted <= set(self._processes.read(pid, "environ", _ENVIRON_MAX_BYTES).split(b"\0")):
                 continue
             kind = _kind_of(self._processes.command_of(pid))
             if kind is not None and self._processes.started_at(pid) == started_at:
                 found.append(MpsProcess(pid, started_at, kind == _SERVER))
         return tuple(sorted(found, key=lambda process: (process.is_server, process.pid)))
-
-    def _environ(self, pid: int) -> set[bytes]:
-        return set(self._processes.read(pid, "environ", _ENVIRON_MAX_BYTES).split(b"\0"))
 
 
 def candidates(processes: Processes) -> tuple[int, ...]:
@@ -257,7 +253,6 @@ def limits_in(lines: list[str]) -> ServerLimits:
 
 
 def _kind_of(command: tuple[str, ...]) -> str | None:
-    """Whether a command line is a daemon's or a server's; None for a front end."""
     names = [Path(argument).name for argument in command]
     if _SERVER in names:
         return _SERVER

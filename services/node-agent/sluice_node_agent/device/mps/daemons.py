@@ -9,6 +9,8 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from sluice.contracts.ids import HomeId
 from sluice.runtime import logs
 from sluice_node_agent.core.events import FoundMpsHome, MpsClient, MpsSeen
@@ -91,16 +93,9 @@ class MpsDaemons:
                 self._log.warning("left alone", path=str(self.root / name), why="it is no home: it has no home.json")
                 continue
             daemon = self._running(directory, owner, deadline, pids)
+            pid, started_at = (daemon.pid, daemon.started_at) if daemon is not None else (0, 0)
             homes.append(
-                FoundMpsHome(
-                    home=directory.home,
-                    gpu=owner.gpu,
-                    device=owner.device,
-                    namespace=owner.namespace,
-                    uid=owner.uid,
-                    pid=0 if daemon is None else daemon.pid,
-                    started_at=0 if daemon is None else daemon.started_at,
-                )
+                FoundMpsHome(directory.home, owner.gpu, owner.device, owner.namespace, owner.uid, pid, started_at)
             )
         return tuple(homes)
 
@@ -117,12 +112,7 @@ class MpsDaemons:
         wanted = HomeOwner(
             gpu=order.gpu, device=order.device, namespace=order.namespace, uid=order.uid, agent_pod=self._pod
         )
-        if owner is not None and (owner.gpu, owner.device, owner.namespace, owner.uid) != (
-            wanted.gpu,
-            wanted.device,
-            wanted.namespace,
-            wanted.uid,
-        ):
+        if owner is not None and replace(owner, agent_pod=self._pod) != wanted:
             whose = f"{owner.device} for uid {owner.uid} of namespace {owner.namespace}"
             raise MpsError(f"home {order.home} is there already, on {whose}; a home's name is never used twice")
         daemon = self._answering(directory, owner, deadline)
@@ -260,10 +250,8 @@ class MpsDaemons:
         """The pods that a home's daemon may be in: those of the agents that had it."""
         return frozenset({"", self._pod} | ({owner.agent_pod} if owner is not None else set()))
 
-    def _answering(
-        self, directory: HomeDirectory, owner: HomeOwner | None, deadline: Deadline, pids: tuple[int, ...] | None = None
-    ) -> MpsProcess | None:
-        daemon = self._running(directory, owner, deadline, pids)
+    def _answering(self, directory: HomeDirectory, owner: HomeOwner | None, deadline: Deadline) -> MpsProcess | None:
+        daemon = self._running(directory, owner, deadline)
         if daemon is None:
             return None
         control = MpsControl(directory, self._control, self._processes, self._environment)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
@@ -78,8 +78,6 @@ class NvmlBackend:
         """As NVML returns it, `580.65.06`."""
         return self._driver_version
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def read(self) -> tuple[GpuReport, ...]:
         """All GPUs in index order. Raises DeviceError when not even their number can be read."""
         return self._inventory.read()
@@ -92,13 +90,6 @@ class NvmlBackend:
         """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
         return self._inventory.read_gpu(gpu)
 
-    def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
-        """One GPU instance."""
-        doing = f"reading GPU instance {gi_id}"
-        return self._on(
-            gpu, doing, lambda device: nvml_mig.instance(device, gi_id, self._inventory.profiles_of(gpu, device))
-        )
-
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
         """The id of the GPU instance of this profile at a placement; None if there is none."""
         doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
@@ -108,18 +99,6 @@ class NvmlBackend:
         """Processes with a context on a device, or its files open; on a whole GPU also those on its MIG devices."""
         return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))
 
-    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
-        """How many more the driver can create now, per profile; empty without MIG."""
-
-        def ask(device: Handle) -> dict[str, int]:
-            return (
-                nvml_mig.remaining(device, self._inventory.profiles_of(gpu, device))
-                if nvml_mig.mode(device).now
-                else {}
-            )
-
-        return self._on(gpu, "asking what fits", ask)
-
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """The use of these devices, as far as the driver reports it."""
         return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
@@ -127,8 +106,6 @@ class NvmlBackend:
     def files_of(self, gpu: GpuUuid) -> GpuFiles:
         """Where a GPU's device files are."""
         return self._on(gpu, "finding its device files", attributes.files)
-
-    # -- changing -------------------------------------------------------------------------------------------------
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
         """Create a GPU instance at a placement. Refused while MIG mode waits for a reset."""
@@ -201,8 +178,6 @@ class NvmlBackend:
                 raise DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
 
         self._on(gpu, f"setting compute mode {name}", change)
-
-    # -- trouble --------------------------------------------------------------------------------------------------
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """

@@ -21,8 +21,7 @@ from sluice_node_agent.device.nvml import attributes
 from sluice_node_agent.device.nvml import mig as nvml_mig
 from sluice_node_agent.device.nvml.attributes import Wiring
 from sluice_node_agent.device.nvml.errors import told
-from sluice_node_agent.device.nvml.events import EventSet
-from sluice_node_agent.device.nvml.handles import GpuHandles
+from sluice_node_agent.device.nvml.events import EventSet, GpuHandles
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.port import DeviceError, FixedLayoutSelector, GpuLostError, NoPermissionError
 
@@ -140,7 +139,6 @@ class GpuInventory:
         return known is not None and known.fixed_layout
 
     def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport:
-        """One GPU's reading, or as lost. Raises NoPermissionError for one that could never be read."""
         known = self._known().get(gpu)
         try:
             return self._read(gpu, index)

@@ -13,9 +13,39 @@ import msgspec
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.messages import InstanceReport, PlacementReport, ProfileReport
+from sluice.mig.profile_name import ProfileName, ProfileNameError
 from sluice_node_agent.device.nvml.errors import known_or, older, told_or
-from sluice_node_agent.device.nvml.profile_names import profile_name
 from sluice_node_agent.device.port import InvalidArgumentError, NotFoundError, NotSupportedError
+
+_PREFIX = "MIG "
+_GIB = 1024**3
+_MIB = 1024**2
+
+SUFFIXES = {
+    **dict.fromkeys((7, 8), "+me"),
+    **dict.fromkeys((10, 11, 12, 17), "+gfx"),
+    **dict.fromkeys((13, 14), "-me"),
+    **dict.fromkeys((15, 16), "+me.all"),
+}
+"""By NVML's profile enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*): REV1, GFX, NO_ME and ALL_ME. REV2 has none."""
+
+
+def profile_name(told: str, *, enum: int, compute_slices: int, memory_mib: int, total_bytes: int) -> str:
+    """The driver's name of the profile, without `MIG `, or the one that follows from its size."""
+    name = told.strip().removeprefix(_PREFIX)
+    try:
+        return str(ProfileName.parse(name))
+    except ProfileNameError:
+        return built_name(enum=enum, compute_slices=compute_slices, memory_mib=memory_mib, total_bytes=total_bytes)
+
+
+def built_name(*, enum: int, compute_slices: int, memory_mib: int, total_bytes: int) -> str:
+    """The name that follows from a profile's size: `1g.5gb+me`. `total_bytes` is the whole GPU's. Integers only."""
+    eighths = -(-memory_mib * _MIB * 8 // total_bytes)
+    total_gib = -(-total_bytes // _GIB)
+    gigabytes = (eighths * total_gib * 2 + 8) // 16  # rounded to the nearest, halves up
+    return f"{compute_slices}g.{gigabytes}gb{SUFFIXES.get(enum, '')}"
+
 
 Handle = Any
 
@@ -139,14 +169,6 @@ def gpu_instance(device: Handle, gi_id: int) -> Handle:
         raise
 
 
-def instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> InstanceReport:
-    """One GPU instance. Queries nothing else on the GPU, since it runs after each creation."""
-    handle = gpu_instance(device, gi_id)
-    info = pynvml.nvmlGpuInstanceGetInfo(handle)
-    uuids = {(gi_id, each.ci_id): each.uuid for each in compute_instances(device, handle, gi_id)}
-    return _report(info, {profile.profile_id: profile.name for profile in known}, _lowest(uuids))
-
-
 def instance_at(device: Handle, profile_id: int, start: int, size: int) -> int | None:
     """The id of the GPU instance of this profile at exactly this placement; None if there is none."""
     if not mode(device).now:
@@ -227,14 +249,6 @@ def compute_instances(device: Handle, gpu_instance: Handle, gi_id: int) -> list[
     return found
 
 
-def remaining(device: Handle, known: tuple[ProfileReport, ...]) -> dict[str, int]:
-    """How many more the driver can create now, per profile."""
-    return {
-        profile.name: int(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, profile.profile_id))
-        for profile in known
-    }
-
-
 def memory_slices(known: tuple[ProfileReport, ...]) -> int:
     """The GPU's units of placement: 8 on most models, 12 on some; 1 without MIG."""
     return max((span.start + span.size for profile in known for span in profile.placements), default=1)
@@ -246,7 +260,6 @@ def compute_slices(known: tuple[ProfileReport, ...]) -> int:
 
 
 def _why_not_whole(device: Handle, gpu_instance: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
-    """Why a GPU instance is not filled by one compute instance; empty when it is."""
     there = compute_instances(device, gpu_instance, gi_id)
     if len(there) > 1:
         return f"it has {len(there)} compute instances; only one that fills it can be handed out"

@@ -68,8 +68,6 @@ class UtilizationReader:
             self._forget(kept, ())
         self._gpus.clear()
 
-    # -- devices --------------------------------------------------------------------------------------------------
-
     def _whole(self, kept: _Gpu, gpu: GpuUuid, device: Handle) -> DeviceUse:
         busy, sm, memory = self._gpm(kept, device, gpu, None)
         if busy is None:
@@ -114,8 +112,6 @@ class UtilizationReader:
         for uuid in [uuid for uuid in kept.samples or () if uuid not in but]:
             assert kept.samples is not None
             _free(kept.samples.pop(uuid))
-
-    # -- processes ------------------------------------------------------------------------------------------------
 
     def _using(
         self, handle: Handle, busy: Mapping[int, float] | None, *, is_instance: bool = False

@@ -1,16 +1,30 @@
-"""This machine, as the commands on a node see it. Read-only: no lock is taken, no daemon started."""
+"""
+This machine, as the commands on a node see it, and its agent, over the control socket. Read-only: no lock is taken, no
+daemon started. A socket that refuses connections was left by a killed agent.
+"""
 
+import asyncio
 import os
+import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
+import grpc
+import grpc.aio
+
+from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
+from sluice.contracts.proto.snapshots import snapshot_from_proto
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.device.cdi_edits import CdiError
+from sluice.runtime.grpc import transport
+from sluice_node_agent.device.nvidia_nodes import CdiError
 from sluice_node_agent.device.port import BackendError, FixedLayoutSelector, GpuBackend, parse_selector
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.findings import Machine, Ran, ReadJournal
@@ -18,6 +32,7 @@ from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.journal.journal import JournalError, read_journal
 from sluice_node_agent.shell.nodes.node_backend import on_path
+from sluice_node_agent.shell.paths import SOCKET_PATH_BYTES_MAX, fits_a_socket
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
@@ -146,7 +161,6 @@ def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> Har
 
 
 def _mps_control(settings: NodeAgentSettings, node: NodeName, *, simulated: bool) -> tuple[str, str]:
-    """The MPS control program (or `off`), and the name that was set but not found."""
     if settings.mps_control == MPS_OFF:
         return MPS_OFF, ""
     if settings.mps_control:
@@ -172,7 +186,6 @@ def _open(hardware: HardwareFile | None, processes: Processes, fixed: FixedLayou
 
 
 def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
-    """The GPUs in compute mode EXCLUSIVE_PROCESS; None if unknown."""
     if hardware is not None:
         return frozenset(gpu.uuid for gpu in hardware.read().gpus if gpu.exclusive_process)
     program = on_path("nvidia-smi")
@@ -186,8 +199,81 @@ def _exclusive(hardware: HardwareFile | None) -> frozenset[GpuUuid] | None:
 
 
 def _capabilities() -> int:
-    """Our effective capability set (proc(5), CapEff)."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("CapEff:"):
             return int(line.split()[1], 16)
     return 0
+
+
+CONNECT_S = 2.0
+ANSWER_S = 10.0
+"""A release waits for the agent's next step, which may read a slow GPU first."""
+
+T = TypeVar("T")
+
+
+class NoAgentError(ServiceError):
+    """No agent answers on this node."""
+
+
+class RefusedError(ServiceError):
+    """The agent refused the request."""
+
+
+def ask_snapshot(path: Path, node: str) -> NodeSnapshot:
+    """The agent's snapshot of the node. Raises NoAgentError and RefusedError."""
+
+    async def ask(channel: grpc.aio.Channel) -> object:
+        return await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(agent_pb2.GetInventoryRequest(node=node))
+
+    snapshot = snapshot_from_proto(_asked(path, node, ask))  # type: ignore[arg-type]  # grpc has no types
+    if isinstance(snapshot, Undecodable):
+        raise RefusedError(f"the answer of the agent of {node} is not understood: {snapshot.why}")
+    return snapshot
+
+
+def release_quarantine(path: Path, node: str, allocation: str, *, ignore_holders: bool) -> str:
+    """Have a quarantined slice retried at once; returns the outcome. Raises NoAgentError and RefusedError."""
+
+    async def ask(channel: grpc.aio.Channel) -> str:
+        request = agent_pb2.ReleaseQuarantineRequest(node=node, allocation=allocation, ignore_holders=ignore_holders)
+        answer = await agent_pb2_grpc.NodeControlServiceStub(channel).ReleaseQuarantine(request)
+        return str(answer.message)
+
+    return _asked(path, node, ask)
+
+
+def _asked(path: Path, node: str, ask: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
+    _see_that_somebody_listens(path, node)
+    address = f"unix:{path.absolute()}"
+
+    async def call() -> T:
+        async with transport.channel(address, deadline_s=ANSWER_S) as channel:
+            return await ask(channel)
+
+    try:
+        return asyncio.run(call())
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise RefusedError(f"the agent of {node} did not answer within {ANSWER_S:g} s") from error
+        raise RefusedError(error.details() or f"the agent of {node} answered {error.code().name}") from error
+
+
+def _see_that_somebody_listens(path: Path, node: str) -> None:
+    if not fits_a_socket(path.absolute()):
+        raise NoAgentError(
+            f"the agent of {node} cannot be asked: the path of its control socket, {path}, is longer than "
+            f"{SOCKET_PATH_BYTES_MAX} bytes"
+        )
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.settimeout(CONNECT_S)
+        probe.connect(os.fspath(path))
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        raise NoAgentError(f"no agent of node {node} runs here: no process answers at {path}") from error
+    except PermissionError as error:
+        raise RefusedError(f"only the user that the agent runs as may open {path}") from error
+    except OSError as error:
+        raise NoAgentError(f"the agent of node {node} does not answer at {path}: {error}") from error
+    finally:
+        probe.close()

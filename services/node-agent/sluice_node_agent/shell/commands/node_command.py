@@ -20,12 +20,19 @@ from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.node_cleanup import clean_node
 from sluice_node_agent.device.port import BackendError, DeviceError
 from sluice_node_agent.dra.cdi_files import CdiFiles
-from sluice_node_agent.preflight.all_checks import check_machine
+from sluice_node_agent.preflight.environment import check_machine
 from sluice_node_agent.preflight.findings import Check, Finding, Machine, worst
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.commands.control_client import NoAgentError, ask_snapshot, release_quarantine
-from sluice_node_agent.shell.commands.machine import WhichNodeError, choose_node, look_into_journal, opened_machine
+from sluice_node_agent.shell.commands.machine import (
+    NoAgentError,
+    WhichNodeError,
+    ask_snapshot,
+    choose_node,
+    look_into_journal,
+    opened_machine,
+    release_quarantine,
+)
 from sluice_node_agent.shell.commands.text import findings_text, shown_text
 from sluice_node_agent.shell.commands.view import Shown, shown_by_agent, shown_by_journal
 

@@ -192,7 +192,6 @@ def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
 
 
 def _whole(file: BinaryIO) -> bytes:
-    """A whole journal. Raises DamagedError for a file that is too large to be one."""
     data = file.read(BYTES_MAX + 1)
     if len(data) > BYTES_MAX:
         raise DamagedError(f"it has more than {BYTES_MAX} bytes, as no journal of ours has")
@@ -234,7 +233,6 @@ def _lock(path: Path, node: NodeName) -> int:
 
 
 def _write_all(descriptor: int, data: bytes) -> int:
-    """Write all of it. Returns its length in bytes; raises OSError, maybe after writing a part."""
     view = memoryview(data)
     while view:
         written = os.write(descriptor, view)

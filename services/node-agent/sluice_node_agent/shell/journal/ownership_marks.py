@@ -66,33 +66,27 @@ class OwnershipFile:
 
     def put(self, mark: OwnershipMark) -> bool:
         """Add a mark. False if it exists already. Raises OSError; then it was not added."""
-        with self._lock:
-            if mark in self._is.there:
-                return False
-            self._add(_PUT, mark)
-            self._is.there.add(mark)
-            return True
+        return self._change(self._is.there, _PUT, mark, holds=True)
 
     def take_away(self, mark: OwnershipMark) -> None:
         """Remove a mark. Raises OSError; then it is still there."""
-        with self._lock:
-            if mark in self._is.there:
-                self._add(_TAKEN, mark)
-                self._is.there.discard(mark)
+        self._change(self._is.there, _TAKEN, mark, holds=False)
 
     def doubt(self, mark: OwnershipMark) -> None:
         """An instance of ours may be here, but a mark would claim too much. Raises OSError."""
-        with self._lock:
-            if mark not in self._is.doubted:
-                self._add(_DOUBTED, mark)
-                self._is.doubted.add(mark)
+        self._change(self._is.doubted, _DOUBTED, mark, holds=True)
 
     def settle(self, mark: OwnershipMark) -> None:
         """The doubt is settled: there is a mark, or no instance. Raises OSError; then the doubt stays."""
+        self._change(self._is.doubted, _SETTLED, mark, holds=False)
+
+    def _change(self, marks: set[OwnershipMark], sign: bytes, mark: OwnershipMark, *, holds: bool) -> bool:
         with self._lock:
-            if mark in self._is.doubted:
-                self._add(_SETTLED, mark)
-                self._is.doubted.discard(mark)
+            if (mark in marks) == holds:
+                return False
+            self._add(sign, mark)
+            (marks.add if holds else marks.discard)(mark)
+            return True
 
     def _add(self, sign: bytes, mark: OwnershipMark) -> None:
         if self._lines >= LINES_MAX or not self._path.exists():
@@ -181,7 +175,9 @@ class OwnershipMarks:
         `all_told`: without a file and an instance on any of them, every later one has a mark.
         """
         gpus = tuple(gpus)
-        is_empty = bool(gpus) and all_told and not any(gpu.lost or _has_instances(gpu) for gpu in gpus)
+        is_empty = (
+            bool(gpus) and all_told and not any(gpu.lost or (gpu.instances and not gpu.fixed_layout) for gpu in gpus)
+        )
         if self._file.was_missing and is_empty:
             self._file.begin_whole()
         for gpu in gpus:
@@ -262,10 +258,6 @@ def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool,
     if not begins:
         return refusal in _NOT_OURS
     return is_new and (isinstance(order, CreateGpuInstance) or refusal not in _UNCLEAR)
-
-
-def _has_instances(gpu: GpuReport) -> bool:
-    return bool(gpu.instances) and not gpu.fixed_layout
 
 
 def _of(order: GpuInstruction) -> OwnershipMark | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Mode
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.device.cdi_edits import DeviceNodes
+from sluice_node_agent.device.nvidia_nodes import DeviceNodes
 from sluice_node_agent.device.port import GpuBackend
 from sluice_node_agent.settings import QUOTA_OFF
 

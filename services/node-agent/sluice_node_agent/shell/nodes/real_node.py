@@ -5,9 +5,8 @@ from pathlib import Path, PurePosixPath
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import Mode
-from sluice_node_agent.device.cdi_edits import RootChange
 from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
-from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, NvidiaNodes
+from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, NvidiaNodes, RootChange
 from sluice_node_agent.device.nvml.backend import NvmlBackend
 from sluice_node_agent.device.port import BackendError, parse_selector
 from sluice_node_agent.device.processes import Processes

@@ -1,6 +1,6 @@
 """
 The time quota of a node's homes: one server each, with sockets and the client library in the home's directory, which
-all its containers see read-only (`csi.mps_views`). A process belongs to the tenant of the socket that it connected to,
+all its containers see read-only (`csi.mounts`). A process belongs to the tenant of the socket that it connected to,
 under a name that cannot be guessed; if its cgroup names a pod, that must match.
 """
 
@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.ticket_paths import QUOTA, QUOTA_LIBRARY
@@ -131,34 +132,22 @@ class QuotaController:
         for name, tenant in wanted.items():
             if has.get(name) == tenant:
                 continue
+            size: dict[str, Any] = {
+                "request": tenant.request_permille / _PERMILLE,
+                "limit": tenant.limit_permille / _PERMILLE,
+                "width_percent": tenant.width_percent,
+                "memory_bytes": tenant.memory_mib * _MIB,
+            }
             if name in has:
-                server.change_tenant(
-                    name,
-                    request=tenant.request_permille / _PERMILLE,
-                    limit=tenant.limit_permille / _PERMILLE,
-                    width_percent=tenant.width_percent,
-                    memory_bytes=tenant.memory_mib * _MIB,
-                )
+                server.change_tenant(name, **size)
             else:
-                server.add_tenant(
-                    name,
-                    self._root / order.home / QUOTA / tenant.socket,
-                    request=tenant.request_permille / _PERMILLE,
-                    limit=tenant.limit_permille / _PERMILLE,
-                    width_percent=tenant.width_percent,
-                    memory_bytes=tenant.memory_mib * _MIB,
-                    uid=tenant.uid,
-                    admits=self._admits(tenant),
-                )
+                place = self._root / order.home / QUOTA / tenant.socket
+                server.add_tenant(name, place, uid=tenant.uid, admits=self._admits(tenant), **size)
             has[name] = tenant
 
     def _admits(self, tenant: QuotaTenant) -> Callable[[int], bool]:
         """Whether a process may be the tenant's: it is in no pod, or in the tenant's, or that pod is unknown."""
-
-        def admits(pid: int) -> bool:
-            return not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
-
-        return admits
+        return lambda pid: not tenant.owner or self._owner_of(pid) in {"", tenant.owner}
 
     def _place_library(self, directory: Path) -> None:
         """Atomic: a process may be loading the existing one."""

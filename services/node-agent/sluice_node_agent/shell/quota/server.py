@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from sluice_node_agent.core.quota.config import QuotaConfig
-from sluice_node_agent.core.quota.events import TenantName, TenantSet
+from sluice_node_agent.core.quota.events import QuotaConfig, TenantName, TenantSet
 from sluice_node_agent.core.quota.scheduler import TokenScheduler
 from sluice_node_agent.core.quota.tenants import TokenUsage
 from sluice_node_agent.shell.quota.loop import LoopCounters, QuotaLoop, TenantSocket
@@ -57,10 +56,6 @@ class _Call:
 def monotonic_us() -> int:
     """Microseconds of the machine's monotonic clock."""
     return time.monotonic_ns() // 1_000
-
-
-def _anybody(_: int) -> bool:
-    return True
 
 
 class QuotaServer:
@@ -113,7 +108,7 @@ class QuotaServer:
         width_percent: int,
         uid: int,
         memory_bytes: int = 0,
-        admits: Callable[[int], bool] = _anybody,
+        admits: Callable[[int], bool] = lambda _: True,
     ) -> None:
         """
         Serve a tenant's processes, which run as `uid` or as root, at `socket_path`. `admits` says whether a pid may
@@ -140,8 +135,6 @@ class QuotaServer:
             name: TenantUsage(connections=used.connections, greeted_pids=pids, **asdict(used.counted))
             for name, (used, pids) in found.items()
         }
-
-    # -- the thread, and the way into it ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:

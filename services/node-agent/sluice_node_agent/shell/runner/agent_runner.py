@@ -5,7 +5,7 @@ simulated node a new run begins; any other failure ends the process.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor as Threads
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.version import sluice_version
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted, Event
-from sluice_node_agent.core.journal_records import NodeRecord, Record, SliceRecord
+from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
 from sluice_node_agent.device.mps.daemons import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
 from sluice_node_agent.device.processes import Processes
@@ -39,13 +39,11 @@ from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.nodes.node_backend import NodeBackend, NodeBackendError, OpenNode
 from sluice_node_agent.shell.quota.controller import QuotaController
 from sluice_node_agent.shell.quota.metrics import QuotaMetrics
-from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
 from sluice_node_agent.shell.runner.claims_served import claims_served, files_of, hands_over
-from sluice_node_agent.shell.runner.control_socket import ControlServicer, served_on
+from sluice_node_agent.shell.runner.control_socket import AgentServicer, ControlServicer, served_on
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
 from sluice_node_agent.shell.runner.pod_volumes import PodProcesses, marks_of, tickets_of
-from sluice_node_agent.shell.runner.usage_poller import UsagePoller
-from sluice_node_agent.shell.runner.xid_watch import watch_xids
+from sluice_node_agent.shell.runner.usage_poller import UsagePoller, watch_xids
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
 PHASES = (
@@ -210,7 +208,6 @@ class AgentRunner:
 
 @asynccontextmanager
 async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaController | None) -> AsyncIterator[None]:
-    """Export the token schedulers' counters, and stop them after the agent's last call."""
     if quotas is None:
         yield
         return
@@ -281,8 +278,9 @@ def read_node(
         if found:
             problem = f"there is no journal, but there are {' and '.join(found)} on the node"
     records = journal.records()
+    was_lost = any(isinstance(record, NodeRecord) and record.tickets for record in records)  # in an earlier run
     try:
-        found_tickets = tickets.read() if problem or _goes_by_tickets(records) else ()
+        found_tickets = tickets.read() if problem or was_lost else ()
     except OSError as error:
         raise NodeBackendError(f"the tickets of this node cannot be read: {error}") from error
     return AgentStarted(
@@ -308,8 +306,3 @@ def read_node(
         hand_over=hand_over,
         version=sluice_version(),
     )
-
-
-def _goes_by_tickets(records: Iterable[Record]) -> bool:
-    """Whether the journal was lost in an earlier run, and not all slices with tickets were adopted yet."""
-    return any(isinstance(record, NodeRecord) and record.tickets for record in records)

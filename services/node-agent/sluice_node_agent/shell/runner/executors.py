@@ -148,7 +148,7 @@ class StepExecutors:
 
     def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[events.Event]]:
         """The executor of each of the core's own instructions; `request_of` maps a token to its request."""
-        whose = _by_token(request_of) if request_of is not None else None
+        whose = (lambda order: request_of(order.token)) if request_of is not None else None
         steps = (
             instructions.CreateGpuInstance,
             instructions.CreateComputeInstance,
@@ -212,7 +212,6 @@ class StepExecutors:
             return self._refused(order, error)
 
     def _at_device(self, order: instructions.GpuInstruction) -> Callable[[], events.Result] | None:
-        """A step on a GPU that needs no thread and overlaps no usage sample."""
         if self._threads is not None or self._lane(order.gpu).locked():
             return None
 
@@ -292,7 +291,6 @@ class StepExecutors:
         return events.JournalSaved(order.token)
 
     async def _sync_all(self) -> None:
-        """Sync until no record waits for it, then rewrite the file if it is time to."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while self._unsynced:
@@ -371,7 +369,6 @@ class StepExecutors:
 
 
 def _set(waited_for: "asyncio.Future[None]", error: Exception | None) -> None:
-    """Complete a wait, unless it was cancelled."""
     if waited_for.done():
         return
     if error is None:
@@ -395,10 +392,6 @@ def _each(
 def _claim_of(order: instructions.WriteCdi | instructions.RemoveCdi) -> str:
     """The files of one claim change in the order of the instructions."""
     return f"claim {order.claim}"
-
-
-def _by_token(request_of: Callable[[int], str]) -> Callable[[Any], str]:
-    return lambda order: request_of(order.token)
 
 
 def _request_of(order: instructions.SaveJournal) -> str:

@@ -18,9 +18,8 @@ from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
 from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.csi import mounts
-from sluice_node_agent.csi.kubelet_paths import is_pod_uid
+from sluice_node_agent.csi.kubelet_paths import PodExitWait, is_pod_uid, why_unseen
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.csi.pod_exit import PodExitWait, why_unseen
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.dra.cdi_files import file_name
 from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
@@ -69,7 +68,6 @@ def is_cut_off(folder: Path) -> bool:
 
 
 def _shared_folders(settings: NodeAgentSettings, kubelet_root: Path) -> tuple[Path, ...]:
-    """The pods' tickets; and where claims are served, the CDI files and the plugin's sockets."""
     if settings.role == "csi" or not settings.hand_over:
         return (settings.pods_dir,)
     sockets = (claims_socket(kubelet_root), registration_socket(kubelet_root, DRIVER))

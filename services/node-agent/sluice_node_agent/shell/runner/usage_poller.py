@@ -1,22 +1,27 @@
 """
-Samples the use of one node's slices at an interval, and keeps the last result. A GPU with a step in flight is skipped
-until the next time, and no decision depends on it.
+Watches one node's devices: waits for the driver's errors, and samples the use of slices at an interval. A GPU with a
+step in flight is skipped until the next time, and no decision depends on it.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from sluice.contracts.ids import GpuUuid
+from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
 from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.core.usage import DeviceUse, UsageTracker
-from sluice_node_agent.device.port import DeviceError
+from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.agent_metrics import USAGE_LOOK_SECONDS, usage_samples
 from sluice_node_agent.shell.hami_metrics import hami_samples
+from sluice_node_agent.shell.nodes.node_backend import WatchTimes
 
 Look = Callable[[GpuUuid, Collection[str]], Awaitable[tuple[DeviceUse, ...] | None]]
 """The use of a GPU's devices; None while a step is in flight there. Raises DeviceError."""
@@ -81,3 +86,48 @@ class UsagePoller:
         if self._refused.get(gpu) != why:
             self._refused[gpu] = why  # one per GPU of the node
             self._log.warning("the use of a GPU cannot be read", gpu=gpu, why=why)
+
+
+T = TypeVar("T")
+_PAUSE_S = 0.2
+"""After each event: a GPU that never stops reporting is read this often."""
+_DEAF_S = 10.0
+"""After the driver refused to be watched. GPUs are read periodically in any case."""
+
+
+async def watch_xids(
+    backend: GpuBackend, watch: WatchTimes, offer: Callable[[GpuTroubled], Awaitable[None]], *, node: NodeName
+) -> None:
+    """
+    Pass on the driver's events until cancelled: then wait for its thread, at most about `watch.wait_s`; 0 needs none.
+    Raises RebootedError, as the backend does.
+    """
+    log = logs.get("troubles", node=node)
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="troubles")
+    try:
+        while True:
+            try:
+                if watch.wait_s:
+                    gpus = await _uncut(threads, lambda: backend.troubled(watch.wait_s))
+                else:
+                    gpus = backend.troubled(0.0)
+            except DeviceError as error:
+                log.warning("the driver reports no errors by itself", why=str(error))
+                await asyncio.sleep(_DEAF_S)
+                continue
+            for gpu in gpus:
+                log.info("the driver reported an error", gpu=gpu)
+                await offer(GpuTroubled(gpu))
+            await asyncio.sleep(max(watch.pause_s, _PAUSE_S if gpus else 0.0))
+    finally:
+        threads.shutdown(wait=False)
+
+
+async def _uncut(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    """The result of a bounded call. Cancelled, wait for its end: the driver must not be closed under it."""
+    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise

@@ -27,8 +27,7 @@ from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.journal_records import TicketRecord
 from sluice_node_agent.csi.kubelet_paths import is_pod_uid
-from sluice_node_agent.csi.mounts import mounted_below
-from sluice_node_agent.csi.mps_views import leads_home, make_view, remove_view, remove_views, shows_home
+from sluice_node_agent.csi.mounts import leads_home, make_view, mounted_below, remove_view, remove_views, shows_home
 from sluice_node_agent.csi.pod_directories import PodDirectories
 
 DOCUMENT_MAX = 256 * 1024
@@ -60,7 +59,6 @@ def pack(order: MakeTicket) -> bytes:
 
 
 def _told(container: ContainerDevices) -> dict[str, Any]:
-    """A container's devices. Its driver capabilities are in its request, which no agent sees."""
     said: dict[str, Any] = msgspec.to_builtins(container)
     del said["driver_capabilities"]
     return said
@@ -255,7 +253,6 @@ def _say(folder: Path, order: MakeTicket) -> None:
 
 
 def _read(ticket: Path, *, owner: str) -> FoundTicket:
-    """Read the ticket in this directory. `owner`: the pod whose directory it is in, or empty."""
     name = ticket.name.removeprefix(".")
     if ticket.name != name:
         return FoundTicket(name, problem="it was being made or removed", is_half=True)

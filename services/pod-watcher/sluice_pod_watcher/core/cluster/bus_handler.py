@@ -201,9 +201,8 @@ class BusHandler:
                 self._context.to_reconcile[uid] = None
 
     def _take_answers(self) -> None:
-        """The answers were read whole: one that was not among them no longer exists, except that a slice was lost.
-        After a wipe the bus no longer shows the loss, yet the pod still has to end: the agent that revokes its slice
-        waits for that, and the allocator waits for the agent."""
+        """The answers were read whole: one that was not among them no longer exists, except a loss: after a wipe its
+        pod still has to end, for which agent and allocator wait."""
         read, self._read_answers = self._read_answers, {}
         self._context.pod_reconciler.answers_are_old = False
         for uid, record in self._context.pod_store.records.items():

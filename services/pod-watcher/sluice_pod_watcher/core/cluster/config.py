@@ -30,8 +30,7 @@ class ClusterConfig:
     events_max: int = 2000  # queued Events; beyond it the oldest is dropped
     unscheduled_after_s: float = 60.0  # after its gate opened, by then its pin has failed; 0 disables
     start_after_s: float = 1800.0
-    """Evict a scheduled pod without a started container this long after its gate opened; 0 disables. GPU images are
-    large."""
+    """Evict a scheduled pod without a started container this long after its gate opened; 0 disables."""
     evict_lost: bool = True  # whether to evict a pod whose slice was lost, if a controller recreates it
     evict_retry_s: float = 10.0  # after a disruption budget blocked an eviction; doubles up to `retry_max_s`
     node_removed_after_s: float = 300.0
@@ -44,14 +43,12 @@ class ClusterConfig:
     namespace: str = "sluice-system"  # that of the ConfigMap that admission reads
     claim_told_after_s: float = 10.0  # for a late or unfitting ResourceClaim: most end by themselves
     claim_left_after_s: float = 60.0
-    """An allocated claim of ours that no pod uses is deallocated after this: watches of pods and claims may lag. A pod
-    whose claims cannot be listed is left to the scheduler."""
+    """When an allocated claim of ours without a pod is deallocated: watches of pods and claims may lag."""
     protect_pods: bool = False  # annotate pods with slices so that node autoscalers leave them alone
     placeholder_image: str = "registry.k8s.io/pause:3.10"  # does nothing, in half a MiB; only runs on starting nodes
     placeholders_max: int = 50  # most placeholder pods of all pools: each is a machine
     placeholder_settles_s: float = 20.0
-    """A placeholder on a node whose agent answers stands for nothing after this: by then the allocator has placed pods
-    there and counted again."""
+    """A placeholder whose node's agent answers goes after this: by then pods were placed and counted again."""
     placeholder_retry_s: float = 30.0  # the pause after a failed write of a placeholder
     mirror_gpus: bool = True  # whether to write the objects that `kubectl get gpus` shows
     gpus_per_s: float = 10.0  # writes of GPU objects, for all nodes

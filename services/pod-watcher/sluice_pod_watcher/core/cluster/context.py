@@ -70,8 +70,7 @@ class ClusterContext:
                 self.node_capacity.put_first(affinity_index.ask(uid, record.namespace, record.terms.host))
 
     def publish_affinity_nodes(self) -> None:
-        """Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
-        Requests with such terms wait for that."""
+        """Publish nodes with affinity matches before the requests judged by them, some per turn."""
         self.index_terms(self.pod_store.due)
         for node, facts in self.node_capacity.first(BACKLOG_MAX):
             self.publisher.host(node, facts)

@@ -27,9 +27,16 @@ ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 """Our pods (by label), all other pods, nodes, ResourceClaims, DeviceClasses: each kind is listed and watched alone."""
 
 
+class OfObject(msgspec.Struct, frozen=True):
+    """An instruction or result about one object, for the request `uid`."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+
+
 class ListingStarted(msgspec.Struct, frozen=True):
-    """The objects seen until `ListingEnded` are complete. `went_back`: the API server was restored from a backup, so
-    its resourceVersions are smaller than before."""
+    """Objects seen until `ListingEnded` are complete. `went_back`: restored from a backup, versions are smaller."""
 
     what: ListedKind
     went_back: bool = False
@@ -90,8 +97,7 @@ class PatchDone(msgspec.Struct, frozen=True):
 
 
 class PatchRefused(msgspec.Struct, frozen=True):
-    """A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed. `retry_after_s`: the
-    pause that the API server asks for, 0 for none."""
+    """A write failed with this HTTP status, 0 without an answer: it may have landed. `retry_after_s`: 0 for none."""
 
     uid: RequestId
     step: Step
@@ -148,8 +154,7 @@ class GpuNotMirrored(msgspec.Struct, frozen=True):
 
 
 class ClaimsRead(msgspec.Struct, frozen=True):
-    """The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist. `forbidden`:
-    why reading them is not allowed; empty when it is."""
+    """Per claim the object, its volume and its class, as far as they exist; `forbidden`: why they cannot be read."""
 
     uid: RequestId
     claims: "tuple[ClaimObjects, ...]" = ()
@@ -199,22 +204,16 @@ class ClassGone(msgspec.Struct, frozen=True):
 ClaimStep = Literal["create", "protect", "allocate", "deallocate"]
 
 
-class ClaimWritten(msgspec.Struct, frozen=True):
+class ClaimWritten(OfObject, frozen=True):
     """A write to a ResourceClaim succeeded; `claim` is the API server's answer, `uid` that of the pod it is for."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     step: ClaimStep
     claim: Raw
 
 
-class ClaimRefused(msgspec.Struct, frozen=True):
+class ClaimRefused(OfObject, frozen=True):
     """A write to a ResourceClaim failed with this HTTP status; 0 without an answer, when it may have landed."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     step: ClaimStep
     status: int
     message: str
@@ -290,42 +289,28 @@ Event = (
 Patch = tuple[Mapping[str, Any], ...]  # the operations of one JSON patch (RFC 6902)
 
 
-class BindPod(msgspec.Struct, frozen=True):
+class BindPod(OfObject, frozen=True):
     """Write the pod's devices, its pin and its open gate, in one patch. `PatchDone` or `PatchRefused` follows."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     patch: Patch
 
 
-class AnnotatePod(msgspec.Struct, frozen=True):
-    """Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone`
-    or `PatchRefused` follows."""
+class AnnotatePod(OfObject, frozen=True):
+    """Write that the slice was created again or is declined, or that the pod is not ours. One of `Patch...` follows."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     patch: Patch
 
 
-class WritePodCondition(msgspec.Struct, frozen=True):
+class WritePodCondition(OfObject, frozen=True):
     """Set our condition, by a strategic merge that holds the UID. `PatchDone` or `PatchRefused` follows."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     status: Literal["True", "False"]
     reason: str
     message: str
 
 
-class ReadPod(msgspec.Struct, frozen=True):
+class ReadPod(OfObject, frozen=True):
     """Read what is under this name, whatever its labels. `PodRead` or `PodUnreadable` follows."""
-
-    uid: RequestId
-    namespace: str
-    name: str
 
 
 class ReadClaims(msgspec.Struct, frozen=True):
@@ -336,23 +321,16 @@ class ReadClaims(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class EvictPod(msgspec.Struct, frozen=True):
+class EvictPod(OfObject, frozen=True):
     """Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows. Pods are only deleted
     by eviction: it deletes a pod that does not run, and respects disruption budgets for one that does."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     cause: str
 
 
-class WriteEvent(msgspec.Struct, frozen=True):
-    """An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
-    Nothing follows: a lost Event is not written again."""
+class WriteEvent(OfObject, frozen=True):
+    """An Event about a pod, named by `key`; `count` above 1 updates its series. A lost one is not repeated."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     key: str
     level: Literal["Normal", "Warning"]
     reason: str
@@ -377,31 +355,21 @@ class WatchClaims(msgspec.Struct, frozen=True):
     """Watch ResourceClaims from here on. `ClaimsServed` follows, and a listing where they are served."""
 
 
-class CreateClaim(msgspec.Struct, frozen=True):
+class CreateClaim(OfObject, frozen=True):
     """Create this ResourceClaim for a pod. `ClaimWritten` or `ClaimRefused` follows."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     body: Mapping[str, Any]
 
 
-class ProtectClaim(msgspec.Struct, frozen=True):
+class ProtectClaim(OfObject, frozen=True):
     """Add the finalizer of the claim controller by this patch. `ClaimWritten` or `ClaimRefused` follows."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     patch: Patch
 
 
-class WriteClaimStatus(msgspec.Struct, frozen=True):
-    """Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused`
-    follows. `uid` is that of the pod; empty where no pod waits for it."""
+class WriteClaimStatus(OfObject, frozen=True):
+    """Merge this into the claim's status (a new allocation gets its time). `uid`: the pod's; empty if none waits."""
 
-    uid: RequestId
-    namespace: str
-    name: str
     step: ClaimStep
     body: Mapping[str, Any]
 

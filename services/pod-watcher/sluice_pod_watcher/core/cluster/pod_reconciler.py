@@ -15,10 +15,9 @@ from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.pods import pod_patches
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
-from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
+from sluice_pod_watcher.core.cluster.pods.pod_problem import SliceHealth, loss_cause, problem_of
 from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.cluster.pods.slice_health import SliceHealth
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
@@ -57,7 +56,6 @@ class PodReconciler:
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
     def take_out(self) -> list[events.Own]:
-        """The instructions since the last call."""
         taken = list(self.out)
         self.out.clear()
         return taken
@@ -131,8 +129,7 @@ class PodReconciler:
         return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
 
     def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
-        """Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
-        its claims is ours, and others place it. Whether that is all about it."""
+        """Handle a pod without a slice of its own (beside another pod, or not ours). Whether that is all about it."""
         if record.shared is not None:
             self._join(record, view, record.shared, now)
         unseen = self.claims.cannot_be_seen(record, view, now)
@@ -162,8 +159,7 @@ class PodReconciler:
             self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever. It
-        declines its slice before its gate opens, and gets one elsewhere (ADR 0061)."""
+        """Whether the node rejects the pod by now: it declines its slice before its gate opens (ADR 0061)."""
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
         why = kept_out or self.claims.why_other(record, view, bound)
@@ -207,7 +203,6 @@ class PodReconciler:
             self.status_writer.event(record, "Normal", "SliceMadeAnew", made)
 
     def patch_refused(self, record: PodRecord, event: events.PatchRefused, now: float) -> None:
-        """A write of ours failed, or has no answer."""
         has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
         if has_no_answer or event.status in WORTH_READING:
             record.mark_for_read()

@@ -1,6 +1,5 @@
-"""Write Events, and a condition for pods with a lasting problem. A pod without a problem gets no condition. `kubectl
-describe` shows of a condition only its status, so a problem is an Event as well. Writes have a bounded rate and go
-round the pods: a skipped one is compared later, and then shows the latest."""
+"""Write Events, and a condition for pods with a lasting problem (of which `kubectl describe` shows the status only).
+Writes have a bounded rate and go round the pods: one that is skipped later shows the latest."""
 
 import hashlib
 from collections import deque

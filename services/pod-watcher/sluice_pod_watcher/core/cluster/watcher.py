@@ -1,7 +1,5 @@
-"""The core of a cluster's pod-watcher: events in, instructions out. Facts come from the API server (`api_handler`,
-`node_capacity`) and from the bus (`bus_handler`). Nothing is decided before our pods were listed once and both streams
-were read; then an event costs what it is about, independent of the size of the cluster. `pod_reconciler` decides what
-follows for a pod, `pod_store` derives its request, and `RequestPublisher` publishes it."""
+"""The core of a cluster's pod-watcher. Nothing is decided before our pods were listed and both streams read once; then
+an event costs what it is about. `pod_reconciler` decides for a pod, `pod_store` derives its request."""
 
 from collections.abc import Mapping
 
@@ -73,7 +71,6 @@ class ClusterWatcher:
         self._continues = False
 
     def handle(self, event: events.Event, now: float) -> list[events.Instruction]:
-        """Handle one event; the only entry point."""
         context = self._context
         self._continues = self._continues and not isinstance(event, events.Continued)
         match event:

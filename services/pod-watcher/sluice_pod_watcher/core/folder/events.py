@@ -6,8 +6,30 @@ from typing import Literal
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.driver_capabilities import CAPABILITIES
+from sluice.contracts.ids import NodeName, RequestId, SourceName
+from sluice.contracts.manifests import ManifestLimits
 from sluice.contracts.reasons import Refusal
+
+DEFAULT_LIMITS = ManifestLimits()
+FOLDER = SourceName("folder")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderConfig:
+    """Times in seconds of the caller's clock."""
+
+    source: SourceName = FOLDER  # each folder needs its own: a source withdraws what it does not list
+    max_gpus_per_node: int = 8  # requests above this are refused: no node has so many GPUs
+    driver_capabilities: tuple[str, ...] = CAPABILITIES  # the driver capabilities that a container may choose
+    relist_s: float = 5.0  # at least this often, whatever the file system tells; each listing is a heartbeat
+    gone_grace_s: float = 1.0
+    """How long a pod is missing or its file broken before that counts: editors move and truncate files."""
+    closing_ttl_s: int = 4 * 3600  # time to live of final messages: far above any pause of any process (PROTOCOL W5)
+    file_bytes_max: int = DEFAULT_LIMITS.file_bytes_max  # larger manifest files are refused
+    documents_max: int = DEFAULT_LIMITS.documents_max  # files with more documents (items of a List count) are refused
+    nesting_max: int = DEFAULT_LIMITS.nesting_max  # more deeply nested documents are refused
+    nodes_max: int = DEFAULT_LIMITS.nodes_max  # files with more values, each alias counted in full, are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +62,8 @@ class RequestRevision:
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """One document of one file, for as long as it exists, as the request `uid`. `document` is `namespace/name`; empty
-    when it stands for a problem with the whole file. `asks` are the last few revisions, newest last, never empty.
-    `ended` is set for good once the document no longer wants it."""
+    """One document of one file as the request `uid`. `document`: `namespace/name`, empty for a problem of the whole
+    file. `asks`: the last revisions, newest last, never empty. `ended`: for good."""
 
     uid: RequestId
     file: str
@@ -70,8 +91,7 @@ class IdentitiesSaved:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """One file of the folder: its name (no path) and its text, or why there is none. `too_large`: over
-    `FolderConfig.file_bytes_max`. `error`: any other reason."""
+    """One file: its name (no path) and text, or why there is none: `too_large` (file_bytes_max) or `error`."""
 
     name: str
     text: str = ""

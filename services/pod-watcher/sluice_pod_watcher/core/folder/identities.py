@@ -41,7 +41,6 @@ class Identities:
         return tuple(self._records.values())
 
     def living(self) -> tuple[IdentityRecord, ...]:
-        """The records that are wanted, oldest first."""
         return tuple(record for record in self._records.values() if record.ended is None)
 
     def at(self, place: DocumentKey) -> IdentityRecord | None:
@@ -92,9 +91,7 @@ class Identities:
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
         """Close an identity for good. Its document can get another one."""
         record = self._records[uid]
-        if record.ended is not None:
-            return record
-        return self._put(replace(record, ended=cause))
+        return record if record.ended is not None else self._put(replace(record, ended=cause))
 
     def drop(self, uid: RequestId) -> None:
         record = self._records.pop(uid)

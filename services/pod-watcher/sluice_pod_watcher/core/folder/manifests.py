@@ -1,16 +1,15 @@
-"""Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
-`sluice.contracts.manifests` reads the manifest and its requests."""
+"""Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, too_large
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import NO_PRIORITY, PodPriority, PriorityClass, unknown_class, with_priority_class
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import NO_TERMS, ManifestFile, ManifestTerms
+from sluice_pod_watcher.core.folder.events import NO_TERMS, FolderConfig, ManifestFile, ManifestTerms
+from sluice_pod_watcher.core.folder.identities import DocumentKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +87,8 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
 
 
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
-    """Give every object an identity that survives edits of the file. The first pod of a name gets that name; a second
-    one is refused. Everything else (other kinds, objects without a name) gets a free name, so that a fixed `kind` keeps
-    its identity, or a number."""
+    """Give every object an identity that survives edits: the first pod of a name gets that name, a second one is
+    refused; everything else gets a free name, or a number."""
     taken: dict[str, None] = {}
     keys: dict[int, str] = {}
     pods_first = sorted(range(len(objects)), key=lambda at: _is_no_pod(objects[at]))
@@ -125,3 +123,56 @@ def duplicate(pod: str, file: str) -> Refusal:
         value=shorten(pod),
         allowed="one pod of a name in a namespace",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderView:
+    """One listing: documents with a request (or a refusal), broken files, pods without a request."""
+
+    wanted: Mapping[DocumentKey, ManifestPod]
+    broken: Mapping[str, Refusal]
+    asking_nothing: Mapping[DocumentKey, ManifestPod]
+
+
+@dataclass(slots=True)
+class ParsedFolder:
+    """The last listing. A file is parsed again only when its text changed."""
+
+    config: FolderConfig
+    _parsed: dict[str, tuple[ManifestFile, ParsedFile]] = field(default_factory=dict)
+
+    def listed(self, files: Iterable[ManifestFile]) -> None:
+        parsed: dict[str, tuple[ManifestFile, ParsedFile]] = {}
+        for file in sorted(files, key=lambda each: each.name):
+            known = self._parsed.get(file.name)
+            same = known is not None and (known[0] is file or known[0] == file)
+            if known is not None and same:
+                parsed[file.name] = known
+                continue
+            found = parse_file(file, self.config)
+            if found.broken is not None and known is not None:
+                found = replace(found, classes=known[1].classes)  # an editor may be writing it
+            parsed[file.name] = file, found
+        self._parsed = parsed
+
+    def view(self, holders: Iterable[DocumentKey]) -> FolderView:
+        """The result of the listing. A name that two files claim belongs to the first of `holders`, or else files."""
+        wanted: dict[DocumentKey, ManifestPod] = {}
+        broken: dict[str, Refusal] = {}
+        asking_nothing: dict[DocumentKey, ManifestPod] = {}
+        classes = [each for _, parsed in self._parsed.values() for each in parsed.classes]
+        for name, (_, parsed) in self._parsed.items():
+            if parsed.broken is not None:
+                broken[name] = parsed.broken
+            for found in parsed.found:
+                asks = bool(found.claims) or found.refusal is not None
+                (wanted if asks else asking_nothing)[name, found.document] = with_class(found, classes)
+        held: dict[str, str] = {}
+        for file, document in holders:
+            if file in broken or (file, document) in wanted:
+                held.setdefault(document, file)
+        for (file, document), found in wanted.items():
+            if found.claims and held.setdefault(document, file) != file:
+                refusal = duplicate(document, held[document])
+                wanted[file, document] = replace(found, claims=(), terms=NO_TERMS, refusal=refusal)
+        return FolderView(wanted, broken, asking_nothing)

@@ -1,10 +1,7 @@
-"""Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus. Three rules shape
-it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own. An edit of a
-request without a slice is a new revision; with a slice, it is a new pod. A request that another process ended stays
-ended: the document gets a new one after the next listing, which proves that it still exists.
-
-A pod that is ordered to be evicted ends, and its document makes a new request at once: the document stands in for a
-controller. If it was deleted meanwhile, the next listing shows that."""
+"""Reconcile the pods of the folder, from manifests, answers, and our requests on the bus. An invalid edit disturbs no
+pod: it is refused under an id of its own. An edit of a request without a slice is a new revision; with one, a new pod.
+What another process ended stays ended, and its document gets a new request after the next listing, which proves that it
+exists; an evicted pod's does at once, in the place of a controller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,11 +12,15 @@ from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
 from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core import log_lines
-from sluice_pod_watcher.core.folder.config import FolderConfig
-from sluice_pod_watcher.core.folder.events import IdentityRecord, ManifestTerms, RequestRevision, WriteLogLine
+from sluice_pod_watcher.core.folder.events import (
+    FolderConfig,
+    IdentityRecord,
+    ManifestTerms,
+    RequestRevision,
+    WriteLogLine,
+)
 from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
-from sluice_pod_watcher.core.folder.manifests import ManifestPod
-from sluice_pod_watcher.core.folder.view import FolderView
+from sluice_pod_watcher.core.folder.manifests import FolderView, ManifestPod
 
 EDIT = " (edit)"  # marks the identity of an invalid edit, beside the pod that it would have changed
 
@@ -79,11 +80,9 @@ class FolderReconciler:
         )
 
     def all_requests(self) -> tuple[RequestId, ...]:
-        """Every request that is not closed, oldest first."""
         return tuple(record.uid for record in self.identities.all())
 
     def asking(self) -> int:
-        """How many pods request a slice."""
         return sum(1 for record in self.identities.living() if record.asks[-1].claims)
 
     def has_seen_all(self) -> bool:
@@ -114,7 +113,6 @@ class FolderReconciler:
         self._words.pop(uid, None)
 
     def holders(self) -> list[DocumentKey]:
-        """The documents with a request, oldest first."""
         return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
 
     def listed(self, view: FolderView, now: float) -> None:
@@ -231,8 +229,7 @@ class FolderReconciler:
             self._begin((record.file, record.document), _found(record, last))
 
     def evict(self, uid: RequestId, why: str) -> None:
-        """The allocator orders an eviction; whether it is allowed was its decision, from the request. An ended request
-        was evicted or ended by itself: in both cases its slice is free."""
+        """The allocator orders an eviction, which it judged by the request. One that ended has no slice any more."""
         record = self.identities.get(uid)
         if record is None or not (record.asks[-1].claims or record.ended is not None):
             return
@@ -266,8 +263,7 @@ class FolderReconciler:
         return self.identities.hold(record.uid, held)
 
     def heard(self, uid: RequestId, message: msg.RequestMessage) -> bool:
-        """The bus shows this about a request of our source: ours, a predecessor's, or a rival's. Returns whether the
-        request was unknown here, so that its answer counts from now on."""
+        """The bus shows this about a request of our source. Returns whether it was unknown: then its answer counts."""
         record = self.identities.get(uid)
         if record is None and uid in self._contested:
             return False
@@ -308,7 +304,6 @@ class FolderReconciler:
         return other if self.identities.may_be_known_as_another(other.uid) else None
 
     def take_contested(self) -> list[RequestId]:
-        """Requests to decide on, now that all answers were read."""
         contested, self._contested = [*self._contested], {}
         return contested
 

@@ -1,6 +1,5 @@
-"""The core of a folder's pod-watcher: events in, instructions out. Facts come from the folder, from the identities on
-disk, and from the bus. Nothing is decided before all three were read once; `reconciler` decides what follows, and
-`publisher` publishes it."""
+"""The core of a folder's pod-watcher: facts from the folder, the identities on disk and the bus, all read once before
+anything is decided. `reconciler` decides, `publisher` publishes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -10,10 +9,10 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice_pod_watcher.core import log_lines
-from sluice_pod_watcher.core.folder.config import FolderConfig
 from sluice_pod_watcher.core.folder.events import (
     Event,
     FolderChanged,
+    FolderConfig,
     FolderListed,
     FolderUnlistable,
     HostsKnown,
@@ -24,10 +23,9 @@ from sluice_pod_watcher.core.folder.events import (
     WriteLogLine,
 )
 from sluice_pod_watcher.core.folder.identities import Identities
+from sluice_pod_watcher.core.folder.manifests import ParsedFolder
 from sluice_pod_watcher.core.folder.reconciler import FolderReconciler
-from sluice_pod_watcher.core.folder.view import ParsedFolder
-from sluice_pod_watcher.core.publisher import RequestPublisher
-from sluice_pod_watcher.core.request_phase import phase_of
+from sluice_pod_watcher.core.publisher import RequestPublisher, phase_of
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
     (Stream.BOOK, ("sluice.binding.>",)),
@@ -72,7 +70,6 @@ class FolderWatcher:
         self._out: list[Instruction] = []
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle one event; the only entry point."""
         match event:
             case Ticked():
                 self._publisher.tick(now)
@@ -101,7 +98,6 @@ class FolderWatcher:
         return [*own, *self._publisher.drain()]
 
     def phases(self) -> Mapping[str, int]:
-        """Pods by phase, for metrics. Walks over all of them."""
         return Counter(
             phase_of(
                 self._pods.answers.get(record.uid),
@@ -206,8 +202,7 @@ class FolderWatcher:
             self._evict_all()
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
-        """Adopt our own requests from the bus. The last known value counts, not the one just read: a write of ours may
-        have overtaken it."""
+        """Adopt our own requests from the bus: the last known value, as a write may have overtaken the one read."""
         words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
         # Requests first: a pod has a better claim to its document than a refusal.
         asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], msg.AllocationRequested))

@@ -75,8 +75,7 @@ class ManifestFolder:
         return await asyncio.to_thread(self._list)
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yields after a change. A hint: some file systems do not report every change. Never ends, even while the
-        folder is gone, or replaced by another one."""
+        """Yields after a change, if the file system reports it. Never ends, even while the folder is gone."""
         log = logs.get("folder", folder=str(self.path))
         warned = False
         while True:

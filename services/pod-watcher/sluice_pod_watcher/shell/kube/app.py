@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.contracts.bus.events import ReadingStarted
@@ -16,7 +17,7 @@ from sluice.runtime.lease import Lease
 from sluice.runtime.tracing.core_spans import SpanPhase
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event
+from sluice_pod_watcher.core.cluster.events import Continue, Continued, Event, ListedKind, ListingEnded
 from sluice_pod_watcher.core.cluster.watcher import READS, ClusterWatcher
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.shell.kube.claim_informer import ClaimInformer
@@ -24,11 +25,48 @@ from sluice_pod_watcher.shell.kube.claim_writer import ClaimWriter
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.gpu_object_writer import GpuObjectWriter
 from sluice_pod_watcher.shell.kube.informers import informers
-from sluice_pod_watcher.shell.kube.placeholder_writer import PlaceholderWriter
-from sluice_pod_watcher.shell.kube.pod_writer import PodWriter
-from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
+from sluice_pod_watcher.shell.kube.pod_writer import PlaceholderWriter, PodWriter
 from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
+
+KINDS: tuple[ListedKind, ...] = ("nodes", "others", "pods")
+OVERDUE = 2.0  # a listing older than this many `resync_s` is overdue: pauses and jitter add far less
+SLACK_S = 60.0
+
+
+@dataclass(slots=True)
+class WatchStatus:
+    """Of one process: whether it watches, and what it has listed since then."""
+
+    clock: Clock
+    resync_s: float
+    is_watching: bool = False
+    _listed: dict[ListedKind, float] = field(default_factory=dict)
+
+    def begins(self) -> None:
+        self.is_watching, self._listed = True, {}
+
+    def ends(self) -> None:
+        self.is_watching = False
+
+    def offered(self, event: Event) -> None:
+        if isinstance(event, ListingEnded):
+            self._listed[event.what] = self.clock.monotonic()
+
+    def why_not_ready(self) -> str:
+        """Why pods are not followed although they should be, in a sentence; empty when they are, or on standby."""
+        if not self.is_watching:
+            return ""
+        missing = [kind for kind in KINDS if kind not in self._listed]
+        if missing:
+            return f"it is active, but has not listed yet: {', '.join(missing)} (see the log for the errors)"
+        limit_s = self.resync_s * OVERDUE + SLACK_S
+        for kind in KINDS:
+            age_s = self.clock.monotonic() - self._listed[kind]
+            if age_s > limit_s:
+                return f"the last listing of {kind} was {age_s:.0f} s ago: the API server does not answer"
+        return ""
+
 
 LOOK_S = 0.2  # how often the lease is checked, and how long a holder may continue after it expired
 RELEASE_S = 1.0  # timeout for releasing the lease at the end
@@ -103,9 +141,8 @@ async def _go_on(_wanted: Continue) -> Continued:
 
 
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run `watch` while the lease is held, and stand by otherwise; until cancelled. A standby begins with a listing
-    when it takes over. The lease only saves double work: two active watches publish the same messages and patches, of
-    which the second is refused."""
+    """Run `watch` while the lease is held, and stand by otherwise, until cancelled. The lease only saves double work:
+    of two active watches the second's patches are refused."""
     log = logs.get("watch")
     async with asyncio.TaskGroup() as tasks:
         keeping = tasks.create_task(lease.keep(), name="lease")

@@ -22,8 +22,7 @@ RESOURCE_V1 = "/apis/resource.k8s.io/v1"
 
 @dataclass(slots=True)
 class ClaimWriter:
-    """The writes of one pod-watcher to claims, at most IN_FLIGHT_MAX at once. As for pods, nothing is sent after the
-    lease expired: the core gets a failure without an answer."""
+    """Writes to claims, at most IN_FLIGHT_MAX at once. After the lease expired the core gets "no answer"."""
 
     api: KubeApi
     clock: Clock
@@ -98,5 +97,5 @@ def _claim(namespace: str, name: str) -> str:
     return f"{RESOURCE_V1}/namespaces/{namespace}/resourceclaims/{name}"
 
 
-def _request(wanted: events.CreateClaim | events.ProtectClaim | events.WriteClaimStatus) -> str:
+def _request(wanted: events.OfObject) -> str:
     return wanted.uid

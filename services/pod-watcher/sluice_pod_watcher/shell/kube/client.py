@@ -1,8 +1,6 @@
-"""One connection to an API server: raw JSON in and out. The only importer of the Kubernetes client. The official client
-finds and refreshes credentials, trusts certificates and pools connections. Its typed objects cost several times the
-processor time (measured against a real API server), so they are not used. No retries, with one exception: an
-unauthorised request (401) is sent once more if the credentials were replaced on disk. A token is rotated while in use,
-and the refused request had no effect. `kube.credentials` provides the identity."""
+"""One connection to an API server: raw JSON in and out, and the only importer of the Kubernetes client, which refreshes
+credentials and pools connections (its typed objects cost several times the processor time: measured). No retries but
+one: after a 401, if the credentials were replaced on disk. `kube.credentials` provides the identity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -43,14 +41,11 @@ LINE_BYTES_MAX = 16 * 1024 * 1024  # One event of a watch. An object in etcd has
 
 
 class KubeError(Exception):
-    """The API server answered with this HTTP `status` and `message`; 0 when no answer came. `retry_after_s`: the pause
-    that it requests (`Retry-After`, with 429 and 503), 0 for none."""
+    """The API server's `status` and `message`; 0: no answer. `retry_after_s`: the pause it asks for, 0 for none."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(f"{message} ({status})" if status else message)
-        self.status = status
-        self.message = message
-        self.retry_after_s = retry_after_s
+        self.status, self.message, self.retry_after_s = status, message, retry_after_s
 
 
 class KubeApi:

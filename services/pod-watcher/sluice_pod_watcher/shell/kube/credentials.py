@@ -1,6 +1,5 @@
-"""Credentials and trust for the API server: a kubeconfig or a service account, read again on change. New calls use new
-credentials; running ones, watches above all, finish with the old ones. Invalid files only produce a log line, which
-never shows their content."""
+"""Credentials and trust for the API server: a kubeconfig or a service account, read again on change for new calls.
+Invalid files only produce a log line, which never shows their content."""
 
 import asyncio
 import os

@@ -1,5 +1,4 @@
-"""Write the objects that `kubectl get gpus` shows: a status and nothing else, never read back. Without the
-CustomResourceDefinition only these writes fail: the core pauses between tries."""
+"""Write the objects of `kubectl get gpus`, never read back. Without their CRD only these writes fail."""
 
 from dataclasses import dataclass
 

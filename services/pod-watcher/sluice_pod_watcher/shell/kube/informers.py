@@ -1,8 +1,6 @@
-"""The informers of a cluster's core: our pods, nodes, and all other pods. Our pods are selected by label and read
-whole: a tenth of the bytes of watching all pods (measured). Other pods, by the opposite selector, matter for the
-resources they use and for affinity; one with our gate or a granted slice has lost its label. An API server sends whole
-objects (10 KiB each, most of it images and heartbeats), so all but a few fields of other pods and nodes are dropped
-unparsed."""
+"""The informers of a cluster's core: our pods (by label, read whole), nodes, and all other pods, which matter for their
+resources and for affinity; one with our gate or a granted slice has lost its label. Objects have 10 KiB each, so all
+but a few fields of nodes and other pods are dropped unparsed."""
 
 from typing import Any
 
@@ -131,7 +129,6 @@ def node_capacity_only(raw: bytes | msgspec.Raw) -> Raw:
 
 
 def informers(api: KubeApi, clock: Clock, offer: Offer, resync_s: float) -> tuple[Reflector, ...]:
-    """The informers that a cluster's core needs."""
     nodes = Reflector(api, clock, "nodes", NODES, "", NodeSeen, NodeGone, offer, node_capacity_only, resync_s, GATHER_S)
     others = Reflector(
         api, clock, "others", PODS, OTHERS, OtherPodSeen, OtherPodGone, offer, pod_usage_only, resync_s, GATHER_S

@@ -1,5 +1,4 @@
-"""Carry out the core's instructions at the API server, and report the results. No retries. At most IN_FLIGHT_MAX writes
-to pods run at once: beyond that the API server is the limit (measured)."""
+"""Carry out the core's instructions at the API server, at most IN_FLIGHT_MAX at once, and report the results."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,9 +29,8 @@ NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 
 @dataclass(slots=True)
 class PodWriter:
-    """The writes of one pod-watcher to one API server. After a pause longer than its lease, the process sends no
-    earlier decision: another pod-watcher may be active. The core gets a failure without an answer, and retries if it
-    still wants the write."""
+    """The writes of one pod-watcher to one API server. After a pause longer than its lease it sends no earlier
+    decision: the core gets a failure without an answer, and retries what it still wants."""
 
     api: KubeApi
     clock: Clock
@@ -206,13 +204,44 @@ def _pod(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def _request(
-    wanted: events.BindPod
-    | events.AnnotatePod
-    | events.WritePodCondition
-    | events.ReadPod
-    | events.ReadClaims
-    | events.EvictPod
-    | events.WriteEvent,
-) -> str:
+def _request(wanted: events.OfObject | events.ReadClaims) -> str:
     return wanted.uid
+
+
+PLACEHOLDERS_IN_FLIGHT_MAX = 4
+
+
+@dataclass(slots=True)
+class PlaceholderWriter:
+    """The placeholders of one cluster."""
+
+    api: KubeApi
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
+
+    def executors(self) -> dict[type, Executor[events.Event]]:
+        return {
+            events.CreatePlaceholder: Executor(self._create, limit=PLACEHOLDERS_IN_FLIGHT_MAX),
+            events.DeletePlaceholder: Executor(self._delete, limit=PLACEHOLDERS_IN_FLIGHT_MAX),
+        }
+
+    async def _create(self, wanted: events.CreatePlaceholder) -> events.Event:
+        if not self.holds():
+            return events.PlaceholderNotWritten(wanted.name, NOT_SENT)
+        path = f"/api/v1/namespaces/{wanted.namespace}/pods"
+        try:
+            return events.PlaceholderWritten(wanted.name, as_it_is(await self.api.call("POST", path, body=wanted.body)))
+        except KubeError as error:
+            return events.PlaceholderNotWritten(wanted.name, str(error))
+        except NOT_READABLE as error:
+            return events.PlaceholderNotWritten(wanted.name, f"the answer is not JSON: {shorten(str(error), 300)}")
+
+    async def _delete(self, wanted: events.DeletePlaceholder) -> events.Event:
+        if not self.holds():
+            return events.PlaceholderNotWritten(wanted.name, NOT_SENT)
+        path = f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.name}"
+        try:
+            await self.api.call("DELETE", path, body={"preconditions": {"uid": wanted.uid}, "gracePeriodSeconds": 0})
+        except KubeError as error:
+            if error.status not in {GONE, ALREADY_THERE}:
+                return events.PlaceholderNotWritten(wanted.name, str(error))
+        return events.PlaceholderWritten(wanted.name, None)

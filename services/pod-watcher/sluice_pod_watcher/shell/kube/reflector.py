@@ -1,11 +1,7 @@
-"""List and watch one kind of object, as events for a core. A listing is read consistently (no resourceVersion), in
-pages. A watch that ends resumes at its version; if that is too old (410), which is normal after a restart of the API
-server, a new listing follows after a pause with jitter. A regular resync finds what a watch missed. The only state is
-the version to resume from.
-
-Versions only grow, except when the API server was restored from a backup. A watch from a future version stays silent
-forever (tried), so the present version is read before a watch resumes, and the core is notified when versions went
-back."""
+"""List and watch one kind of object, as events for a core. A listing is consistent (no resourceVersion), in pages. A
+watch that ends resumes at its version; if that is too old (410) a new listing follows after a pause. A regular resync
+finds what a watch missed. After a restore from a backup versions go back, where a watch would stay silent (tried): so
+the present version is read before a watch resumes."""
 
 import asyncio
 import random
@@ -81,8 +77,7 @@ def _version_in(found: Raw) -> str:
 
 @dataclass(slots=True)
 class Reflector:
-    """The objects at `path` that `selector` (a label selector; empty is all) selects. `seen` and `gone` make the core's
-    events; `read` parses an object, or only the fields that count."""
+    """Objects at `path` that `selector` selects; `seen`, `gone` make events, `read` parses what counts."""
 
     api: KubeApi
     clock: Clock
@@ -105,7 +100,6 @@ class Reflector:
     _whole: bool = False  # the last listing took longer than its pages were kept: the next one is not paged
 
     async def run(self) -> None:
-        """List and watch until cancelled."""
         list_at = float("-inf")
         while True:
             try:

@@ -54,9 +54,7 @@ class TokenReviews:
     """Reviews of tokens for one audience."""
 
     def __init__(self, api: KubeApi, audience: str, clock: Clock) -> None:
-        self._api = api
-        self._audience = audience
-        self._clock = clock
+        self._api, self._audience, self._clock = api, audience, clock
         self._turn = asyncio.Semaphore(REVIEWS_MAX)
         self._kept: OrderedDict[bytes, tuple[float, TokenOwner]] = OrderedDict()
 

@@ -1,8 +1,6 @@
-"""Prepares a cluster for the removal of Sluice, so that no pod stays behind a gate that nothing opens (role
-`uninstall`). First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated
-without Sluice, of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their
-node's driver answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts,
-sockets and directories of its node."""
+"""Prepares a cluster for the removal of Sluice (role `uninstall`): new pods get no gate; gated ones with a controller
+are deleted, others lose the gate; it waits for pods with slices, and for slices to leave the GPUs; at the end a pod in
+the place of each agent removes mounts, sockets and directories of its node."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

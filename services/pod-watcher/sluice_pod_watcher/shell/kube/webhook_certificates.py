@@ -30,8 +30,7 @@ class _Secret(msgspec.Struct):
 
 
 class SecretStore(msgspec.Struct, frozen=True):
-    """A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
-    `what` it keeps is for errors."""
+    """A `CertificateStore`: one key of a Secret of all replicas, with its resourceVersion; `what` is for errors."""
 
     api: KubeApi
     namespace: str
@@ -54,8 +53,7 @@ class SecretStore(msgspec.Struct, frozen=True):
         return StoredCertificates(text, found.metadata.resource_version)
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """Replace the version `replaces`. False when the Secret has changed since, or does not exist. Raises
-        StoreUnavailableError."""
+        """Replace the version `replaces`; False if the Secret changed or is gone. Raises StoreUnavailableError."""
         if replaces is None:
             return False
         body = {"metadata": {"resourceVersion": replaces}, "data": {self.key: base64.b64encode(text.encode()).decode()}}

@@ -1,6 +1,5 @@
-"""Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core. Requests are
-published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That wait is
-bounded, so that missing limits do not block all pods."""
+"""Run the limits of a file, beside the pods' core. In each incarnation of the bus requests are published after the
+limits, which revoke no earlier grants; that wait is bounded."""
 
 import asyncio
 import os
@@ -82,8 +81,7 @@ class LimitsGate:
     """Delays requests, in each incarnation of the bus, until the limits were published there."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        self._bus = bus
-        self._clock = clock
+        self._bus, self._clock = bus, clock
         self._said: Incarnation | None = None
         self._life: Incarnation | None = None
         self._log = logs.get("limits")
@@ -127,8 +125,7 @@ async def publish_limits(
     tick_s: float,
     first: LimitsGate,
 ) -> None:
-    """Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods'
-    core. `first` is notified when all were published, or there are none."""
+    """Publish the limits at `path` until cancelled; `first` is notified when all were published, or there are none."""
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",
         core=LimitsSource(RunId(f"{run}-limits"), source, origin=str(path), closing_ttl_s=closing_ttl_s),

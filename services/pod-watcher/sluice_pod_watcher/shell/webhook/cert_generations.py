@@ -1,8 +1,7 @@
-"""Decide when to renew the webhook's certificate, which one to serve, and which authorities its callers trust. A
-*generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
-that could sign another. A new generation is made long before the old one ends. Its authority is published first, and it
-is served once the API servers have had time to learn it. Pure: the wall clock is an argument, as validity is in
-wall-clock times."""
+"""Decide when to renew the webhook's certificate, which to serve, and which authorities its callers trust. A
+*generation* is a certificate with an authority of its own, whose key is dropped after signing it. A new one is made
+long before the old one ends, and served once API servers have had time to learn its authority. Pure: the wall clock is
+an argument."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,16 +72,14 @@ def _begun(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
 
 
 def bundle(kept: Sequence[Generation], now: datetime) -> str:
-    """The authorities to trust, as PEM: the caBundle."""
     return "".join(each.authority_pem for each in alive(kept, now))
 
 
 def shown(
     kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig, *, published: str
 ) -> Generation | None:
-    """The generation to serve: the newest for these names whose authority was published long enough ago. Without one
-    (the very first, or the others expired), the oldest for these names, which is trusted first. `published` is the
-    caBundle that is known to be in effect."""
+    """The generation to serve: the newest for these names whose authority was `published` (the caBundle in effect) long
+    enough ago; else the oldest for these names."""
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]
     if ripe:

@@ -82,10 +82,7 @@ class CertificateRotator:
     def __init__(
         self, context: ssl.SSLContext, source: CertificateSource, publisher: BundlePublisher, clock: Clock
     ) -> None:
-        self._context = context
-        self._source = source
-        self._publisher = publisher
-        self._clock = clock
+        self._context, self._source, self._publisher, self._clock = context, source, publisher, clock
         self._shown: ServedCertificate | None = None
         self._published = ""
         self._trouble = ""
@@ -93,7 +90,6 @@ class CertificateRotator:
 
     @property
     def bundle(self) -> str:
-        """The authorities that were published last, as PEM."""
         return self._published
 
     @property

@@ -89,8 +89,7 @@ def _decoded(text: str) -> Generations:
 
 
 class MountedCertificates(msgspec.Struct, frozen=True):
-    """A certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`. Cert-manager's own injector
-    publishes its authorities, so there are none here."""
+    """A certificate in a folder (`tls.crt`, `tls.key`), whose authorities cert-manager publishes itself."""
 
     folder: Path
 

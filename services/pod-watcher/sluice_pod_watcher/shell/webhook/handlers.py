@@ -1,12 +1,12 @@
-"""The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback. A review is CPU only;
-reading its body is the only wait, and is bounded in time, size and number."""
+"""Reviews, liveness and readiness. An error is a sentence. Reading a body is the only wait, and bounded."""
 
 import asyncio
 import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +21,38 @@ from sluice_pod_watcher.admission import AdmissionConfig, AdmissionResponse, Mal
 from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress, OnRequest, serving
 from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
 from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator
+
+BYTES_MAX = 64
+
+
+@dataclass(slots=True)
+class HandOverFile:
+    """The file with the present value, read for each review. It may be missing: then tickets hand over, as everywhere.
+    Tickets also where it cannot be read or holds another word: they need nothing of the kubelet."""
+
+    path: Path
+    _told: str = field(default="", init=False)
+
+    def __call__(self) -> str:
+        try:
+            with self.path.open("rb") as file:
+                text = file.read(BYTES_MAX).decode("utf-8", "replace").strip()
+        except FileNotFoundError:
+            return "tickets"
+        except OSError as error:
+            return self._tickets(f"{self.path} cannot be read: {error.strerror}")
+        if text not in HAND_OVERS:
+            allowed = " or ".join(HAND_OVERS)
+            return self._tickets(f"{self.path} holds {shorten(text)!r}: it must hold {allowed}")
+        self._told = ""
+        return text
+
+    def _tickets(self, why: str) -> str:
+        if why != self._told:
+            self._told = why
+            logs.get("webhook").warning("new pods get their devices by tickets", why=why)
+        return "tickets"
+
 
 MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -82,9 +114,7 @@ class _Handlers:
             for mode in ("", *DEFAULT_MODES)
             for way in HAND_OVERS
         }
-        self._hand_over = hand_over
-        self._why_not_ready = why_not_ready
-        self._limits = limits
+        self._hand_over, self._why_not_ready, self._limits = hand_over, why_not_ready, limits
         self._turns = asyncio.Semaphore(limits.reviews_max)
         self._log = logs.get("webhook")
 
@@ -170,8 +200,7 @@ async def listening(
     limits: ServingLimits = DEFAULT_LIMITS,
     hand_over: HandOver | None = None,
 ) -> AsyncIterator[int]:
-    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-    `hand_over` is called for each review; without it that of `config` holds."""
+    """Listen, and yield the port. At the end requests that had started are answered. `hand_over`: as for a review."""
     now = hand_over if hand_over is not None else lambda: config.hand_over
 
     def make(heard: OnRequest) -> web.Application:

@@ -3,8 +3,8 @@
 import pytest
 from unit.sluice.contracts.dra.claim_specs import GPU, MIG, body, claim, mps, nvidia, prioritized, request
 
-from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
 from sluice.contracts.dra.reader import read_claim
+from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits

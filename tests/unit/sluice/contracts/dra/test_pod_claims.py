@@ -3,9 +3,9 @@
 import pytest
 from unit.sluice.contracts.dra.claim_specs import GPU, MIG, OURS, body, claim, ours, prioritized, request
 
-from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.dra.pod_claims import combined, uid_of, users_of
 from sluice.contracts.dra.reader import read_claim
+from sluice.contracts.dra.slice_request import ClaimRequests
 
 EITHER = prioritized("r", a=body(GPU), b=body(MIG, "A.profile == '1g.5gb'"))
 PAIR = claim(

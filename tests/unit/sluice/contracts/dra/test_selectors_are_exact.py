@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from unit.sluice.contracts.dra.claim_specs import GPU, MIG, claim, request
 
 import sluice.mig
-from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.dra.reader import read_claim
+from sluice.contracts.dra.slice_request import ClaimRequests
 from sluice.contracts.messages import Claim
 from sluice.mig.catalog import catalog
 from sluice.mig.model_names import is_meant

@@ -3,9 +3,8 @@
 import pytest
 from unit.sluice.contracts.dra.claim_specs import OURS, claim, ours, request
 
-from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.dra.reader import read_claim
-from sluice.contracts.dra.slice_request import Options
+from sluice.contracts.dra.slice_request import ClaimRequests, Options
 from sluice.contracts.messages import Claim, DeviceFilter, Leeway, PodGroup
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import Unquoted

@@ -14,9 +14,11 @@ async def test_a_request_that_is_cancelled_as_it_is_answered_is_cancelled(tmp_pa
     """The client's own timeout swallows such a cancellation (Python 3.11, asyncio.wait_for): the process goes on."""
     async with Broker(tmp_path / "nats") as broker, raw(broker.url) as connection:
         asked: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        await connection.subscribe(
-            "question", lambda message: asked.done() or asked.set_result(message), messages_max=8
-        )
+
+        async def heard(message: Msg) -> None:
+            asked.set_result(message)
+
+        await connection.subscribe("question", heard, messages_max=8)
         task = asyncio.create_task(connection.request("question", b"?"))
         async with asyncio.timeout(10):
             question = await asked

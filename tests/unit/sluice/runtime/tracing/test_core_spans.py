@@ -4,6 +4,7 @@ import time
 
 import msgspec
 import pytest
+from factories.trace_attributes import KEYS
 from message_examples import EXAMPLES
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import hw_attributes, k8s_attributes, messaging_attributes
@@ -17,7 +18,7 @@ from sluice.contracts.messages import AllocationRequested, Grant, RequestWithdra
 from sluice.runtime.tracing.core_spans import BECAUSE_MAX, CoreSpans, SpanPhase
 from sluice.runtime.tracing.otel_spans import Spans
 from sluice.runtime.tracing.request_traces import RequestTraces
-from sluice.runtime.tracing.span_attributes import KEYS, of_call, of_instruction, of_message, of_subject
+from sluice.runtime.tracing.span_attributes import of_call, of_instruction, of_message, of_subject
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-"""Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports
-them. Ours count from their booking, which the API server learns of later, until their request is gone. This module
-maintains the term counts; `pod_filters` filters by them. Source of the rules:
+"""Tracks where pods are that terms of other pods match: ours from their booking until their request is gone, others' as
+the pod-watcher reports them. `pod_filters` filters by the term counts. Rules:
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity."""
 
 from collections.abc import Iterable, Iterator, Mapping

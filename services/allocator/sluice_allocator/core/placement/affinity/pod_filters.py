@@ -61,8 +61,7 @@ def pod_filters_for(peers: Peers, request: PlaceRequest) -> tuple[PodFilter, ...
 def named_by(
     peers: Peers, pod_filters: Iterable[PodFilter], tells_apart: Callable[[str], bool]
 ) -> list[NodeName] | None:
-    """The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
-    affinity."""
+    """The only nodes with pods that an affinity requires; None where classes tell that, or without affinity."""
     for pod_filter in pod_filters:
         if pod_filter.at_least and not tells_apart(pod_filter.key):
             return peers.nodes_with(pod_filter.key, pod_filter.term_count.counts)

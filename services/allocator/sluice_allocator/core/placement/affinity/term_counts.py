@@ -91,7 +91,6 @@ class SpreadDomains:
         return (self.key, self.keys, self.source, selected, self.needs.tolerations if self.by_taints else None)
 
     def look_at(self, spot: NodePods) -> None:
-        """Count a node that appeared or changed."""
         self.forget(spot)
         if self._has(spot):
             self.spots[spot] = None

@@ -1,6 +1,5 @@
-"""The state of all nodes: what they have, what is booked on it, and the buckets on which searches find what is free.
-Each fact and each booking updates only what it changes. Which request gets a place is decided elsewhere, and where by
-`search`."""
+"""The state of all nodes: what they have, what is booked on it, and the buckets in which `search` finds what is free.
+Each fact and each booking updates only what it changes."""
 
 from collections.abc import Iterable
 
@@ -28,7 +27,7 @@ from sluice_allocator.core.placement.nodes.gpu import (
     span_of,
 )
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 
@@ -123,7 +122,6 @@ class ClusterState:
         self._cordoned.pop(name, None)
 
     def host(self, name: NodeName) -> HostFacts | None:
-        """What is known of a node besides GPUs."""
         return self._hosts.get(name)
 
     def set_host(self, name: NodeName, facts: HostFacts | None) -> bool:
@@ -302,7 +300,6 @@ class ClusterState:
             self._look_at_victims(booking)
 
     def spare(self, allocation: AllocationId) -> None:
-        """Make an allocation no candidate for eviction."""
         if allocation in self.index.victims.known:
             booking = self._bookings[allocation]
             self.index.victims.withdraw(allocation, booking.node)

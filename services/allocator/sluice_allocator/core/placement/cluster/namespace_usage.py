@@ -1,5 +1,4 @@
-"""Usage per namespace, kept up to date with every booking and release, without a walk over bookings. Limits are
-compared with it in `quotas`."""
+"""Usage per namespace, updated with every booking and release. `quotas` compares limits with it."""
 
 from collections.abc import Iterator
 
@@ -8,8 +7,7 @@ from sluice.contracts.quotas.usage import NOTHING, Usage
 
 
 class NamespaceUsage:
-    """Per namespace, the usage of its bookings, and the bookings that may still be taken back. Every booking counts
-    from its first moment, limit or not: a limit set later finds what already runs."""
+    """Per namespace its usage, limit or not, and the bookings that may still be taken back."""
 
     def __init__(self) -> None:
         self._used: dict[str, Usage] = {}

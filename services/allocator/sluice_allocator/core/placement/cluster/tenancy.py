@@ -9,8 +9,7 @@ from sluice.contracts.messages import Booking, DeviceGrant
 from sluice_allocator.core.placement.index.device_index import DeviceIndex
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, span_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize
 from sluice_allocator.core.placement.spec.config import DEFAULT_POOL, PlacementConfig
 
 
@@ -24,10 +23,7 @@ class Tenancy:
         bookings: Mapping[AllocationId, Booking],
         index: DeviceIndex,
     ) -> None:
-        self._rules = rules
-        self._nodes = nodes
-        self._bookings = bookings
-        self._index = index
+        self._rules, self._nodes, self._bookings, self._index = rules, nodes, bookings, index
         self.sizes: dict[tuple[object, ...], SharedDeviceSize] = {}  # equal for all clusters with the same rules
 
     def add_share(self, gpu: Gpu, key: DeviceKey, grant: DeviceGrant) -> SharedDeviceOnGpu | None:

@@ -1,8 +1,6 @@
-"""Explains why no existing node could serve a request even when empty, to separate that case from "not now". Judges by
-classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A request that is
-not reported may still never fit (the largest amounts need not be on one node). The result is not a refusal, because a
-later node may serve the request; it is one sentence with the nearest available alternative. Conditions that pass by
-themselves, such as a cordon or an unready node, do not count."""
+"""Explains why no existing node could serve a request even when empty, by classes and shapes of nodes. Reports only
+what is certain, in one sentence with the nearest alternative; no refusal, as a later node may serve it. Conditions that
+pass (a cordon, an unready node) do not count."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -14,12 +12,15 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import WaitReason, shorten
 from sluice.contracts.request_syntax import claim_sizes
 from sluice.contracts.request_syntax.device_limit import devices_of
-from sluice_allocator.core.placement.explain.empty_gpu import is_unread, most_on, part_of_one
-from sluice_allocator.core.placement.explain.no_gpu_fits import Impossible, Shapes, both_amounts, no_gpu_fits
-from sluice_allocator.core.placement.explain.suggestions import (
+from sluice_allocator.core.placement.explain.capacity_bound import is_unread, most_on, part_of_one
+from sluice_allocator.core.placement.explain.no_gpu_fits import (
+    Impossible,
+    Shapes,
+    both_amounts,
     closest_profile,
     listed,
     models_that_have,
+    no_gpu_fits,
     no_such_label,
     no_such_resource,
     profiles_of_the_catalog,
@@ -28,8 +29,7 @@ from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node_shape import NodeShape
-from sluice_allocator.core.placement.nodes.same_gpu import groups_in, instances_fit
-from sluice_allocator.core.placement.search.context import SearchContext
+from sluice_allocator.core.placement.search.context import SearchContext, groups_in, instances_fit
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of, selects
 

@@ -1,5 +1,4 @@
-"""What GPUs would still allow with some more devices booked: for `sluice simulate`, never for a decision. The state
-afterwards comes from the same table that searches read."""
+"""What GPUs would still allow with more devices booked, for `sluice simulate`, by the table of searches."""
 
 import msgspec
 

@@ -12,16 +12,15 @@ from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason, shorten
 from sluice.mig.model import Profile
 from sluice.mig.model_names import is_known, is_meant, suggestions
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
-from sluice_allocator.core.placement.explain.empty_gpu import never_on
+from sluice_allocator.core.placement.explain.capacity_bound import never_on
 from sluice_allocator.core.placement.explain.impossible import where_nothing_is, why_impossible
-from sluice_allocator.core.placement.explain.suggestions import listed
+from sluice_allocator.core.placement.explain.no_gpu_fits import listed
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.same_gpu import groups_in
-from sluice_allocator.core.placement.search.context import PASSES, NoPlace, Place, SearchContext, prepare
+from sluice_allocator.core.placement.search.context import PASSES, NoPlace, Place, SearchContext, groups_in, prepare
 from sluice_allocator.core.placement.search.find import best_place, find_free, find_one
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 

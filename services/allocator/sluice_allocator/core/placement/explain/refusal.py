@@ -5,7 +5,7 @@ that no current GPU could serve is not refused: it waits, for a later node may s
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax.device_limit import too_many
-from sluice_allocator.core.placement.nodes.same_gpu import together_of
+from sluice_allocator.core.placement.search.context import together_of
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 from sluice_allocator.core.placement.spec.place_request import PlaceRequest
 from sluice_allocator.core.placement.spec.policies import check_names

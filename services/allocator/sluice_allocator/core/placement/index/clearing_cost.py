@@ -23,8 +23,7 @@ VictimRank = tuple[int, int]  # a tenant that may go: its priority, and the memo
 
 
 class Occupant(msgspec.Struct, frozen=True):
-    """One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays. A home of shares is
-    one span with several tenants."""
+    """One span of a GPU (a home is one), free when all of `who` (numbers) have gone; an empty `who` stays."""
 
     span: Span
     who: tuple[int, ...]
@@ -69,7 +68,6 @@ class ClearingCosts:
     _states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look at every place of every profile once."""
         if self.mig:
             self.ways = {profile.name: self._least(profile) for profile in self.table.model.profiles}
         else:

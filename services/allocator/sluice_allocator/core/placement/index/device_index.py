@@ -1,5 +1,4 @@
-"""The index of free devices: every usable device in the bucket where searches look for its kind. A booking updates the
-buckets of one node only."""
+"""Every usable device in the bucket where searches look for its kind. A booking updates one node's buckets."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -8,9 +7,14 @@ from sluice.contracts.kube.names import LABEL_HOSTNAME
 from sluice.contracts.kube.taints import KEEPS_OUT
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.placement.index.device_counts import DeviceCountCache
 from sluice_allocator.core.placement.index.layout_order import LayoutOrders
-from sluice_allocator.core.placement.index.node_class import ClassKey, NodeClass, SharedDevicesKey, bucket_number_of
+from sluice_allocator.core.placement.index.node_class import (
+    ClassKey,
+    DeviceCountCache,
+    NodeClass,
+    SharedDevicesKey,
+    bucket_number_of,
+)
 from sluice_allocator.core.placement.index.victim_index import VictimIndex
 from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu
@@ -37,8 +41,7 @@ class DeviceIndex:
         self.victims = VictimIndex(self.nodes)
         self.weighed = False  # whether usage is kept: some policy orders nodes by it
         self.measured = False  # whether CPU per GPU is kept: some pod requests CPU
-        self._rules = rules
-        self._why_unusable = why_unusable
+        self._rules, self._why_unusable = rules, why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
         self._numbered = 0  # how many classes were created; no number is used twice
         self._selected_by: dict[str, dict[str | None, None]] = {}  # labels that tell classes apart, with their values
@@ -104,7 +107,6 @@ class DeviceIndex:
         return self._class_of[node.name]
 
     def changed(self, node: Node, gpu: Gpu) -> None:
-        """Bookings on a GPU changed: update its bucket."""
         if gpu in node.gpus:
             group = self._class_of[node.name]
             self._take(node, group, gpu)
@@ -112,7 +114,6 @@ class DeviceIndex:
             self._count(node, gpu)
 
     def home_changed(self, node: Node, at_home: SharedDeviceOnGpu) -> None:
-        """A home is new, or its tenants changed, or it ended."""
         if at_home.gpu not in node.gpus:
             return
         group = self._class_of[node.name]
@@ -221,7 +222,6 @@ class DeviceIndex:
             _forget_bucket(group, _homes_key(at_home), at_home.bucket_number)
 
     def weigh(self, node: Node) -> None:
-        """Update a node's usage, where it is used."""
         if self.weighed and node.gpus:
             node.usage = node.weigh(self._class_of[node.name].pool.weights)
 
@@ -234,7 +234,6 @@ class DeviceIndex:
                     self.settle(node, more_room=True)
 
     def keep_cpu_per_gpu(self) -> None:
-        """Start keeping CPU per GPU: a pod requests CPU."""
         if not self.measured:
             self.measured = True
             for node in self.nodes:
@@ -266,9 +265,8 @@ class DeviceIndex:
             yield numbered[number], reason, next(iter(members.values())), len(members)
 
     def group_by_labels(self, needs: HostNeeds) -> bool:
-        """Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as
-        well. A label that no request selected by before regroups all nodes: once per label, for at most
-        SELECTED_KEYS_MAX of them."""
+        """Tell classes apart by the labels that a pod selects by; a new one regroups all nodes, for at most
+        SELECTED_KEYS_MAX labels. True when nodes have to be checked one by one as well."""
         if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
         keys = keys_of(needs)

@@ -1,6 +1,5 @@
-"""Indexes the tenants that may be evicted for requests of higher priority, and orders their GPUs by cost. Each GPU with
-such tenants is kept by the cost of room on it (`clearing_cost`), so the cheapest one for a profile is found without a
-look at the others. The caller decides which tenants may go."""
+"""Indexes the tenants that may be evicted (the caller decides), and orders their GPUs by the cost of room on them
+(`clearing_cost`), so that the cheapest for a profile is found at once."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from sluice_allocator.core.placement.index.clearing_cost import (
     Occupant,
     VictimRank,
 )
-from sluice_allocator.core.placement.index.device_counts import DeviceCountCache
-from sluice_allocator.core.placement.index.node_class import NodeClass, SharedDevicesKey
+from sluice_allocator.core.placement.index.node_class import DeviceCountCache, NodeClass, SharedDevicesKey
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.sorted_keys import SortedKeys
@@ -127,7 +125,6 @@ class VictimIndex:
                 self._file_home(group, at_home, gpu_key)
 
     def forget(self, gpu: Gpu) -> None:
-        """A GPU became unusable, or is about to be updated."""
         uuid = gpu.report.uuid
         for strict in (False, True):
             cleared = self._cleared.pop((uuid, strict), None)
@@ -152,7 +149,6 @@ class VictimIndex:
                 yield cost, cost_bucket
 
     def cleared(self, uuid: GpuUuid, *, strict: bool) -> ClearedGpu:
-        """The cost of room on one GPU of a bucket."""
         return self._cleared[uuid, strict]
 
     def find(self, uuid: GpuUuid) -> ClearedGpu | None:
@@ -162,8 +158,7 @@ class VictimIndex:
     def homes(
         self, group: NodeClass, key: SharedDevicesKey, least_mib: int, below: int
     ) -> Iterator[tuple[int, SharedDeviceOnGpu]]:
-        """Homes that would have so much memory left when every tenant up to a priority (the number) has gone. Only
-        priorities below this one; lowest first, then those with least to spare."""
+        """Homes with so much memory left when all tenants up to a priority (the number) below this have gone."""
         levels = self._homes.get((group.number, key), {})
         for level in sorted(each for each in levels if each < below):
             gpu_key = levels[level].after((least_mib - 1, NO_LEVEL, 0, GpuUuid(""), ""))

@@ -1,9 +1,6 @@
-"""Indexes nodes that have a device of one kind, to find the best one with room for a pod. All devices on a bucket are
-alike in everything that decides whether a claim fits, so a decision looks at buckets and never at the cluster. On a
-bucket the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per block on CPU and memory
-skip nodes without room: they are never too low, and are made exact after a block was searched in vain. A bound is
-raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that takes no more pods
-counts as one without CPU."""
+"""Indexes nodes that have a device of one kind, to find the best one with room for a pod. The devices of a bucket are
+alike in all that decides whether a claim fits. Its nodes stand in rows by CPU per free GPU, in blocks of 64 whose
+bounds on CPU and memory skip them: never too low, raised as room grows, made exact after a search in vain."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -205,11 +202,9 @@ class Bucket:
             self.add(node)
 
     def look_again(self, node: Node) -> None:
-        """A node on this bucket has more room, or another usage."""
         self._rows[node.cpu_per_gpu].look_again(node)
 
     def some(self, most: int) -> list[Node]:
-        """Up to `most` of its nodes, for explanations."""
         return list(islice((node for row in self._rows.values() for node in row), most))
 
     def find(
@@ -243,7 +238,6 @@ class SortedBuckets:
     __slots__ = ("_nodes", "by_number", "order")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Start without buckets. `nodes` as for a bucket."""
         self._nodes = nodes
         self.by_number: dict[int, Bucket] = {}
         self.order: list[int] = []  # the numbers of its buckets, sorted

@@ -1,7 +1,5 @@
-"""What one device of a claim has to be, computed once per kind of GPU: the profile, or the share, or why neither. Never
-gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is given
-whole or shared. Percents are of what the GPU can give: with MIG of its largest profile, those of memory of its memory
-slices."""
+"""What one device of a claim has to be, per kind of GPU: the profile, the share, or why neither; never less than asked.
+A GPU without MIG is given whole or shared. Percents are of what it can give: with MIG of its largest profile."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -146,7 +144,6 @@ class DeviceSpec:
         return 0 if claim.profile is not None or self.whole else min(wastes)
 
     def share_on(self, gpu: Gpu, mode: str) -> Share | WaitReason:
-        """The share that serves the claim on this kind of GPU."""
         key = (mode, gpu.kind)
         share = self._shares.get(key)
         if share is None:

@@ -13,8 +13,7 @@ from sluice.mig.layout import Instance, Layout
 from sluice.mig.model import GpuModel, Placement
 from sluice.mig.transition_table import State, TransitionTable
 from sluice_allocator.core.placement.nodes.bucket import Bucket
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, SharedDeviceSize
-from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
+from sluice_allocator.core.placement.nodes.shared_device import DeviceKey, SharedDevice, SharedDeviceSize
 
 _NOTHING = State(0)
 Span = tuple[str | None, int, int]  # on one GPU: profile (None: whole), start and size in memory slices
@@ -213,8 +212,7 @@ class GpuModels:
 
 
 def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
-    """The last known facts for the report of a GPU that its agent could not read yet. Its bookings count as before: a
-    home of unknown size would seem to have room for any share."""
+    """The last known facts for a GPU that its agent could not read yet: an unknown home would have room for all."""
     return replace(
         report,
         model=last.model,
@@ -236,13 +234,11 @@ def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
 
 
 def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
-    """Quarantined spans, and instances that are not available."""
     return (*(Placement(span.start, span.size) for span in report.quarantined), *unusable_spans(report))
 
 
 def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
-    """The instances of a GPU with a fixed layout, by start; None for any other GPU. An instance that the GPU's own
-    profiles do not allow at its place cannot be named in a grant, so it is left out."""
+    """A fixed layout's instances by start; None for other GPUs. Those that no grant could name are left out."""
     if not report.fixed_layout or not report.mig_enabled:
         return None
     found = [Instance(each.profile, each.start, each.size) for each in report.instances]

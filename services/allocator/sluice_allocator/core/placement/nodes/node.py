@@ -106,9 +106,7 @@ class Node:
         self.resources = left
 
     def current_cpu_per_gpu(self) -> int:
-        if self.facts is None:
-            return 0
-        return cpu_per_gpu_of(self.cpu_milli, self.gpu_percent)
+        return 0 if self.facts is None else cpu_per_gpu_of(self.cpu_milli, self.gpu_percent)
 
     def weigh(self, weights: Weights) -> int:
         """How full the node is, in permille; resources without facts do not count."""

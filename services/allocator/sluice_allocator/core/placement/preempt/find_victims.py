@@ -1,7 +1,6 @@
-"""Finds a place by evicting pods of lower priority, at the least cost. The best place is the one whose most important
-victim is least important, then the one with fewest victims, then the one with the least cost; ties go to the node known
-first. The victims are minimal: the place needs each of them. `Victims` holds the candidates, and `allows` decides which
-of them may go together."""
+"""Finds a place by evicting pods of lower priority: where the most important victim is least important, then with
+fewest victims, then at least cost, then on the node known first. The place needs each victim; `allows` judges them
+together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -74,8 +73,7 @@ def find_preemption(
 def find_own_preemption(
     cluster: ClusterState, request: PlaceRequest, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> PreemptionPlan | None:
-    """The same with victims of the request's own namespace only, for a namespace at its limits. Looks at the nodes of a
-    bounded number of its tenants."""
+    """The same with victims of the request's own namespace, at its limits; looks at a bounded number of nodes."""
     own = islice(cluster.index.victims.of(request.namespace), OWN_TRIED_MAX)
     going = [victim for victim in own if victim.priority < priority]
     if not going:
@@ -260,9 +258,8 @@ class _VictimSearch:
                 self.try_nodes(iter(counted.sorted_buckets.by_number[level].some(NODES_TRIED_MAX)), guess)
 
     def _counting(self, spec: DeviceSpec, wanted: int) -> Callable[[Node], int]:
-        """The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL. The priority up to which
-        all tenants go is exact for instances and whole GPUs; the number of victims is estimated from the cheapest GPUs.
-        For shares only the first victim counts."""
+        """The cost of room for so many devices on a node, as one number (COSTS_PER_LEVEL): the priority up to which all
+        tenants go is exact for exclusive devices, the number of victims an estimate."""
         cluster = self.context.cluster
         victims = cluster.index.victims
 

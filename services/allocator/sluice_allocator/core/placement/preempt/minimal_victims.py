@@ -1,6 +1,5 @@
-"""The fewest tenants of one node to evict so that all devices of a request fit there. Tried on a copy of the node
-(`emptied`): the more tenants have gone, the more fits, so the number is found by halving; then every tenant with room
-stays."""
+"""The fewest tenants of one node to evict so that all devices of a request fit, tried on a copy of the node: their
+number is found by halving, as more fits the more have gone; then every tenant with room stays."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,8 +19,7 @@ from sluice_allocator.core.placement.search.node_fit import fit_on_node
 FILLS_MAX = 96  # most fills of a node before it is given up; a node full of instances takes fewer than 20
 
 TRIED_ELSEWHERE_MAX = 4
-"""Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
-"""
+"""So many victims are also tried at other places of the node; beyond, only that this place needs them."""
 
 Devices = tuple[DeviceGrant, ...]
 

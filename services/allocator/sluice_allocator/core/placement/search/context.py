@@ -1,20 +1,80 @@
 """The context of one search: the request prepared once, and the classes of nodes that may serve it."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
 import msgspec
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.selectors import volumes_reachable
-from sluice.contracts.messages import DeviceGrant, HostRoom
+from sluice.contracts.messages import Claim, DeviceGrant, HostRoom, Share
 from sluice.contracts.reasons import ReasonCount, WaitReason
+from sluice.mig.transition_table import State, TransitionTable
 from sluice_allocator.core.placement.affinity.pod_filters import PodFilter, pod_filters_for
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.index.node_class import NodeClass
-from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import ANY_CPU_PER_GPU, Node, cpu_per_gpu_of
-from sluice_allocator.core.placement.nodes.same_gpu import together_of
 from sluice_allocator.core.placement.spec.place_request import PASSING, Avoid, PlaceRequest, selects
-from sluice_allocator.core.placement.spec.policies import Policy, policy_for
+from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy, policy_for
+
+_REMEMBERED_MAX = 1 << 16
+
+
+def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
+    """By claim that is bound to others: all claims of its group. Groups that share a container are one."""
+    groups: list[set[str]] = []
+    for names in request.same_gpu:
+        joined = set(names).union(*(group for group in groups if group & set(names)))
+        groups = [group for group in groups if not group & joined] + [joined]
+    found: dict[int, tuple[int, ...]] = {}
+    for group in groups:
+        members = tuple(number for number, claim in enumerate(request.claims) if claim.container in group)
+        if sum(request.claims[number].gpus for number in members) > 1:
+            found |= dict.fromkeys(members, members)
+    return found
+
+
+def groups_in(together: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return list(dict.fromkeys(together.values()))
+
+
+def is_exclusive(claim: Claim) -> bool:
+    """Whether its devices are instances or whole GPUs, and never shares."""
+    return claim.modes == ("exclusive",)
+
+
+def instances_fit(gpu: Gpu, state: State, specs: Sequence[tuple[DeviceSpec, int]]) -> bool:
+    """Whether so many devices of these claims of a group fit on a GPU in this state, beside each other. Only the claims
+    that are never shares count. False where one of them would be all of a GPU without MIG."""
+    names: Counter[str] = Counter()
+    for spec, count in specs:
+        if count and is_exclusive(spec.claim):
+            shape = spec.shape_on(gpu)
+            if isinstance(shape, (WaitReason, WholeGpu)):
+                return False
+            names[shape.name] += count
+    return _fit(gpu.table, state, tuple(sorted(names.elements())))
+
+
+@lru_cache(maxsize=_REMEMBERED_MAX)
+def _fit(table: TransitionTable, state: State, profiles: tuple[str, ...]) -> bool:
+    if not profiles:
+        return True
+    if any(table.count(state, name) < count for name, count in Counter(profiles).items()):
+        return False
+    largest = max(profiles, key=lambda name: (_slices(table, name), name))
+    rest = list(profiles)
+    rest.remove(largest)
+    return any(_fit(table, choice.state_after, tuple(rest)) for choice in table.choices(state, largest))
+
+
+def _slices(table: TransitionTable, name: str) -> int:
+    profile = table.model.profile(name)
+    return profile.memory_slices if profile is not None else 0
+
 
 PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}  # keeps a request off a class of nodes now, and maybe only now
 
@@ -142,3 +202,37 @@ def prepare(cluster: ClusterState, request: PlaceRequest, avoid: Avoid) -> Searc
             cluster.index.group_by_topology(pod_filter.key)
     context.picky = bool(context.pod_filters or request.host.ports or request.host.shun)
     return context
+
+
+def whole_use(gpu: Gpu) -> DeviceUse:
+    return DeviceUse(0, gpu.model.memory_slices, (), gpu.report.numa_node, gpu.report.index)
+
+
+def percent_of(gpu: Gpu, share: Share) -> int:
+    return share.sm_partition or max(1, 100 * share.memory_mib // max(1, gpu.memory_mib))
+
+
+def cpu_ratio_distance(policy: Policy, node: Node, cpu_per_gpu: int) -> int:
+    """How far a node's CPU per GPU is from the pod's, where the policy uses it."""
+    known = node.facts is not None and cpu_per_gpu != ANY_CPU_PER_GPU
+    return abs(node.cpu_per_gpu - cpu_per_gpu) if policy.nodes == "any" and known else 0
+
+
+def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
+    """The part of a policy's key that orders nodes before devices; () where devices decide."""
+    match policy.nodes:
+        case "fullest":
+            return -node.usage, node.number
+        case "emptiest":
+            return node.usage, node.number
+        case "first":
+            return (node.number,)
+        case _:
+            return ()
+
+
+def tail(cpu_per_gpu: int, node: Node, gpu: Gpu) -> tuple[int, ...]:
+    """The tie-breaker: the node nearest in CPU per GPU, the poorer, the one known first, its first GPU."""
+    if node.facts is None or cpu_per_gpu == ANY_CPU_PER_GPU:
+        return 0, 0, node.number, gpu.report.index
+    return abs(node.cpu_per_gpu - cpu_per_gpu), node.cpu_per_gpu, node.number, gpu.report.index

@@ -1,6 +1,5 @@
-"""Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none. One device is
-found by walking buckets; several devices of one node among the nodes counted to have enough of them. Neither scans the
-cluster."""
+"""Chooses a place: devices on one node for a request, or the reasons why there are none. One device is found by walking
+buckets, several among the nodes counted to have enough. Neither scans the cluster."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,19 +11,22 @@ from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.affinity.pod_filters import named_by
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
-from sluice_allocator.core.placement.index.device_counts import DeviceCounts
-from sluice_allocator.core.placement.index.node_class import NodeClass
+from sluice_allocator.core.placement.index.node_class import DeviceCounts, NodeClass
 from sluice_allocator.core.placement.nodes.bucket import GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.same_gpu import groups_in
 from sluice_allocator.core.placement.nodes.shared_device import fits_alone
-from sluice_allocator.core.placement.search.context import Place, SearchContext, prepare
-from sluice_allocator.core.placement.search.instance import DeviceFit, better, find_instance, find_whole
+from sluice_allocator.core.placement.search.context import Place, SearchContext, groups_in, prepare, tail
+from sluice_allocator.core.placement.search.instance import (
+    DeviceFit,
+    better,
+    find_instance,
+    find_part,
+    find_share,
+    find_whole,
+)
 from sluice_allocator.core.placement.search.node_fit import STEPS_IN_ALL_MAX, fit_on_node, holds_together
-from sluice_allocator.core.placement.search.score import tail
-from sluice_allocator.core.placement.search.share import find_part, find_share
 from sluice_allocator.core.placement.search.split import free_percent
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only, step_combinations
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
@@ -99,8 +101,7 @@ def _find_larger(context: SearchContext, find: Callable[[SearchContext], Place |
 def _steps_alone(
     context: SearchContext, find: Callable[[SearchContext], Place | None], number: int, most: int
 ) -> Sequence[int]:
-    """The steps in which one claim alone could be served: one that fails alone fails with the others too. For a pod
-    with several claims this leaves far fewer combinations to try."""
+    """The steps in which one claim alone could be served: few combinations are left for several claims."""
     steps = range(most + 1)
     if len(context.specs) == 1:
         return steps

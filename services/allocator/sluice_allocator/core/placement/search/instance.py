@@ -1,21 +1,28 @@
-"""Finds one empty device: a place for a MIG instance, or a whole GPU; given exclusively, or made a home. Buckets are
-walked in order of preference until one has a node with room. There is one per layout state, however many GPUs are on
-it, so the cost does not grow with the cluster."""
+"""Finds one empty device (an instance, or a whole GPU, given or made a home), or one share in a home. Buckets, one per
+layout state, are walked in order of preference until one has a node with room."""
 
 from collections.abc import Callable
 
 import msgspec
 
 from sluice.contracts.messages import DeviceGrant, Share
+from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
-from sluice_allocator.core.placement.index.node_class import NodeClass
-from sluice_allocator.core.placement.nodes.bucket import Bucket
+from sluice_allocator.core.placement.index.node_class import NodeClass, SharedDevicesKey, bucket_numbers_for
+from sluice_allocator.core.placement.nodes.bucket import Bucket, GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
-from sluice_allocator.core.placement.nodes.gpu import Gpu, Span, grant_of
+from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.search.context import SearchContext
-from sluice_allocator.core.placement.search.score import cpu_ratio_distance, node_key, percent_of, tail, whole_use
-from sluice_allocator.core.placement.spec.policies import Policy
+from sluice_allocator.core.placement.nodes.shared_device import fits_alone
+from sluice_allocator.core.placement.search.context import (
+    SearchContext,
+    cpu_ratio_distance,
+    node_key,
+    percent_of,
+    tail,
+    whole_use,
+)
+from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
 
 class DeviceFit(msgspec.Struct, frozen=True):
@@ -111,3 +118,123 @@ def _gpu_in(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Callabl
         return None
 
     return accept
+
+
+HOMES_TRIED_MAX = 64  # most homes tried on one bucket: a high enough level may still lack time or memory
+
+
+def find_share(context: SearchContext, spec: DeviceSpec, mode: str) -> DeviceFit | None:
+    """In an existing home; in a new one where none has room, or where the policy prefers an idle GPU."""
+    there = new = None
+    groups = [group for group in context.groups() if mode in group.modes]
+    for group in groups:
+        policy = context.policy(group)
+        if policy.idle_only:
+            continue
+        for key in group.homes_of.get((spec.domain, mode), ()):
+            sample = group.samples[key[2]]
+            share = spec.share_on(sample, mode)
+            if not isinstance(share, WaitReason):
+                there = better(_in_home(context, spec, group, key, share), there)
+    if there is not None and there.policy.packs:
+        return there
+    for group in groups:
+        for sample in group.samples.values():
+            share = spec.share_on(sample, mode)
+            if not isinstance(share, WaitReason):
+                new = better(_in_new_home(context, spec, group, sample, share), new)
+    if there is None or new is None:
+        return there or new
+    return new if new.key[2:] < there.key[2:] else there
+
+
+def _in_home(
+    context: SearchContext, spec: DeviceSpec, group: NodeClass, key: SharedDevicesKey, share: Share
+) -> DeviceFit | None:
+    """An existing home of the trust domain: the one with least to spare, unless the policy says otherwise."""
+    _, _, kind, profile = key
+    sample, sorted_buckets, policy = group.samples[kind], group.homes[key], context.policy(group)
+    size = group.home_sizes[kind, profile]
+    cpu_per_gpu = context.cpu_per_gpu(percent_of(sample, share))
+    answer: DeviceFit | None = None
+    for bucket_number in bucket_numbers_for(sorted_buckets, share, size):
+        bucket = sorted_buckets.by_number[bucket_number]
+        accept = _home_in(context, spec, bucket, share)
+        found: tuple[Node, SharedDeviceOnGpu | GivenUp] | None = bucket.find(
+            context.need, policy.nodes, accept, cpu_per_gpu
+        )
+        node, at_home = found if found is not None else (None, None)
+        if node is None or at_home is None or isinstance(at_home, GivenUp):
+            continue
+        ahead: tuple[int, ...] = (bucket_number,)
+        if not policy.plain:
+            used = 1000 - 10 * at_home.home.level
+            report = at_home.gpu.report
+            ahead = policy.key(DeviceUse(used, 0, (bucket_number,), report.numa_node, report.index))[:-1]
+        rank = (0, 0, *node_key(policy, node), *ahead, *tail(cpu_per_gpu, node, at_home.gpu))
+        answer = better(DeviceFit(rank, policy, node, at_home.gpu, at_home.key, share), answer)
+        if policy.nodes == "any" and policy.packs:
+            break
+    return answer
+
+
+def _home_in(
+    context: SearchContext, spec: DeviceSpec, bucket: Bucket, share: Share
+) -> Callable[[Node], SharedDeviceOnGpu | GivenUp | None]:
+    left = HOMES_TRIED_MAX
+
+    def accept(node: Node) -> SharedDeviceOnGpu | GivenUp | None:
+        nonlocal left
+        if not context.admits(node):
+            return None
+        for gpu in node.gpus:
+            for at_home in gpu.homes.values():
+                if at_home.bucket is bucket and context.may_use(gpu, spec):
+                    if at_home.home.why_not(share) is None:
+                        return at_home
+                    left -= 1
+        return GivenUp() if left <= 0 else None
+
+    return accept
+
+
+def _in_new_home(
+    context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share
+) -> DeviceFit | None:
+    if not sample.mig:
+        size = context.cluster.tenancy.size(sample, None)
+        fits = fits_alone(size, share)
+        return find_whole(context, spec, group, sample.kind, share) if fits else None
+    for name in spec.home_profiles(sample, share, group.pool.overcommit_percent):
+        profile = sample.model.profile(name)
+        found = find_instance(context, spec, group, sample, profile, None, share) if profile is not None else None
+        if found is not None:
+            return found
+    return None
+
+
+def find_part(context: SearchContext, spec: DeviceSpec, percent: int) -> DeviceFit | None:
+    """A percentage of one GPU: one with enough left, else an idle one."""
+    if percent > 100 or percent % context.cluster.rules.shares_quantum_percent:
+        return None
+    best: DeviceFit | None = None
+    groups = [group for group in context.groups() if "fractional" in group.modes]
+    for group in groups:
+        for key in group.homes_of.get((spec.domain, "fractional"), ()):
+            sample = group.samples[key[2]]
+            if key[3] == sample.full_profile and spec.admits(sample) is None and not context.policy(group).idle_only:
+                best = better(_in_home(context, spec, group, key, spec.part_of(sample, percent)), best)
+    if best is not None:
+        return best
+    for group in groups:
+        for sample in group.samples.values():
+            if spec.admits(sample) is None:
+                best = better(_on_idle(context, spec, group, sample, spec.part_of(sample, percent)), best)
+    return best
+
+
+def _on_idle(context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share) -> DeviceFit | None:
+    if not sample.mig:
+        return find_whole(context, spec, group, sample.kind, share)
+    largest = sample.model.profile(sample.full_profile or "")
+    return find_instance(context, spec, group, sample, largest, None, share) if largest is not None else None

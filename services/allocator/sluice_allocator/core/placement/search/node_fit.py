@@ -1,5 +1,4 @@
-"""Places all devices of a request on one given node: largest first, best place first, with backtracking. Trials change
-neither bookings nor homes."""
+"""Places all devices of a request on one node, largest first, with backtracking. Trials change no bookings."""
 
 from collections.abc import Iterator
 from itertools import islice, product
@@ -10,9 +9,8 @@ from sluice.mig.model import Profile
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.same_gpu import instances_fit, is_exclusive
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
-from sluice_allocator.core.placement.search.context import SearchContext
+from sluice_allocator.core.placement.search.context import SearchContext, instances_fit, is_exclusive
 from sluice_allocator.core.placement.search.split import parts_of
 from sluice_allocator.core.placement.search.topology import by_numa, closest
 from sluice_allocator.core.placement.search.trial_node import DeviceOption, DeviceUnit, TrialNode, options

@@ -1,7 +1,6 @@
-"""Finds the GPUs of a node that are closest to each other, and those that share a NUMA node, from agents' reports. Pair
-scores are those of HAMi (https://github.com/Project-HAMi/HAMi, docs): 10 across CPUs, 20 on one CPU, 30 over a host
-bridge, 40 and 50 over PCIe switches, 60 on one board, 100 per NVLink. An unknown score is 0, and so is that of a pair
-whose two ends report different scores: one of them is wrong."""
+"""Finds the GPUs of a node that are closest to each other, and those of a NUMA node. Pair scores are HAMi's
+(https://github.com/Project-HAMi/HAMi, docs): 10 across CPUs, 20 on one, 30 over a host bridge, 40 and 50 over PCIe
+switches, 60 on one board, 100 per NVLink; 0 if unknown, or if the two ends differ."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -9,8 +8,7 @@ from itertools import combinations
 from sluice.contracts.ids import GpuUuid
 
 EXACT_UP_TO = 10
-"""Up to this many candidates the search is exact (252 sets). HAMi compares all sets at any size: 12,870 for 8 of 16
-GPUs."""
+"""With so many candidates the search is exact (252 sets); HAMi's always is: 12,870 sets for 8 of 16 GPUs."""
 
 SEEDS = 16  # of more candidates only this many, the best linked, start a set, which bounds the time per node
 

@@ -13,10 +13,8 @@ from sluice_allocator.core.placement.index.layout_order import layout_choice_for
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu, Span
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.same_gpu import instances_fit, is_exclusive
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, fits_alone
-from sluice_allocator.core.placement.search.context import SearchContext
-from sluice_allocator.core.placement.search.score import whole_use
+from sluice_allocator.core.placement.search.context import SearchContext, instances_fit, is_exclusive, whole_use
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
 
@@ -70,7 +68,6 @@ class TrialNode:
         )
 
     def homes_on(self, gpu: Gpu) -> dict[Span, SharedDevice]:
-        """The homes of a GPU that may take tenants, with trial tenants."""
         there = {each.key: each.home for each in gpu.homes.values() if gpu.stands(each.key)}
         for (other, span), home in self.homes.items():
             if other is gpu:

@@ -14,8 +14,7 @@ from sluice.mig.profile_name import ProfileName
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 TRIED_MAX = 48
-"""Most combinations of larger profiles tried for one pod. A claim has at most six, so this covers all for one and two
-claims."""
+"""Most combinations of larger profiles tried for one pod: all of them for one claim or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,8 @@ def has_substitutes(claim: Claim) -> bool:
 def larger_profiles(
     model: GpuModel, claim: Claim, exact: Profile | None, rules: PlacementConfig
 ) -> tuple[Profile, ...]:
-    """The profiles of a model that may serve instead of `exact`, those that waste least first. `exact` is None where
-    the model has no profile for the claim. The claim's name then counts as large as on any model, so that a name that
-    means less elsewhere never yields less than was meant."""
+    """The profiles that may serve instead of `exact`, least waste first. Where the model has none for the claim
+    (`exact` is None), its name counts as large as on any model."""
     floor = _floor(model, claim, exact)
     if floor is None:
         return ()
@@ -59,9 +57,8 @@ def larger_profiles(
 
 
 def step_combinations(steps: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """The combinations in which a pod's claims use larger profiles: 0 is the requested one, 1 the next larger, ...
-    `steps` are those that may be tried for each claim, the smallest first. One larger claim comes before several, then
-    the smallest total; at most TRIED_MAX."""
+    """The combinations in which claims use larger profiles (0: the requested one), from the `steps` that may be tried
+    for each: one larger claim first, then the smallest total; at most TRIED_MAX."""
     if not all(steps):
         return
 

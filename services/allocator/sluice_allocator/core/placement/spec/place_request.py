@@ -14,8 +14,7 @@ Avoid = frozenset[GpuUuid]  # GPUs on which this request failed recently
 
 
 class PlaceRequest(msgspec.Struct, frozen=True):
-    """Claims of one pod, and what its node needs besides GPUs. The namespace and the claims' uids make the trust domain
-    of shares. An empty policy is the pool's own."""
+    """Claims of a pod, and what its node needs besides. Namespace and uids: the trust domain; "": the pool's policy."""
 
     claims: tuple[Claim, ...]
     namespace: str = "default"
@@ -24,8 +23,7 @@ class PlaceRequest(msgspec.Struct, frozen=True):
     gpu_policy: str = ""
     substitute: bool = False  # whether a larger compatible profile may serve if the asked one has no place
     steps: tuple[int, ...] = ()
-    """Per claim, which larger profile is searched (1: the next larger) instead of the asked one; empty: the asked ones.
-    """
+    """Per claim, which larger profile is searched (1: the next larger) instead of the asked one; empty: none."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)  # the pod's labels, which terms of other pods match
     source: SourceName = SourceName("")  # the pod's cluster: terms only match pods of one cluster
     by_claim: bool = False  # whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do
@@ -46,7 +44,6 @@ def alternative_place_requests(asked: AllocationRequested) -> Iterator[PlaceRequ
 
 
 def place_request_of(asked: AllocationRequested) -> PlaceRequest:
-    """What to search for the first claims of a request."""
     substitute = asked.leeway.substitute != "no"
     return PlaceRequest(
         asked.claims,

@@ -1,10 +1,8 @@
-"""How to choose among places that all fit: how nodes are ordered, and how a free device is ranked. A policy orders and
-never decides whether something fits, so no policy can give a slice where there is no room. Sources: HAMi's
-`hami.io/node-scheduler-policy` and `hami.io/gpu-scheduler-policy` (https://github.com/Project-HAMi/HAMi,
-pkg/scheduler/policy and docs), and tensor-fusion (https://github.com/NexusGPU/tensor-fusion, internal/gpuallocator).
-HAMi sums used slots, cores and memory over their totals, and tensor-fusion VRAM and TFLOPS. Ours compares nodes by the
-pool's weights, always as a ratio, and a GPU by what limits it: memory slices, or what the shares in a home are counted
-by."""
+"""How to choose among places that all fit: a policy orders nodes and ranks devices, and never decides whether one fits.
+Sources: HAMi's `hami.io/node-scheduler-policy` and `gpu-scheduler-policy` (https://github.com/Project-HAMi/HAMi,
+pkg/scheduler/policy) and tensor-fusion (https://github.com/NexusGPU/tensor-fusion, internal/gpuallocator). Ours
+compares nodes by the pool's weights, as a ratio, and a GPU by what limits it: memory slices, or what its shares are
+counted by."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,9 +45,8 @@ class GpuRule(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a search follows. `idle_only`: only GPUs on which nothing is booked. `lowest_start`: at the lowest free
-    start of a GPU instead of the one that keeps most possible. `linked`: the set of GPUs that are closest to each other
-    (`topology.closest`)."""
+    """What a search follows. `idle_only`: GPUs on which nothing is booked. `lowest_start`: not the start that keeps
+    most possible. `linked`: the GPUs closest to each other (`topology.closest`)."""
 
     name: str
     nodes: NodeOrder
@@ -61,7 +58,6 @@ class Policy:
     plain: bool = field(init=False)  # whether it has no opinion on devices, so that only fragmentation counts
 
     def __post_init__(self) -> None:
-        """Precompute what is read for every share."""
         idle, full = (self.key(DeviceUse(used, free, (), None, 0)) for used, free in ((0, 8), (1000, 0)))
         object.__setattr__(self, "packs", full <= idle)
         object.__setattr__(self, "plain", idle == full == (0,))

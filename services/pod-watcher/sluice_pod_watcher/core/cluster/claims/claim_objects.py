@@ -1,8 +1,6 @@
-"""The bodies of our writes to ResourceClaims: a new claim, its finalizer, its allocation and reservation, and their
-end. Rules of the API server (k8s.io/kubernetes 1.37, pkg/apis/resource/validation and pkg/registry/resource): a spec
-never changes; an allocation never changes, and is cleared only together with all reservations; metadata and status are
-written apart. Rule of the claim controller (pkg/controller/resourceclaim): it deallocates a claim whose last consumer
-ended only with its finalizer."""
+"""The bodies of our writes to ResourceClaims. Rules of the API server (k8s.io/kubernetes 1.37,
+pkg/apis/resource/validation, pkg/registry/resource): a spec never changes, nor an allocation, which is cleared with all
+reservations; metadata and status are written apart. The claim controller deallocates only with its finalizer."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,9 +17,8 @@ API_VERSION = f"{RESOURCE_GROUP}/v1"
 
 
 def new_claim(view: PodView, requests: Iterable[str]) -> dict[str, Any]:
-    """The claim that admission named for a pod: one request for each of its containers with devices. What the pod asks
-    for is an annotation, for people. Opaque parameters would be in the way: a server compares their bytes as they were
-    sent, so that no JSON patch of such a claim is accepted (tried on 1.37.2)."""
+    """The claim that admission named for a pod: a request per container with devices. What it asks for is an
+    annotation: with opaque parameters no JSON patch of a claim is accepted (tried on 1.37.2)."""
     names = sorted(requests)
     wanted = [{"name": name, "exactly": {"deviceClassName": DEVICE_CLASS, "count": 1}} for name in names]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": view.name, "uid": str(view.uid)}

@@ -1,7 +1,5 @@
-"""Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before
-the pod's gate opens. Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's
-own writes go one at a time, with the version that was seen as their guard, so a step that landed without an answer is
-seen or refused."""
+"""Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve all before its
+gate opens. Each step follows from the claim as last seen, whose version guards it; a pod's writes go one at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -241,9 +239,8 @@ class ClaimReconciler:
             self.out.append(events.WatchClaims())
 
     def sweep(self, now: float) -> None:
-        """Deallocate claims of ours that no pod uses any more. The claim controller does so when the last reservation
-        ends, but only with its finalizer, and never for a claim that was not reserved. A claim of one pod goes with it.
-        """
+        """Deallocate claims of ours that no pod uses. The claim controller does so only with its finalizer, and never
+        for a claim that was not reserved. A claim of one pod goes with it."""
         for key, since in list(self.store.unused.items()):
             claim = self.store.get(*key)
             if claim is None or now < since + self.config.claim_left_after_s or any(self.store.users(key)):

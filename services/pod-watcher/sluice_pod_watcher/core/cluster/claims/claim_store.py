@@ -1,5 +1,4 @@
-"""The ResourceClaims of the cluster, and which of our pods use them. Claims of other drivers are kept as well: a claim
-may be listed before the pod that names it."""
+"""The ResourceClaims of the cluster, other drivers' too, as one may be listed before the pod that names it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -139,9 +138,7 @@ class ClaimStore:
     def _gone(self, raw: Raw) -> list[RequestId]:
         claim = read_claim_object(raw)
         known = self._claims.get(claim.key) if claim is not None else None
-        if claim is None or known is None or known.uid != claim.uid:
-            return []
-        return self._drop(claim.key)
+        return [] if claim is None or known is None or known.uid != claim.uid else self._drop(claim.key)
 
     def _drop(self, key: ClaimKey) -> list[RequestId]:
         self._claims.pop(key, None)

@@ -1,5 +1,4 @@
-"""A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1). Nothing raises:
-the API server has validated the object."""
+"""A ResourceClaim as the API server has validated it, reduced to the fields used (k8s.io/api/resource/v1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
 from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.dra.pod_claims import PodClaim, combined, uid_of, unknown_request
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.dra.requested import classes_named
+from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
 from sluice.contracts.messages import ResourceClaimRef
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
@@ -29,7 +29,6 @@ class OwnClaims(msgspec.Struct, frozen=True):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it asks for devices of ours, well or not."""
         return self.request is not None or self.refusal is not None
 
 
@@ -66,9 +65,7 @@ def read_own_claims(view: PodView, spec: Raw, store: ClaimStore, limits: Request
     if missing or not found:
         return OwnClaims(missing=missing)
     together = combined(found, limits=limits)
-    if isinstance(together, Refusal):
-        return OwnClaims(refusal=together)
-    return OwnClaims(together, tuple(refs))
+    return OwnClaims(refusal=together) if isinstance(together, Refusal) else OwnClaims(together, tuple(refs))
 
 
 def resolved(asked: ClaimRequests) -> ResolvedRequest:
@@ -148,6 +145,4 @@ def _read(
         )
     prefix, uid = f"{each.name}.", uid_of(spec, each.name)
     read = read_claim(claim.spec, classes.ours, prefix=prefix, path=path, limits=limits, uid=uid)
-    if isinstance(read, ClaimRequests):
-        return unknown_request(spec, each.name, read) or read
-    return read
+    return unknown_request(spec, each.name, read) or read if isinstance(read, ClaimRequests) else read

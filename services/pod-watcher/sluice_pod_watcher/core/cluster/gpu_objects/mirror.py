@@ -1,6 +1,5 @@
-"""Mirror the fleet for `kubectl get gpus`: one object per GPU, written from the inventory. For people: never read back.
-Changes are written first, at a bounded rate; the observation time alone at a rate of its own, so that an idle fleet
-costs little."""
+"""Mirror the fleet for `kubectl get gpus`: one object per GPU, never read back. Changes are written first, at a bounded
+rate; the observation time alone at a rate of its own."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -143,7 +142,6 @@ class GpuMirror:
             self._compare(name)
 
     def node_gone(self, node: NodeName) -> None:
-        """The node was deleted: delete the objects of its GPUs."""
         for name in self._of_node.pop(node, ()):
             self._drop(name)
 

@@ -1,7 +1,6 @@
-"""Choose which pods without slices to publish per node, for the affinity and port rules of requests. Published are:
-pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in use. Labels are
-published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet does) are one
-entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not used yet."""
+"""Choose which pods without slices to publish per node: those that a term of ours matches or that repel others, and
+host ports. Labels only if a term uses them, so pods alike are one entry with a count. The allocator evaluates the
+terms."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,6 @@ PodSelector = tuple[tuple[str, ...], Selector]  # Namespaces, and the label sele
 
 
 def signature_of(meta: Mapping[str, Any], needs: HostNeeds) -> PodSignature:
-    """The properties of a pod that terms can match."""
     labels = meta.get("labels")
     pairs = sorted((str(key), str(text)) for key, text in labels.items()) if isinstance(labels, dict) else ()
     return str(meta.get("namespace", "")), tuple(pairs), needs.apart, bool(meta.get("deletionTimestamp"))

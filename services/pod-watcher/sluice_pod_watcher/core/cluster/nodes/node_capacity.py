@@ -1,6 +1,5 @@
-"""Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours. Sums are kept,
-so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`, and only after
-pods and nodes were both listed; earlier it would promise too much."""
+"""Track nodes besides GPUs: allocatable, less the requests of pods that are not ours, as sums. A node is published at
+most once per `host_interval_s`, and only after pods and nodes were both listed; earlier it would promise too much."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -127,7 +126,6 @@ class NodeCapacity:
                 self._take(str(mapping_in(event.pod, "metadata").get("uid", "")), None)
 
     def _listing_started(self, event: events.ListingStarted) -> None:
-        """Objects seen from here on are complete."""
         self._seen[event.what] = set()
         if event.went_back:
             for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
@@ -197,7 +195,6 @@ class NodeCapacity:
 
     @property
     def no_room(self) -> HostFacts:
-        """The facts of a missing node: nothing fits there."""
         return HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source=self.config.source)
 
     def named(self, name: NodeName) -> None:
@@ -251,7 +248,6 @@ class NodeCapacity:
 
     @property
     def is_listed(self) -> bool:
-        """Whether all nodes and all other pods were listed once."""
         return all(self._listed.values())
 
     @property

@@ -1,7 +1,5 @@
-"""Decide which nodes of this cluster are removed, and when to publish that (PROTOCOL §6, ADR 0012). A kubelet whose
-Node object was deleted by mistake registers it again, and a cluster collects the pods of a node that stays away. So a
-node must have been absent for some time without a break; while its agent answers, its slices are released one by one,
-as their pods end. Only nodes of this cluster count: seen as objects, published by our source, or bound to our pods."""
+"""Decide which nodes of this cluster (seen, published or bound to by us) are removed (PROTOCOL §6, ADR 0012). A kubelet
+registers a deleted Node again, so it must be absent for some time without a break, and its agent silent."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -28,7 +26,6 @@ class NodeRemovals:
         self._removed.pop(node, None)
 
     def is_removed(self, node: NodeName) -> bool:
-        """Whether the removal of a node of ours is published, for now."""
         return node in self._removed
 
     def gone(self, node: NodeName, word: AnyMessage | None, now: float) -> None:

@@ -1,7 +1,5 @@
-"""Reconciles placeholder pods with the nodes that the allocator finds missing. An autoscaler adds a node for each. The
-scheduler puts the placeholder there, so that no second node is added for it while the node's agent starts. When pods
-have their slices there, the allocator misses fewer nodes, and the placeholder goes. One that sits for long on a node
-whose agent answers stands for nothing: that node does not serve what waits."""
+"""Reconciles placeholder pods with the nodes that the allocator finds missing: an autoscaler adds a node for each,
+where it stays while the node's agent starts. It goes when pods have slices there, or when that node serves nothing."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -98,7 +96,6 @@ class Placeholders:
     _not_before: float = float("-inf")
 
     def pool(self, demand: PoolDemand) -> None:
-        """How many nodes of a pool are missing now."""
         shown = self._pools if self._reading is None else self._reading
         if demand.source in {"", self.config.source}:
             shown[demand.pool] = demand
@@ -132,7 +129,6 @@ class Placeholders:
         self._listing, self._was_listed = None, True
 
     def seen(self, raw: Raw, now: float) -> None:
-        """A pod that is none of ours is new or changed."""
         if not is_placeholder(raw, self.config.namespace):
             return
         meta = mapping_in(raw, "metadata")
@@ -149,7 +145,6 @@ class Placeholders:
         self._here[name].leaves = self._here[name].leaves or bool(meta.get("deletionTimestamp"))
 
     def gone(self, raw: Raw) -> None:
-        """A pod that is none of ours was deleted."""
         meta = mapping_in(raw, "metadata")
         name = str(meta.get("name", ""))
         known = self._here.get(name)
@@ -157,7 +152,6 @@ class Placeholders:
             del self._here[name]
 
     def written(self, name: str, pod: Raw | None, now: float) -> None:
-        """A placeholder was created (`pod`) or deleted."""
         self._under_way.pop(name, None)
         if pod is not None:
             self.seen(pod, now)

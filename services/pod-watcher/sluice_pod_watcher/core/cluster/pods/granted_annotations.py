@@ -1,5 +1,4 @@
-"""The annotations that give a pod its slice; and what they prove after everything else is lost. An annotation mirrors a
-grant and never is one: nothing is granted because of it."""
+"""The annotations that give a pod its slice. One mirrors a grant and never is one: nothing is granted by it."""
 
 import re
 from collections.abc import Mapping, Sequence

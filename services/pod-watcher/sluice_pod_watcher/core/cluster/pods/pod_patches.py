@@ -1,5 +1,4 @@
-"""The writes to a pod, as JSON patches, tried case by case on v1.36. Every patch tests the UID first, so that a
-recreated pod of the same name is never touched."""
+"""The writes to a pod, as JSON patches, tried on v1.36. Each tests the UID: a recreated pod is never touched."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +16,8 @@ _TERMS = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms"
 
 
 def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch | str:
-    """Annotations, pin and gate at once; or why the pod cannot be pinned to that node. Its guard fails unless our gate
-    is the only one left, and no decline is unseen. The pin is by `metadata.name`, since a node's hostname label may
-    differ. After this it cannot be changed."""
+    """Annotations, pin (by `metadata.name`: hostname labels may differ) and gate at once; or why that cannot be. Guard:
+    our gate is the only one left, no decline is unseen. It is final."""
     pin = _pin(view.pinning, node)
     if isinstance(pin, str):
         return pin
@@ -32,15 +30,13 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
 
 
 def decline(view: PodView, allocation: AllocationId) -> Patch:
-    """Decline this allocation for the pod, under the guard of `bind`. Only one of the two can land: after this, no
-    pod-watcher can bind the pod to it."""
+    """Decline this allocation under the guard of `bind`: after this, no pod-watcher can bind the pod to it."""
     return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
 
 
 def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
-    """The annotations that differ from the pod's, in one patch: devices and ticket change together or not at all. The
-    tests for the present values are the guard: a watcher that was paused, and does not know of its successor, would
-    write old values."""
+    """The annotations that differ from the pod's, in one patch. The tests for the present values are the guard against
+    a watcher that was paused and would write old ones."""
     changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
     has = {key: text for key, text in view.granted.items() if key in annotations}
     return (_uid(view.uid), *(_test(key, text) for key, text in sorted(has.items())), *_annotate(changed))
@@ -93,7 +89,6 @@ def _path(key: str) -> str:
 
 
 def _token(key: str) -> str:
-    """A key as one token of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

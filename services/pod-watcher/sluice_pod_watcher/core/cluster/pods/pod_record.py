@@ -1,5 +1,4 @@
-"""The facts about one pod of ours, and the message that the bus shall hold. `pod_store` changes the facts;
-`pod_reconciler` and `status_writer` write to the pod."""
+"""The facts about one pod of ours, which `pod_store` changes, and the message that the bus shall hold."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -96,21 +95,18 @@ class PodRecord:
 
     @property
     def speaks_of_others(self) -> bool:
-        """Whether its affinity terms match other pods."""
         host = self.terms.host if self.terms is not None else msg.NO_NEEDS
         return bool(host.apart or host.beside or host.spread)
 
     @property
     def binding_unknown(self) -> bool:
-        """Whether its pod may be bound to its grant, but is not seen to be. Until that is known, its request is not
-        changed: one without its slice would be granted another."""
+        """Whether its pod may be bound and is not seen to be: until that is known its request does not change."""
         is_gated = self.view is not None and self.view.is_gated
         return self.active and is_gated and (self.writing.under_way or bool(self.confirm_by))
 
     @property
     def is_lost(self) -> bool:
-        """Whether the slice that its pod is pinned to was lost for good: it gets no other. The bus may have lost that
-        with its disk; the pod's condition still shows it."""
+        """Whether the slice that its pod is pinned to was lost for good, by the bus or by the pod's condition."""
         if not self.active or self.held is None:
             return False
         told = self.view.condition if self.view is not None else None
@@ -120,9 +116,8 @@ class PodRecord:
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether it is labelled to be ignored, and yet waits behind our gate. No webhook has reviewed such a pod, so
-        its gate, label and request were written by hand. A pod that got the label after its request is followed to its
-        end: its slice would leak otherwise."""
+        """Whether it is labelled to be ignored, and yet waits behind our gate, set by hand. A pod that got the label
+        after its request is followed to its end: its slice would leak otherwise."""
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
@@ -131,7 +126,6 @@ class PodRecord:
         return isinstance(answer, msg.Bound) and answer.allocation == self.declined
 
     def mark_for_read(self) -> None:
-        """Our view of it may be wrong."""
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
     def as_message(self, source: SourceName) -> msg.RequestMessage | None:

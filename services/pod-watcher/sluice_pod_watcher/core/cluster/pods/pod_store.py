@@ -1,8 +1,6 @@
-"""The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message. A pod makes
-its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and pods that it
-holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be edited until
-it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or when its
-object is gone: not because it is terminating, and not because of its name (PROTOCOL §7)."""
+"""The requests of a cluster: one per pod of ours, by its UID. It is made when our gate is the last (Kueue admits pods
+first), is fixed but for its node needs, which may be edited until it is bound, and ends when the pod's status shows
+that every container has ended, or its object is gone (PROTOCOL §7)."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
@@ -27,7 +25,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRec
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
-from sluice_pod_watcher.core.request_phase import phase_of
+from sluice_pod_watcher.core.publisher import phase_of
 
 Change = Literal["", "new", "changed", "ended"]
 _OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)  # a pod that has a slice may have it under another limit
@@ -55,7 +53,6 @@ class PodStore:
         return [uid for uid, record in self.records.items() if not record.closed]
 
     def asking(self) -> int:
-        """How many seen pods request a slice."""
         return len(self._asking)
 
     def has_seen_all(self) -> bool:
@@ -63,7 +60,6 @@ class PodStore:
         return self.others_were_listed and not self._unknown
 
     def phases(self) -> Counter[str]:
-        """Pods by phase, for metrics. Walks over all of them."""
         return Counter(
             phase_of(
                 record.answer,
@@ -235,7 +231,6 @@ class PodStore:
         return self._read_terms(record, raw, now)
 
     def waiting_for_claims(self) -> list[RequestId]:
-        """Pods whose request follows ResourceClaims, or waits for them."""
         return [uid for uid, record in self.records.items() if record.unclaimed is not None]
 
     def take_freed(self) -> list[RequestId]:
@@ -244,8 +239,7 @@ class PodStore:
         return [uid for key in freed for uid in self.claims.users(key)]
 
     def claim_changed(self, record: PodRecord, now: float) -> Change:
-        """Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a
-        slice names the present one."""
+        """Its claim was seen, or is gone: a waiting request can be published, or names the present one."""
         view, raw = record.view, record.unclaimed
         if record.over and self._ended(record, record.over):
             return "ended"

@@ -1,5 +1,4 @@
-"""A pod as the API server has it, reduced to the fields used here. Nothing raises: the API server has validated the
-object. `containers_ended` is the only place that interprets a pod's status."""
+"""A pod as the API server has validated it, reduced to the fields used. Only `containers_ended` reads status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -39,9 +38,8 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True)
 class NodePin:
-    """The node terms of a pod's spec, as far as a pin depends on them. `terms` holds, for each required term, the node
-    that it names (empty: none); None without required terms. `has_affinity`, `has_node_affinity`: whether those objects
-    exist and can be added to."""
+    """The node terms of a pod's spec, as a pin depends on them. `terms`: the node that each required term names (empty:
+    none); None without any. `has_...`: whether those objects exist."""
 
     has_affinity: bool = False
     has_node_affinity: bool = False

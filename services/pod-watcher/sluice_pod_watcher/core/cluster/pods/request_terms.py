@@ -1,5 +1,4 @@
-"""The content of a request: read from the pod's annotation and its spec, or from the bus. `pod_store` decides when a
-pod makes its request."""
+"""The content of a request, from the pod's annotation and spec, or from the bus. `pod_store` decides when."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.dra.claim_requests import ClaimRequests
+from sluice.contracts.dra.slice_request import ClaimRequests
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priority, with_node, with_priority_class
 from sluice.contracts.reasons import Refusal
@@ -115,7 +114,6 @@ def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) 
 
 
 def _unmoved(leeway: msg.Leeway) -> msg.Leeway:
-    """The leeway of a pod that no controller recreates: it is never moved, since it would not come back. It may still
-    be evicted for more important pods: there its owner has agreed that it may end."""
+    """The leeway of a pod that no controller recreates: never moved, but evicted for more important pods."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
     return msg.Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
