@@ -321,7 +321,6 @@ def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
 
 
 def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
-    """A person must not wait for ever."""
     monkeypatch.setattr("sluice_node_agent.shell.commands.machine.ANSWER_S", 0.2)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "s"))

@@ -109,7 +109,6 @@ def test_profiles_of_an_old_driver_have_names(library, begin):
 
 
 def test_a_gpu_without_mig_has_one_place(library, begin):
-    """It could not be granted whole."""
     library.gpu(mig=None)
     gpus = begin()
     (report,) = gpus.read()

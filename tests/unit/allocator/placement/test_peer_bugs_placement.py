@@ -10,7 +10,7 @@ from sluice.contracts.messages import InstanceReport
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
 from sluice_allocator.core.placement import NoPlace, Place, PlacementConfig
-from sluice_allocator.core.placement.spec.hami_profiles import Geometry
+from sluice_allocator.core.placement.spec.config import Geometry
 
 GPU = "GPU-node-a-0"
 

@@ -26,7 +26,6 @@ async def test_a_call_that_fails_for_a_moment_succeeds():
     ],
 )
 async def test_a_call_that_goes_on_failing_ends_with_its_own_error(error, calls):
-    """What waits for it learns why it failed."""
     made = []
 
     async def call() -> None:
