@@ -24,6 +24,7 @@ from sluice.contracts.messages.answers import (
 from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeClosed, NodeOpened, Revoke, Share
 from sluice.contracts.messages.nodes import (
+    AgentAddress,
     DaemonState,
     GpuCounts,
     GpuReport,
@@ -95,6 +96,7 @@ __all__ = [
     "NO_AMOUNTS",
     "NO_LEEWAY",
     "NO_NEEDS",
+    "AgentAddress",
     "AllocationRequested",
     "Amounts",
     "AnyMessage",

@@ -1,6 +1,6 @@
 """What nodes have: announcements, and the snapshot that inventory pulls."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -11,6 +11,13 @@ from sluice.contracts.messages.requests import Mode
 
 MPS_CLIENTS_MAX = 48
 """The default limit (NVIDIA MPS documentation: 48 since Volta, 60 with CUDA 13.1 and later)."""
+
+
+class AgentAddress(NamedTuple):
+    """Where an agent is asked over gRPC, and the certificate that it must have; empty: one of our authorities'."""
+
+    endpoint: str
+    certificate: str = ""
 
 
 class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +42,13 @@ class NodeChanged(Message, frozen=True, kw_only=True):
     gpus: tuple[GpuCounts, ...]
     version: str = ""
     """Sluice version of the agent: for people, during a rolling update. Empty when unknown."""
+    certificate: str = ""
+    """The agent's own certificate for gRPC (PEM), which callers must trust alone; empty: one of their authorities'."""
+
+    @property
+    def address(self) -> AgentAddress:
+        """Where its agent is asked."""
+        return AgentAddress(self.endpoint, self.certificate)
 
 
 class NodeRemoved(Message, frozen=True, kw_only=True):

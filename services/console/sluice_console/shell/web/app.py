@@ -157,10 +157,10 @@ class _Answers:
     async def usage(self, request: Request) -> Response:
         name = request.path_params["request"]
         pod = self._board.pod(name)
-        endpoint = self._board.endpoint_of(pod.node) if pod is not None else ""
-        if pod is None or not endpoint:
+        address = self._board.address_of(pod.node) if pod is not None else None
+        if pod is None or address is None:
             return problem(404, f"no request {shorten(name)!r} has a slice on a known node")
-        return JsonAnswer(await self._usages.of(pod, endpoint), headers=NO_STORE)
+        return JsonAnswer(await self._usages.of(pod, address), headers=NO_STORE)
 
     async def _of_request(self, request: Request, read: Callable[[PodDocument], Awaitable[Document]]) -> Response:
         name = request.path_params["request"]

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from sluice.contracts.messages import AgentAddress
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc.usage_client import ask_agents
@@ -23,17 +24,17 @@ AT_ONCE = 8
 COUNTS_FOR_S = 5.0
 KEPT_MAX = 256
 """Nodes whose answers are cached."""
-Ask = Callable[[str, str], Awaitable[NodeUsage | str]]
-"""The usage of a node, asked at an endpoint; or why there is none."""
+Ask = Callable[[str, AgentAddress], Awaitable[NodeUsage | str]]
+"""The usage of a node, asked at an address; or why there is none."""
 
 
-async def ask_agent(node: str, endpoint: str) -> NodeUsage | str:
+async def ask_agent(node: str, address: AgentAddress) -> NodeUsage | str:
     """One agent's answer, with the certificate from the environment."""
     try:
         security = trusted()
     except ServiceError as error:
         return str(error)
-    return (await ask_agents({node: endpoint}, security))[node]
+    return (await ask_agents({node: address}, security))[node]
 
 
 class Usages:
@@ -47,21 +48,21 @@ class Usages:
         self._asking: dict[str, asyncio.Lock] = {}
         self._kept: OrderedDict[str, tuple[float, NodeUsage | str]] = OrderedDict()
 
-    async def of(self, pod: PodDocument, endpoint: str) -> UsagesDocument:
-        """The usage of one pod's slices, from its node's agent at `endpoint`."""
-        answer = await self._answer(pod.node, endpoint)
+    async def of(self, pod: PodDocument, address: AgentAddress) -> UsagesDocument:
+        """The usage of one pod's slices, from its node's agent at `address`."""
+        answer = await self._answer(pod.node, address)
         if isinstance(answer, str):
             return usages_document({}, {pod.node: answer})
         own = tuple(each for each in answer.slices if each.request == pod.request)
         return usages_document({pod.node: replace(answer, slices=own)}, {})
 
-    async def _answer(self, node: str, endpoint: str) -> NodeUsage | str:
+    async def _answer(self, node: str, address: AgentAddress) -> NodeUsage | str:
         async with self._asking.setdefault(node, asyncio.Lock()):
             known = self._kept.get(node)
             if known is not None and self._clock() - known[0] < COUNTS_FOR_S:
                 return known[1]
             async with self._turns:
-                answer = await self._ask(node, endpoint)
+                answer = await self._ask(node, address)
             self._kept.pop(node, None)
             self._kept[node] = (self._clock(), answer)
             while len(self._kept) > KEPT_MAX:

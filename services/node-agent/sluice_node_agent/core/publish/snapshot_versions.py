@@ -25,7 +25,7 @@ class SnapshotVersions:
         self._run = run
         self.config = config
         self._boot_id = ""
-        self._endpoint = ""
+        self._endpoint = self._certificate = ""
         self._driver_version = ""
         self._toolkit_version = ""
         self._version = ""
@@ -44,7 +44,7 @@ class SnapshotVersions:
     def start(self, event: AgentStarted, generation: int) -> None:
         """A new run: no generation up to `generation` may be used again."""
         self._boot_id = event.boot_id
-        self._endpoint = event.endpoint
+        self._endpoint, self._certificate = event.endpoint, event.certificate
         self._driver_version = event.driver_version
         self._toolkit_version = event.toolkit_version
         self._version = event.version
@@ -119,6 +119,7 @@ class SnapshotVersions:
             generation=self._generation,
             gpus=tuple(_counts(gpu) for gpu in gpus),
             version=self._version,
+            certificate=self._certificate,
         )
 
     def _all_warnings(self) -> tuple[str, ...]:
