@@ -243,7 +243,7 @@ MATRIX: dict[str, Document] = {
     },
     "of others": {
         "images": {"nats": {"name": "mirror/nats", "digest": f"sha256:{'0' * 64}"}},
-        "nats": {"externalUrl": "tls://nats.example:4333"},
+        "nats": {"externalUrl": "tls://nats.example:4333", "externalCa": "a certificate\n"},
         "tracing": {"endpoint": "http://traces.example:4318"},
         "handOver": "dra",
         "runtimeClass": "",

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from sluice.runtime.nats.credential_files import CredentialFiles
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings
+from sluice.runtime.tls.certificate_authority import new_authority
 from sluice_pod_watcher.core.bus_access import AGENT, Namespaces
 from sluice_pod_watcher.shell.callout.answers import Answers
 from sluice_pod_watcher.shell.callout.keeper import ANNOTATION, KEYS, BusKeeper, BusObjects
@@ -163,6 +164,20 @@ async def test_services_and_people_get_certificates_of_one_authority(site: Site)
     await site.keeper().refresh()  # another replica
     assert {name: site.data("secrets", SYSTEM, name) for name in SERVICES} == before
     assert bundles[0] == bundles[1]
+
+
+async def test_a_broker_of_ones_own_is_trusted_by_its_own_authority(site: Site, tmp_path: Path) -> None:
+    """The callout would never reach it, and no service could log in."""
+    now = datetime.now(UTC)
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_bytes(new_authority("a site's own", now).certificate)
+    keeper = BusKeeper(site.api, replace(OBJECTS, statefulset="", ca_file=ca_file), site.clock)
+    await keeper.refresh()
+    assert keeper.ready.is_set()
+    assert keeper.current().trusts == ca_file.read_bytes()
+    ca_file.write_text("no certificate")
+    await keeper.refresh()
+    assert keeper.current().trusts != b"no certificate"
 
 
 class Rotating:
