@@ -113,8 +113,8 @@ chaos: setup ##test: Break a running system KILLS=N times on SERVERS=1|3 brokers
 failover: setup ##test: Kill or freeze the working service KILLS=N times on SERVERS=1|3 brokers: how long until the next request is granted
 	$(BIN)/python tests/ha failover --kills $(KILLS) --servers $(SERVERS)
 
-rolling: setup ##test: Replace every service by its next version and back, while pods come and go
-	$(BIN)/python tests/ha rolling --servers $(SERVERS)
+rolling: setup ##test: Replace every service by its next version (or that of the checkout OTHER=path) and back, while pods come and go
+	$(BIN)/python tests/ha rolling --servers $(SERVERS) $(if $(OTHER),--other $(OTHER))
 
 overload: setup # Ask for ten times as much as can be served for SECONDS=60: memory, what is said, and when it is over
 	$(BIN)/python tests/ha overload --seconds $(SECONDS) --servers $(SERVERS)

@@ -61,12 +61,7 @@ def identities(nodes: Sequence[str]) -> str:
     made = [
         _object("Secret", SYSTEM, "sluice-nats-server", server),
         _object("Secret", NODES, "sluice-bus-nodes", {name: text.encode() for name, text in agents.items()}),
-        _object(
-            "Secret",
-            NODES,
-            "sluice-rpc-nodes",
-            {name: each.certificate + each.key for name, each in certificates.items()},
-        ),
+        _object("Secret", NODES, "sluice-rpc-nodes", certificates),
     ]
     for role, password in services.items():
         made.append(_object("Secret", SYSTEM, f"sluice-bus-{role.value}", {"password": password.encode()}))

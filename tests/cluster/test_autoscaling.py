@@ -20,7 +20,7 @@ from cluster.waiting import Unmet, until
 from sluice.contracts.ids import SourceName
 from sluice.contracts.messages import HostRoom, NodeTemplate, PoolDemand
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.placeholders.placeholder_pods import placeholder_pod
+from sluice_pod_watcher.core.cluster.placeholders.placeholders import placeholder_pod
 
 PROCESS = "karpenter"
 POOL = "none"

@@ -34,10 +34,10 @@ def space(installed: Cluster) -> Iterator[str]:
     claims = listed(installed, "sluice-system", "persistentvolumeclaims")
     product.uninstall(installed)
     free_volumes(installed, [each["spec"]["volumeName"] for each in claims])
+    installed.kubectl("taint", "node", installed.workers[-1].name, f"{LATE}=true:NoSchedule")
     installed.kubectl("apply", "--server-side", "--filename=-", stdin=last_release.manifests())
     known = [node.name for node in installed.workers[:-1]]
     installed.kubectl("apply", "--server-side", "--filename=-", stdin=last_release.identities(known))
-    installed.kubectl("taint", "node", installed.workers[-1].name, f"{LATE}=true:NoSchedule")
     product.wait(installed, without="sluice-callout")
     installed.kubectl("create", "namespace", name)
     try:

@@ -10,6 +10,7 @@ from factories.broker.bus_rigs import NatsRig, Rig, eventually
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RunId
+from sluice.runtime.bus import Bus, Probe
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.lease import ABANDONED_TTLS, Lease
 
@@ -106,3 +107,16 @@ async def _any_held(leases: list[Lease]) -> bool:
 
 async def _none_held(leases: list[Lease]) -> bool:
     return not await _any_held(leases)
+
+
+async def test_a_probe_says_whether_a_process_answers(rig: Rig) -> None:
+    """A standby could take over from a holder that works, or wait for one that has ended."""
+    one, two = await rig.bus(), await rig.bus()
+    async with one.answering("alive.allocator.run"):
+        await eventually(lambda: _answers(two, Probe.ANSWERED))
+        assert await two.probe("alive.allocator.other", 5.0) is Probe.ABSENT
+    await eventually(lambda: _answers(two, Probe.ABSENT))
+
+
+async def _answers(bus: Bus, expected: Probe) -> bool:
+    return await bus.probe("alive.allocator.run", 5.0) is expected

@@ -36,10 +36,9 @@ from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.findings import version_of
 from sluice_node_agent.preflight.tickets import file_system_of
-from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, read_lines
-from sluice_node_agent.shell.journal.watermark import read_note
-from sluice_node_agent.shell.tickets.document import pack as pack_ticket
-from sluice_node_agent.shell.tickets.document import unpack
+from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, read_lines, read_note
+from sluice_node_agent.shell.tickets.tickets import pack as pack_ticket
+from sluice_node_agent.shell.tickets.tickets import unpack
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
 _HOME = SharedDeviceRecord(

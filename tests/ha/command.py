@@ -56,7 +56,7 @@ async def _run(options: argparse.Namespace, folder: Path) -> tuple[str, list[str
             short = [f"{len(times_s)} of {options.kills} were done"] if len(times_s) < options.kills else []
             line = f"kills={len(times_s)} violations={len(outcome.wrong)} {figures(times_s)} bound_s={bound_s:g}"
             return line, [*outcome.wrong, *late, *short]
-        rolled = await upgrade(system, options.rounds, say)
+        rolled = await upgrade(system, options.rounds, say, other=options.other)
         waits = figures(rolled.waits_s)
         return (
             f"replaced={rolled.replaced} pods={len(rolled.waits_s)} violations={len(rolled.wrong)} {waits}",
@@ -98,6 +98,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     failover.add_argument("--kills", type=int, default=20)
     rolling = commands.add_parser("rolling", help="replace every process while pods come and go")
     rolling.add_argument("--rounds", type=int, default=2)
+    rolling.add_argument("--other", type=Path, help="a checkout of another version, with its .venv")
     overload = commands.add_parser("overload", help="ask for ten times as much as can be served")
     overload.add_argument("--seconds", type=float, default=60.0)
     for command in (failover, rolling, overload):

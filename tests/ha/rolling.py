@@ -1,5 +1,5 @@
 """
-Every service is replaced by its next version while pods come and go all the time, and then back: an upgrade and a
+Every service is replaced by another version while pods come and go all the time, and then back: an upgrade and a
 way back.
 
 The new one is started first and the old one told to end when the new one is ready; of an agent, which holds its node's
@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from factories.processes import Process
 from factories.system import violations_at
@@ -22,6 +23,7 @@ from ha.system import NEXT_VERSION, TWICE, System
 
 from sluice_console.core.process_plan import SERVICES
 
+OWN = (sys.executable, "-m")
 PAUSE_S = 0.35
 """Between two pods, on average."""
 ALIVE_MAX = 16
@@ -37,15 +39,24 @@ class Outcome:
 
 
 async def upgrade(
-    system: System, rounds: int, say: Callable[[str], None], names: Sequence[str] | None = None
+    system: System,
+    rounds: int,
+    say: Callable[[str], None],
+    names: Sequence[str] | None = None,
+    *,
+    other: Path | None = None,
 ) -> Outcome:
-    """Replace every process, or those named, `rounds` times: to the next version, back to this one, and so on."""
+    """
+    Replace every process, or those named, `rounds` times: to another version, back to this one, and so on.
+
+    The other version is the one of the checkout `other`, which has a `.venv`; without it, a next one made of this one.
+    """
     outcome, pods = Outcome(), Pods(system)
     async with coming_and_going(pods, outcome):
         for turn in range(rounds):
             for name in names or list(system.services):
                 began = time.monotonic()
-                await _replace(system, name, newer=turn % 2 == 0)
+                await _replace(system, name, _program(other) if turn % 2 == 0 else OWN)
                 outcome.replaced += 1
                 say(f"{name} replaced in {time.monotonic() - began:.2f} s, {len(outcome.waits_s)} pods bound so far")
     await judge(pods, outcome)
@@ -60,12 +71,19 @@ async def judge(pods: Pods, outcome: Outcome) -> None:
         outcome.wrong.append(f"{pods.number} pods were created and {len(outcome.waits_s)} bound")
 
 
-async def _replace(system: System, name: str, *, newer: bool) -> None:
+def _program(other: Path | None) -> tuple[str, ...]:
+    if other is None:
+        return (sys.executable, str(NEXT_VERSION))
+    python = other / ".venv/bin/python"
+    assert python.exists(), f"no {python}: `make setup` in {other} makes it"
+    return (str(python), "-m")
+
+
+async def _replace(system: System, name: str, program: Sequence[str]) -> None:
     old = system.services[name]
     service = next(service for service in SERVICES if name.startswith(service))
-    program = (str(NEXT_VERSION), SERVICES[service]) if newer else ("-m", SERVICES[service])
     log = old.log.with_name(f"{name}-{next(_numbers)}.log")
-    new = replace(old, command=(sys.executable, *program), log=log, lives=0, _popen=None)
+    new = replace(old, command=(*program, SERVICES[service]), log=log, lives=0, _popen=None)
     if service in TWICE:
         new.start()
         await system.stands_by(new)

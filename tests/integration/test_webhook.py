@@ -18,12 +18,10 @@ from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook import handlers
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import CertificateUnavailableError, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
-from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
-from sluice_pod_watcher.shell.webhook.server import listening, serve_webhook
-from sluice_pod_watcher.shell.webhook.tls import new_context
+from sluice_pod_watcher.shell.webhook.handlers import ServingLimits, listening, serve_webhook
 
 ASKS = review_of(pod(annotations={"sluice.dev/memory": "4Gi"}))
 BOUND_S = 10.0

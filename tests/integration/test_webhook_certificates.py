@@ -11,10 +11,17 @@ from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
 from sluice_pod_watcher.shell.webhook.ca import make_generation
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig, Generations, with_new
-from sluice_pod_watcher.shell.webhook.cert_rotator import REFRESH_S, RETRY_S, CertificateRotator, NotPublishedError
+from sluice_pod_watcher.shell.webhook.cert_rotator import (
+    REFRESH_S,
+    RETRY_S,
+    CertificateRotator,
+    NotPublishedError,
+    UnusableCertificateError,
+    new_context,
+    show,
+)
 from sluice_pod_watcher.shell.webhook.cert_sources import MountedCertificates, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore, StoreUnavailableError
-from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, new_context, show
 
 NAME = "sluice-webhook.sluice-system.svc"
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -18,15 +18,14 @@ from factories.cluster.described_pods import kubectl, kubectl_is_there
 from factories.cluster.kubernetes import Cluster, Json
 from fake_kube.server import FakeKube
 
-from sluice.contracts.admission import AdmissionConfig, environment, gpu_amounts, reserved_fields, volumes
+from sluice.contracts.admission import AdmissionConfig, environment, reserved_fields, validation, volumes
 from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
 from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
-from sluice_pod_watcher.shell.webhook.server import listening
-from sluice_pod_watcher.shell.webhook.tls import new_context
+from sluice_pod_watcher.shell.webhook.handlers import listening
 
 SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"
 SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "base" / "admission" / "webhook.yaml"
@@ -34,7 +33,7 @@ CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigura
 DENIED = 'admission webhook "pods.sluice.dev" denied the request: '
 GPU = gpu(gpu="1")
 SLICE = {"sluice.dev/profile": "1g.5gb"}
-MODULES = (gpu_amounts, reserved_fields, environment, volumes)
+MODULES = (validation, reserved_fields, environment, volumes)
 
 
 class Denial(NamedTuple):

@@ -28,7 +28,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_allocator.core.placement import PlacementConfig, PlaceRequest, refuse
-from sluice_allocator.core.request.grant_warnings import advice
+from sluice_allocator.core.request.bind import advice
 
 MIG = "MIG-5c2a"
 GPU = gpu_report(NODE, 0).uuid

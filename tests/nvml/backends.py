@@ -8,8 +8,7 @@ from factories.gpus.nvml import NvmlMachine
 from nvml.build import Built
 
 from sluice.contracts.fleet_file.fleet_spec import NodeSpec, parse_fleet
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector
-from sluice_node_agent.device.port import GpuBackend
+from sluice_node_agent.device.port import FixedLayoutSelector, GpuBackend
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile, Process
 

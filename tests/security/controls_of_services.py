@@ -21,7 +21,7 @@ from sluice.contracts.rpc_permissions import ALLOWED_CALLERS, Caller, deny_reaso
 from sluice.runtime.addresses import is_own_name
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import LOOPBACK
-from sluice.runtime.log_bounds import bound_values
+from sluice.runtime.logs import bound_values
 from sluice.runtime.nats.wire_format import read_stored
 from sluice.runtime.nats_server.users import DENY_ALL, CertifiedUser, authorization
 from sluice.runtime.settings import CommonSettings, SettingsError, load

@@ -22,7 +22,7 @@ from sluice_node_agent.device.mps.home_directory import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.shell.journal import journal
 from sluice_node_agent.shell.journal.journal import Journal
-from sluice_pod_watcher.shell import health as http_health
+from sluice_pod_watcher.shell import http_server as http_health
 from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress
 
 BOUND_S = 20.0

@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from sluice.runtime.settings import CommonSettings, load
-from sluice.runtime.tls.secret_permissions import warn_if_open
+from sluice.runtime.tls.certificate_files import warn_if_open
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_pod_watcher.shell.folder.identity_file import IdentityFile
 

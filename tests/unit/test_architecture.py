@@ -31,7 +31,6 @@ ANYTHING_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
 def lint(root: Path) -> subprocess.CompletedProcess[str]:
-    """Check the contracts on the sources under `root`."""
     path = os.pathsep.join(str((root / folder).parent) for folder in PACKAGES.values())
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     return subprocess.run(
@@ -46,7 +45,6 @@ def lint(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 def headings(document: Path) -> list[str]:
-    """The second-level headings of a document."""
     return re.findall(r"^### (.+)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 

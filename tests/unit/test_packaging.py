@@ -25,7 +25,6 @@ OWNED = {
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The distributions named by requirements."""
     return {re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
 
 

@@ -35,19 +35,9 @@ WRITES = {
     Role.INVENTORY: INVENTORY_WRITES,
     Role.NODE_AGENT: AGENT_WRITES,
 }
-WRITES_LATER = {
-    Role.POD_WATCHER: set(),
-    Role.ALLOCATOR: set(),
-    Role.INVENTORY: LEASE,
-    Role.NODE_AGENT: set(),
-}
+WRITES_LATER = {Role.POD_WATCHER: set(), Role.ALLOCATOR: set(), Role.INVENTORY: LEASE, Role.NODE_AGENT: set()}
 """Subject kinds of the protocol that no code publishes yet. Remove one here when its code comes."""
-READS_LATER = {
-    Role.POD_WATCHER: set(),
-    Role.ALLOCATOR: set(),
-    Role.INVENTORY: LEASE,
-    Role.NODE_AGENT: set(),
-}
+READS_LATER = {Role.POD_WATCHER: set(), Role.ALLOCATOR: set(), Role.INVENTORY: LEASE, Role.NODE_AGENT: set()}
 
 
 def kinds(*filters: str) -> set[str]:

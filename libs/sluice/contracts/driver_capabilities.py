@@ -28,7 +28,6 @@ class UnknownCapabilityError(ValueError):
     """An unknown capability. Carries the `word`."""
 
     def __init__(self, word: str) -> None:
-        """Report the unknown word."""
         super().__init__(f"{word[:80]!r} is not a driver capability")
         self.word = word
 
@@ -37,7 +36,6 @@ class NotAllowedError(ValueError):
     """A capability that this cluster does not allow. Carries the `word`."""
 
     def __init__(self, word: str) -> None:
-        """Report the capability."""
         super().__init__(f"{word!r} is not allowed here")
         self.word = word
 

@@ -5,6 +5,7 @@ A live GPU's report always wins over the catalog, so most models of a real fleet
 """
 
 import hashlib
+from dataclasses import replace
 from functools import lru_cache
 
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
@@ -45,15 +46,7 @@ def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[
     if same is not None:
         return same
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
-    return GpuModel(
-        key=f"{model.key}-{digest}",
-        product_names=model.product_names,
-        memory_mib=model.memory_mib,
-        multiprocessors=model.multiprocessors,
-        memory_slices=model.memory_slices,
-        compute_slices=model.compute_slices,
-        profiles=model.profiles,
-    )
+    return replace(model, key=f"{model.key}-{digest}")
 
 
 @lru_cache(maxsize=256)  # more models than any simulation has

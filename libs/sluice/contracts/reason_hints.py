@@ -121,11 +121,7 @@ _WHATEVER_IS_FREE = frozenset(
 
 
 def hint_for(reasons: Sequence[ReasonCount]) -> str:
-    """
-    What would help with the first of `reasons`; empty when there are none.
-
-    "Nothing can ever fit" is followed by its cause (`explain` orders them so), and the cause has the hint.
-    """
+    """What would help with the first of `reasons`, or with the cause behind "nothing can ever fit"; else empty."""
     if not reasons:
         return ""
     first, *others = (each.reason for each in reasons)

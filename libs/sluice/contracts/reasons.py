@@ -50,11 +50,7 @@ class RefusalReason(_Reason):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One refusal: which `field` holds which `value`, and what is `allowed`.
-
-    `field` is spelled as the person wrote it (an annotation key, a path in a manifest).
-    """
+    """One refusal: which `field` (as written: a key, a path) holds which `value`, and what is `allowed`."""
 
     reason: RefusalReason
     message: str

@@ -5,7 +5,8 @@ A share being shrunk keeps its size until its agent confirms that nothing more i
 before it may use more. Meanwhile it counts as the larger of both in every dimension (PROTOCOL §4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,35 +32,21 @@ def same_places(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> boo
 
 def max_sizes(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devices:
     """The same places (see `same_places`), each share with the larger of both in every dimension."""
-    return tuple(
-        replace(a, share=_larger(a.share, b.share)) if a.share is not None and b.share is not None else a
-        for a, b in zip(one, other, strict=True)
-    )
+    return _sizes(one, other, max)
 
 
 def min_sizes(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devices:
     """The same places (see `same_places`), each share with the smaller of both in every dimension."""
-    return tuple(
-        replace(a, share=_smaller(a.share, b.share)) if a.share is not None and b.share is not None else a
-        for a, b in zip(one, other, strict=True)
-    )
+    return _sizes(one, other, min)
 
 
 def uses_more(one: Share, other: Share) -> bool:
-    """
-    Whether processes configured for one share may use more than those configured for the other.
-
-    Concerns the device only: time quotas are counted at admission, and processes keep nothing of them.
-    """
+    """Whether processes of one share may use more of the device than those of the other, time aside."""
     return one.memory_mib > other.memory_mib or _width(one) > _width(other)
 
 
 def is_resize_done(grant: Grant, slice_: SliceMessage | None) -> bool:
-    """
-    Whether an agent has confirmed that a slice uses nothing larger than granted.
-
-    A degraded slice may have shrunk before, and its room on the shared device may belong to others since.
-    """
+    """Whether an agent has confirmed that nothing larger than granted is used; a degraded slice may have shrunk."""
     if not isinstance(slice_, (SliceReady, SliceFailed, SliceDegraded)):
         return False
     return slice_.revision >= grant.revision and not slice_.shrinking
@@ -78,24 +65,17 @@ def _place(device: DeviceGrant) -> tuple[object, ...]:
     return device.container, device.gpu, device.profile, device.start, device.size, whose
 
 
-def _larger(one: Share, other: Share) -> Share:
-    return replace(
-        one,
-        memory_mib=max(one.memory_mib, other.memory_mib),
-        sm_partition=one.sm_partition if _width(one) >= _width(other) else other.sm_partition,
-        quota_request_permille=max(one.quota_request_permille, other.quota_request_permille),
-        quota_limit_permille=max(one.quota_limit_permille, other.quota_limit_permille),
+def _sizes(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant], choose: Callable[..., Any]) -> Devices:
+    return tuple(
+        replace(a, share=_chosen(a.share, b.share, choose)) if a.share is not None and b.share is not None else a
+        for a, b in zip(one, other, strict=True)
     )
 
 
-def _smaller(one: Share, other: Share) -> Share:
-    return replace(
-        one,
-        memory_mib=min(one.memory_mib, other.memory_mib),
-        sm_partition=one.sm_partition if _width(one) <= _width(other) else other.sm_partition,
-        quota_request_permille=min(one.quota_request_permille, other.quota_request_permille),
-        quota_limit_permille=min(one.quota_limit_permille, other.quota_limit_permille),
-    )
+def _chosen(one: Share, other: Share, choose: Callable[..., Any]) -> Share:
+    fields = ("memory_mib", "quota_request_permille", "quota_limit_permille")
+    sizes = {field: choose(getattr(one, field), getattr(other, field)) for field in fields}
+    return replace(one, sm_partition=choose(one, other, key=_width).sm_partition, **sizes)
 
 
 def _width(share: Share) -> int:

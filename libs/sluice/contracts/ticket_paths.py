@@ -7,11 +7,33 @@ pkg/volume/util/subpath/subpath_linux.go, doBindSubPath: option `bind`, not `rbi
 its daemon's own directory, not one with a mount inside.
 """
 
+from functools import lru_cache
 from hashlib import sha256
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.kube.names import MOUNT_PATH
 from sluice.contracts.messages import ContainerDevices
+
+_REMEMBERED = 1024
+"""Cache size, more than a node has slices: each step of a slice computes its ticket's name."""
+_DIGITS = 24
+"""Hexadecimal, 96 bits: collisions cannot be constructed."""
+
+
+def ticket_name(allocation: AllocationId, run: RunId, number: int) -> str:
+    """The name of the `number`-th ticket of this run of the agent. `run` is of a-z, 0-9 and '-'."""
+    return f"{_begins(allocation)}{run}-{number}"
+
+
+def is_ticket_of(ticket: str, allocation: AllocationId) -> bool:
+    """Whether a ticket was made for this allocation, by any run."""
+    return ticket.startswith(_begins(allocation))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _begins(allocation: AllocationId) -> str:
+    return f"{sha256(allocation.encode()).hexdigest()[:_DIGITS]}-"
+
 
 SHARE_PREFIX = "mps-"
 """Prefix of directories for containers with a share. No ticket's name begins like this."""

@@ -59,11 +59,7 @@ class FixedLayoutTable(TransitionTable):
         return State(state | instance.mask | self._in_use)
 
     def release(self, state: State, instance: Instance) -> State:
-        """
-        The state after `instance` is released. Raises ValueError when it was not taken.
-
-        Exact where the GPU holds only instances of the layout; else call `state` again.
-        """
+        """The state without `instance`, exact for those of the layout. Raises ValueError if it was not taken."""
         if instance not in self._there or state & instance.mask != instance.mask:
             raise ValueError(f"{instance} is not taken in this layout")
         after = (state & self._slices_mask) ^ instance.mask

@@ -36,11 +36,9 @@ class Engines:
     ofa: int = 0
 
     def __iter__(self) -> Iterator[int]:
-        """The counts in the order of the fields."""
         yield from (self.copy, self.decode, self.encode, self.jpeg, self.ofa)
 
     def __add__(self, other: "Engines") -> "Engines":
-        """The sum of both."""
         return Engines(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
@@ -96,14 +94,12 @@ class GpuModel:
     _largest: Profile | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Precompute hot values."""
         object.__setattr__(self, "_by_name", {profile.name: profile for profile in self.profiles})
         largest = max(self.profiles, key=lambda each: (each.compute_slices, each.memory_mib), default=None)
         object.__setattr__(self, "_largest", largest)
         object.__setattr__(self, "_hash", hash((self.key, self.memory_mib, self.memory_slices, self.profiles)))
 
     def __hash__(self) -> int:
-        """The hash computed at construction."""
         return self._hash
 
     def profile(self, name: str) -> Profile | None:

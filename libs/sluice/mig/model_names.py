@@ -31,11 +31,7 @@ def is_named(product_name: str, part: str) -> bool:
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def is_meant(product_name: str, part: str) -> bool:
-    """
-    As `is_named`, but also by a part of a word, unless that names another model: L4 is not L40S, H20 not H200.
-
-    HAMi, whose annotation this also serves, compares parts of words only.
-    """
+    """As `is_named`, also by a part of a word (as HAMi) that names no other model: L4 is not L40S, H20 not H200."""
     if is_named(product_name, part):
         return True
     if find_models(product_name) and any(is_named(name, part) for name in _product_names()):
@@ -84,7 +80,6 @@ def _spellings(model: GpuModel) -> tuple[str, ...]:
 
 
 def _distance(one: str, other: str) -> tuple[int, int]:
-    """The edit distance, and the length of the common prefix, negated."""
     row = list(range(len(other) + 1))
     for at, char in enumerate(one, 1):
         before, row[0] = row[0], at

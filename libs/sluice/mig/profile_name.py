@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from sluice.mig.catalog import mig_models
+
 _NAME = re.compile(
     r"(?:(?P<c>[1-9][0-9]?)c\.)?(?P<g>[1-9][0-9]?)g\.(?P<gb>0|[1-9][0-9]{0,3})gb"
     r"(?P<attributes>(?:[+-][a-z]{1,8}(?:\.[a-z]{1,8})?(?:,[a-z]{1,8}(?:\.[a-z]{1,8})?)*){0,4})"
@@ -22,7 +24,6 @@ class ProfileNameError(ValueError):
     """A text that is not a profile name. Carries the `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Report `why` the `text` is invalid."""
         super().__init__(f"{text[:80]!r} is no MIG profile name: {why}")
         self.text = text
 
@@ -64,3 +65,30 @@ class ProfileName:
         """The name as NVIDIA's tools print it: without a redundant `c`."""
         prefix = "" if self.compute_slices == self.slices else f"{self.compute_slices}c."
         return f"{prefix}{self.slices}g.{self.memory_gb}gb{''.join(self.attributes)}"
+
+
+_CHARACTERS_MAX = 128
+_PARTS = re.compile(r"(?P<size>(?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb)(?P<attributes>.*)")
+_PLUS = re.compile(r"\.(?!all(?![a-z]))")
+
+
+def to_resource(name: str) -> str:
+    """The profile as written after `nvidia.com/mig-`."""
+    return name.replace("+", ".")
+
+
+def from_resource(text: str) -> ProfileName:
+    """The profile named after `nvidia.com/mig-`. Raises ProfileNameError."""
+    known = _known().get(text)
+    if known is not None:
+        return known
+    parts = _PARTS.fullmatch(text) if len(text) <= _CHARACTERS_MAX else None
+    if parts is None:
+        raise ProfileNameError(text, "expected for instance 1g.5gb, 1g.5gb.me or 1g.24gb.me.all")
+    return ProfileName.parse(parts["size"] + _PLUS.sub("+", parts["attributes"]))
+
+
+@lru_cache(maxsize=1)
+def _known() -> dict[str, ProfileName]:
+    names = dict.fromkeys(profile.name for model in mig_models() for profile in model.profiles)
+    return {to_resource(name): ProfileName.parse(name) for name in names}

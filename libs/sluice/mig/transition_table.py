@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NewType
 
-from sluice.mig.instance_budget import scarce_budget_of
-from sluice.mig.layout import Instance, disjoint
+from sluice.mig.layout import Instance, disjoint, scarce_budget_of
 from sluice.mig.model import GpuModel, Placement, Profile
 
 State = NewType("State", int)
@@ -40,7 +39,6 @@ class UnknownProfileError(LookupError):
     """A profile that the model does not have. Carries `profile` and the `model` key."""
 
     def __init__(self, profile: str, model: str) -> None:
-        """Keep the profile and the model."""
         super().__init__(f"{model} has no profile {profile}")
         self.profile = profile
         self.model = model
@@ -83,7 +81,6 @@ class TransitionTable:
     """
 
     def __init__(self, model: GpuModel, weights: Mapping[str, float] | None = None) -> None:
-        """Compile the model's geometry; states are added on demand."""
         self.model = model
         self.empty = State(0)
         self._slices_mask = (1 << model.memory_slices) - 1
@@ -101,8 +98,6 @@ class TransitionTable:
         self._choices: dict[str, dict[State, tuple[PlacementChoice, ...]]] = {
             profile.name: {} for profile in model.profiles
         }
-
-    # -- states ---------------------------------------------------------------------------------------------------
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
         """
@@ -146,11 +141,7 @@ class TransitionTable:
         return before
 
     def release(self, state: State, instance: Instance) -> State:
-        """
-        The state after `instance` is gone. Raises ValueError when no such instance can be part of `state`.
-
-        Exact for states reached by choices; where spans are blocked or overlap, call `state` again instead.
-        """
+        """The state without `instance`, exact for states reached by choices. Raises ValueError if not in it."""
         use = self._resources.use.get(instance.profile)
         if use is None:
             raise UnknownProfileError(instance.profile, self.model.key)
@@ -166,8 +157,6 @@ class TransitionTable:
     def _used(self, state: State) -> tuple[int, ...]:
         pairs = zip(self._shifts, self._resources.budget, strict=True)
         return tuple((state >> shift) & ((1 << budget.bit_length()) - 1) for shift, budget in pairs)
-
-    # -- choosing -------------------------------------------------------------------------------------------------
 
     def choices(self, state: State, profile_name: str) -> tuple[PlacementChoice, ...]:
         """Every place for one more instance of the profile, best first; empty when it does not fit."""
@@ -201,8 +190,6 @@ class TransitionTable:
                 choices.append(PlacementChoice(placement.start, placement.size, after_state, rank))
         return tuple(sorted(choices, key=lambda choice: choice.rank))
 
-    # -- counting -------------------------------------------------------------------------------------------------
-
     def creatable(self, state: State) -> dict[str, int]:
         """Per profile, how many more instances of it alone fit now. These are alternatives."""
         return dict(self._facts_of(state).creatable)
@@ -223,11 +210,7 @@ class TransitionTable:
         return self.model.memory_slices - (state & self._slices_mask).bit_count()
 
     def why_not(self, state: State, profile_name: str) -> Literal["slices", "engines"] | None:
-        """
-        Why one more instance of the profile does not fit; None when it does.
-
-        `slices` when no placement is free, `engines` when one is but another resource is used up.
-        """
+        """Why one more does not fit: `slices` when no placement is free, else `engines`; None when it does."""
         if self.count(state, profile_name):
             return None
         return self._facts_of(state).lacking[profile_name]

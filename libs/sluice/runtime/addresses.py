@@ -37,11 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_name(host: str, own: str) -> bool:
-    """
-    Whether a `Host` header (with or without a port) is an address, the name `own`, or one that no outsider can have.
-
-    Under DNS rebinding a site's own name resolves to this machine, and a browser sends that name.
-    """
+    """Whether a `Host` header is an address, `own`, or a name that no outsider can have (against DNS rebinding)."""
     name = host.strip().lower()
     bare = name.partition("]")[0][1:] if name.startswith("[") else name.partition(":")[0].rstrip(".")
     return _is_address(bare) or "." not in bare or bare == own.lower() or bare.endswith(_INSIDE)

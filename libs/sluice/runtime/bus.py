@@ -6,6 +6,8 @@ reported as unknown, not retried: the outbox settles it (`sluice.contracts.outbo
 """
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
 from typing import Protocol
 
 from sluice.contracts.bus.events import (
@@ -43,15 +45,23 @@ class DeniedError(BusError):
         self.user, self.verb, self.subject = user, verb, subject
 
 
+class Probe(Enum):
+    """Whether another process answers."""
+
+    ANSWERED = "answered"
+    ABSENT = "absent"
+    """No connection of the broker subscribes to the subject: the process has ended, or lost its connection."""
+    SILENT = "silent"
+    """No answer in time."""
+    UNKNOWN = "unknown"
+    """This process is not connected."""
+
+
 class Bus(Protocol):
     """Last-value streams with guarded writes."""
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """
-        Publish once, guarded. Returns within a bounded time; pauses (bounded, jittered) before reporting unknown.
-
-        Raises BusError when the server denies the subject.
-        """
+        """Publish once, guarded, in bounded time; pauses before reporting unknown. Raises BusError if denied."""
 
     def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         """
@@ -80,11 +90,7 @@ class Bus(Protocol):
         """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-        """
-        Create missing streams (PROTOCOL §1). Needs the administrator's rights.
-
-        `history_bytes` is the size limit of HISTORY.
-        """
+        """Create missing streams (PROTOCOL §1), as administrator. `history_bytes` is the size limit of HISTORY."""
 
     async def bound_agents(self) -> None:
         """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
@@ -92,17 +98,19 @@ class Bus(Protocol):
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of one node's agent if it is missing. Needs the administrator's rights."""
 
+    def answering(self, subject: str) -> AbstractAsyncContextManager[None]:
+        """Answer `probe`s of `subject` while the context lasts and this process runs. Raises BusError."""
+
+    async def probe(self, subject: str, within_s: float) -> Probe:
+        """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
+
     @property
     def connected(self) -> bool:
         """Whether a server is connected, as far as is known now."""
 
     @property
     def unread_s(self) -> float:
-        """
-        For how long a stream to be read here has been unreadable; 0 while readings go on.
-
-        Values read earlier stay valid: a server may be up without the stream, or without a quorum.
-        """
+        """How long a stream to be read has been unreadable; 0 while readings go on. Values read earlier stay valid."""
 
     async def close(self) -> None:
         """Drain and disconnect, within a bounded time."""

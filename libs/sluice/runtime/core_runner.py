@@ -99,14 +99,11 @@ class Executor(Generic[E]):
     slots: asyncio.Semaphore = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Create the slots for `limit`."""
         object.__setattr__(self, "slots", asyncio.Semaphore(self.limit))
 
 
 @dataclass(slots=True)  # not frozen: creation would take three times as long, for every answer
 class _Doing(Generic[E]):
-    """One instruction to be carried out, with its request or causing span."""
-
     how: Executor[E]
     instruction: object
     request: str
@@ -150,7 +147,6 @@ class CoreRunner(Generic[E]):
         begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
         predict_read: PredictRead | None = None,
     ) -> None:
-        """Nothing runs before `run`."""
         self._name = name
         self._kind = name.partition(" ")[0]
         """The label in metrics: names as such would be as many as nodes."""
@@ -181,11 +177,7 @@ class CoreRunner(Generic[E]):
         """When the core last ran: at least every `tick_s`, unless it hangs."""
 
     async def run(self) -> None:
-        """
-        Run until cancelled. Raises what an executor, the bus or the core raised (in an ExceptionGroup).
-
-        When cancelled, it stops reading and deciding at once and gives running writes and executors `drain_s`.
-        """
+        """Run until cancelled; then running writes have `drain_s`. Raises what executors, bus or core raised."""
         with metrics.collecting_from(self._now), metrics.collecting_from(self._shows):
             try:
                 await self._run()
@@ -223,8 +215,6 @@ class CoreRunner(Generic[E]):
     async def offer(self, event: E) -> None:
         """Give the core an event from another task of the shell; waits while the inbox is full."""
         await self._inbox.offer((event,))
-
-    # -- feeding --------------------------------------------------------------------------------------------------
 
     async def _read(self, batches: AsyncIterator[list[Reading]]) -> None:
         """
@@ -279,10 +269,7 @@ class CoreRunner(Generic[E]):
             self.turned_at = now
             await self._inbox.admit_waiting()
 
-    # -- carrying out ---------------------------------------------------------------------------------------------
-
     def _request_of(self, instruction: object) -> str:
-        """The request of an instruction; empty for none."""
         if isinstance(instruction, Write):
             return instruction.request
         how = self._execute.get(type(instruction))

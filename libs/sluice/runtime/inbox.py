@@ -20,7 +20,6 @@ class Inbox(Generic[E]):
     """Events for one core, and the tick that is due. For tasks of one event loop."""
 
     def __init__(self, tick: E, *, events_max: int = EVENTS_MAX) -> None:
-        """Start empty. `tick` is the event for passing time."""
         self._tick = tick
         self._tick_due = False
         self._events: deque[E] = deque()
@@ -29,7 +28,6 @@ class Inbox(Generic[E]):
         self._room = asyncio.Condition()
 
     def __len__(self) -> int:
-        """How many events wait."""
         return len(self._events)
 
     async def offer(self, events: Iterable[E]) -> None:

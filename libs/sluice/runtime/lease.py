@@ -1,19 +1,21 @@
 """
 Leader election for a role: a hint that saves double work, never the lock (PROTOCOL §9).
 
-One subject, compare-and-set and a TTL. While the broker keeps what it acknowledged there are never two holders; when it
-loses some, everything must still be right, because every decision is guarded by itself.
+One subject, compare-and-set and a TTL. A standby also probes the holder: where that has ended or hangs, it takes the
+lease before the TTL is over. There is rarely more than one holder: where the broker loses what it acknowledged, or a
+connection. Then everything must still be right, because every decision is guarded by itself.
 """
 
 import asyncio
 import contextlib
+import time
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.runtime import logs
-from sluice.runtime.bus import Bus
+from sluice.runtime.bus import Bus, Probe
 from sluice.runtime.clock import Clock
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import Sample
@@ -32,8 +34,17 @@ Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one be
 """
 ABANDONED_TTLS = 2
 """A lease unchanged for so many TTLs has no holder: a holder renews it, and the server lets one expire."""
+PROBE_S = 0.25
+"""The pause between two probes of the holder."""
+SILENT_S = (0.8, 0.4)
+"""
+A holder that answers neither of two probes in so many seconds hangs. Two: a standby that was paused finds its first
+time limit passed before it has read the answer.
+"""
+AWAKE_S = 1.1
+"""A holder that did not run for so long has been replaced: it does not trust its lease before the next renewal."""
 RETRY_S = 0.1
-"""The pause after an unanswered read: work resumes as soon as the broker is back, not a renewal later."""
+"""The pause where the holder is not known: work resumes as soon as the broker is back, not a renewal later."""
 RELEASE_WITHIN_S = 1.0
 """
 Time limit of a release. A release saves the others a TTL; a silent broker must not use up a service's time to stop.
@@ -64,6 +75,9 @@ class Lease:
         self._expected: int | None = None
         """The sequence of our lease; None when it must be read first."""
         self._until = float("-inf")
+        self._ran_at = time.monotonic()
+        self._holder = self._answering = self._gone = _NO_OWNER
+        """Another candidate that holds the lease; has answered a probe since we connected; has then stopped to."""
         self._stands = (OperationId(""), 0.0)
         """The write that holds the lease instead of us, and when it was first seen."""
         self._log = logs.get("lease", role=role)
@@ -72,22 +86,59 @@ class Lease:
     @property
     def held(self) -> bool:
         """Whether we hold the lease at this moment."""
-        return self._clock.monotonic() < self._until
+        return self._clock.monotonic() < self._until and time.monotonic() - self._ran_at < AWAKE_S
 
     async def keep(self) -> None:
-        """Acquire the lease when it is free and renew it, until cancelled. Raises BusError."""
+        """Acquire the lease when it is free and renew it, until cancelled: others may at once. Raises BusError."""
+        alive = subjects.alive(self._role, self._run)
         with metrics.collecting_from(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
             before = self.held
-            while True:
-                answered = await self.step()
-                if self.held is not before:
-                    before = self.held
-                    metrics.count(LEASE_CHANGES, self._role, "taken" if before else "lost")
-                    self._log.info("works" if before else "does not work", epoch=self.epoch)
-                await self._clock.sleep(self._ttl_s / RENEWALS if answered else RETRY_S)
+            running = asyncio.create_task(self._note_running())
+            async with self._bus.answering(alive):
+                try:
+                    while True:
+                        is_known = await self.step()
+                        if self.held is not before:
+                            before = self.held
+                            metrics.count(LEASE_CHANGES, self._role, "taken" if before else "lost")
+                            self._log.info("works" if before else "does not work", epoch=self.epoch)
+                        await self._pause(self._ttl_s / RENEWALS if is_known else RETRY_S)
+                finally:
+                    running.cancel()
+                    self._until = float("-inf")
+
+    async def _note_running(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_S)
+            if self.held or self._until < self._clock.monotonic():
+                self._ran_at = time.monotonic()
+
+    async def _pause(self, duration_s: float) -> None:
+        """Sleep, until the holder has gone at most, or a lease must be renewed before it is trusted again."""
+        parts = max(1, round(duration_s / PROBE_S))
+        for _ in range(parts):
+            await self._clock.sleep(duration_s / parts)
+            if not self.held and (self._expected is not None or await self._is_holder_gone()):
+                return
+
+    async def _is_holder_gone(self) -> bool:
+        """Probe the holder. Only one that answered before can be found gone: others are older, or not connected yet."""
+        if (holder := self._holder) == _NO_OWNER:
+            return False
+        found = Probe.SILENT
+        for within_s in SILENT_S:
+            if found is Probe.SILENT:
+                found = await self._bus.probe(subjects.alive(self._role, holder), within_s)
+        if found in {Probe.ANSWERED, Probe.UNKNOWN}:
+            self._answering = holder if found is Probe.ANSWERED else _NO_OWNER
+        elif self._answering == holder:
+            self._log.warning("the holder has gone", holder=holder, probe=found.value)
+            self._answering, self._gone = _NO_OWNER, holder
+            return True
+        return False
 
     async def step(self) -> bool:
-        """Read once, and acquire or renew when possible; returns whether the broker answered. Raises BusError."""
+        """Read once, and acquire or renew when possible; returns whether the holder is known. Raises BusError."""
         expected = self._expected
         if expected is None:
             try:
@@ -102,9 +153,13 @@ class Lease:
             case WriteAccepted(sequence=sequence):
                 self._expected = self.epoch = sequence
                 self._until = asked_at + TRUSTED_PART * self._ttl_s
+                self._ran_at = time.monotonic()
+                self._holder = _NO_OWNER
             case WriteRefused():
                 self._expected = None
                 self._until = float("-inf")
+                self._gone = _NO_OWNER  # it has renewed
+                return False  # a read shows which candidate to probe
             case WriteUnknown():
                 self._expected = None  # a held lease lasts until it expires; a read will show whether it was renewed
                 return False
@@ -120,7 +175,8 @@ class Lease:
                     await self._bus.write(self._write(_NO_OWNER, expected, 1), {})
 
     def _may_take(self, found: Entry) -> bool:
-        if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NO_OWNER}:
+        self._holder = found.message.owner if isinstance(found.message, LeaseHeld) else _NO_OWNER
+        if isinstance(found.message, LeaseHeld) and self._holder in {self._run, self._gone, _NO_OWNER}:
             return True
         now = self._clock.monotonic()
         if self._stands[0] != found.operation:  # not by a sequence of STATE: those are reused

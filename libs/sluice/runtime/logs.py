@@ -2,16 +2,19 @@
 Logs: one JSON object per line on stderr (text on a terminal), with service, run, and trace if any.
 
 Records of the standard library's logging (the NATS and gRPC clients use it) come out the same way. A log line never
-stops a service: without a reader of stderr, lines are lost and work goes on. `log_bounds` limits sizes and rates.
+stops a service: without a reader of stderr, lines are lost and work goes on. Sizes and rates are limited.
 """
 
 import logging
 import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
 import msgspec
 
-from sluice.runtime.log_bounds import RateLimit, bound_values
 from sluice.runtime.optional_imports import without
 from sluice.runtime.tracing import request_traces
 
@@ -20,14 +23,71 @@ with without("rich", "better_exceptions", "colorama", "twisted"):  # traceback f
     from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+VALUE_MAX = 4_096
+"""Characters of one value; a traceback may have four times as many."""
+BURST = 100
+"""Warnings and errors of one kind (part and event) at once ..."""
+PER_S = 5.0
+"""... and per second from then on."""
+KINDS_MAX = 1_000
+"""Kinds that are counted; beyond it those seen longest ago start afresh."""
+_BOUNDED = frozenset({"warning", "error", "critical"})
+
+
+def shortened(text: str, most: int = VALUE_MAX) -> str:
+    """A text of `most` characters and a few: its beginning and its end."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} ... ({len(text)} characters) ... {text[-most // 2 :]}"
+
+
+def bound_values(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: shortens every value that is too long as text."""
+    for key, value in event.items():
+        if value is None or isinstance(value, bool | int | float):
+            continue
+        text = value if isinstance(value, str) else str(value)
+        most = 4 * VALUE_MAX if key == "exception" else VALUE_MAX
+        if len(text) > most:
+            event[key] = shortened(text, most)
+    return event
+
+
+@dataclass(slots=True)
+class _Kind:
+    left: float
+    seen_at: float
+    left_out: int = 0
+
+
+class RateLimit:
+    """A structlog processor: leaves out warnings beyond the rate; the next line of their kind says how many."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kinds: OrderedDict[tuple[object, object], _Kind] = OrderedDict()
+
+    def __call__(self, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Raises DropEvent for a line to leave out."""
+        if event.get("level") not in _BOUNDED:
+            return event
+        key, now = (event.get("part"), str(event.get("event"))[:VALUE_MAX]), self._clock()
+        kind = self._kinds.pop(key, None) or _Kind(BURST, now)
+        self._kinds[key] = kind
+        if len(self._kinds) > KINDS_MAX:
+            self._kinds.popitem(last=False)
+        kind.left, kind.seen_at = min(BURST, kind.left + (now - kind.seen_at) * PER_S), now
+        if kind.left < 1:
+            kind.left_out += 1
+            raise structlog.DropEvent
+        kind.left -= 1
+        if kind.left_out:
+            event["left_out"], kind.left_out = kind.left_out, 0
+        return event
 
 
 def configure(*, service: str, run: str, level: str = "info", form: str = "auto", stream: TextIO | None = None) -> None:
-    """
-    Set up logging of this process. `level` is one of LEVELS; `form` is `json`, `text`, or `auto` (by the terminal).
-
-    Call once, before the first line.
-    """
+    """Set up logging, once and first. `level` is one of LEVELS; `form`: `json`, `text`, `auto` (by the terminal)."""
     out = sys.stderr if stream is None else stream
     text = form == "text" or (form == "auto" and out.isatty())
     # A rich traceback shows the values of variables, which may be a password.
@@ -66,8 +126,6 @@ def get(name: str, **fields: Any) -> FilteringBoundLogger:
 
 
 class _IntoStructlog(logging.Handler):
-    """Passes records of the standard library to structlog."""
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
             get(record.name).log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)

@@ -25,7 +25,6 @@ class Prefetch:
     """The prefetched reads of one core."""
 
     def __init__(self, bus: Bus, predict_read: PredictRead | None) -> None:
-        """Without `predict_read` everything is read on request."""
         self._bus = bus
         self._predict_read = predict_read
         self._live = False

@@ -41,11 +41,7 @@ def bounded(
     wait_initial_s: float = 0.1,
     wait_max_s: float = 2.0,
 ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
-    """
-    Decorate an async function: after an error of `on` it is called again, at most `attempts` times in all.
-
-    Pauses double from `wait_initial_s` to `wait_max_s`, with jitter. The last error is raised unchanged.
-    """
+    """Decorate an async function: retried after errors of `on`, with doubling pauses. Raises the last error."""
     return stamina.retry(
         on=on,
         attempts=attempts,
@@ -87,7 +83,6 @@ class Backoff:
     """Pauses in seconds that double from `initial_s` to `max_s`, each 50 to 100 % of that (jitter)."""
 
     def __init__(self, initial_s: float = 0.1, max_s: float = 5.0, *, rng: random.Random | None = None) -> None:
-        """Start at the first pause."""
         self._initial_s = initial_s
         self._max_s = max_s
         self._rng = rng if rng is not None else random.Random()

@@ -131,7 +131,6 @@ def _answer(words: Sequence[str], name: str) -> int:
 async def _until_signal(
     main: Callable[[Service[S]], Awaitable[None]], service: Service[S], watchdog: threading.Timer
 ) -> int:
-    """The exit code. A failure is reported at once: the remaining tasks may take the rest of the time."""
     loop = asyncio.get_running_loop()
     log = logs.get("service")
     stopping: asyncio.Future[None] = loop.create_future()
@@ -161,7 +160,6 @@ async def _until_signal(
 
 
 def _code_after(leaves: Sequence[BaseException]) -> int:
-    """The exit code after these errors."""
     if any(isinstance(leaf, DeniedError) for leaf in leaves):
         return EXIT_DENIED
     if any(isinstance(leaf, NewContainerError) for leaf in leaves):
@@ -204,7 +202,6 @@ def _tell(error: Exception) -> None:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The single errors inside (groups of) groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

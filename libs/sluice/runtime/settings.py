@@ -117,11 +117,7 @@ S = TypeVar("S", bound=CommonSettings)
 
 
 def load(cls: type[S], *, service: str, config: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> S:
-    """
-    The settings of `service`, from `config` (or the file that SLUICE_CONFIG names) and `environ`.
-
-    Raises SettingsError.
-    """
+    """The settings of `service`, from `config` (else the file in SLUICE_CONFIG) and `environ`. Raises SettingsError."""
     if service not in SERVICES:
         raise SettingsError(f"{service!r} is no service of Sluice ({', '.join(SERVICES)})")
     fields = {field.name: field for field in msgspec.structs.fields(cls)}
@@ -140,9 +136,6 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
         return cls(**values)
     except (ValueError, TypeError) as error:  # a rule over several fields, checked by the class itself
         raise SettingsError(f"settings of {service}: {error}") from error
-
-
-# -- the file -----------------------------------------------------------------------------------------------------
 
 
 def _from_file(
@@ -180,9 +173,6 @@ def _from_table(
             raise SettingsError(f"{where} has no setting {shorten(key)}{_nearest(key, sorted(set(fields) - common))}")
         values[key] = _convert(fields[key], raw, where=f"{where} {key}", strict=True)
     return values
-
-
-# -- the environment ----------------------------------------------------------------------------------------------
 
 
 def _from_environ(
@@ -235,14 +225,10 @@ def _split(wanted: Any, raw: str) -> Any:
 
 
 def _choices(wanted: Any) -> tuple[Any, ...]:
-    """The members of a union; a plain type is its own only member. `Annotated[x, ...]` counts as x."""
     bare = get_args(wanted)[0] if hasattr(wanted, "__metadata__") else wanted
     members = get_args(bare)
     is_union = type(None) in members or get_origin(bare) is type(int | str)
     return tuple(choice for member in members for choice in _choices(member)) if is_union else (bare,)
-
-
-# -- both ---------------------------------------------------------------------------------------------------------
 
 
 def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:

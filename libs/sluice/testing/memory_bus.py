@@ -7,7 +7,7 @@ nothing beyond NATS.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 
 from sluice.contracts.bus.events import (
     Entry,
@@ -23,7 +23,7 @@ from sluice.contracts.bus.events import (
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.bus.subjects import SubjectError, ledger_filter, parse
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
-from sluice.runtime.bus import Answer, BusError, Reading
+from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice.testing.stream_model import PublishAccepted, PublishRefused, StoredValue, StreamMissing, StreamModel
@@ -38,12 +38,13 @@ class MemoryBroker:
     """The streams that several buses share, and the listeners for changes."""
 
     def __init__(self, clock: Clock | None = None, *, streams: bool = True) -> None:
-        """Start empty; without `streams` nothing can be written until `ensure_streams`."""
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.values = StreamModel(self.clock.monotonic())
         if not streams:
             self.values.wipe()
         self._listeners: dict[asyncio.Event, None] = {}
+        self.answering: dict[str, MemoryBus] = {}
+        """By subject."""
 
     def bus(self, name: str, traces: RequestTraces | None = None) -> "MemoryBus":
         """A connection."""
@@ -86,13 +87,14 @@ class MemoryBus:
 
     `lose_answers`: so many next writes land and report unknown. `lose_writes`: so many do not land and report unknown.
     `connected`: while False nothing gets through. `denied`: writes to these subjects raise BusError.
+    `frozen`: the process answers no probe.
     """
 
     def __init__(self, broker: MemoryBroker, *, name: str = "memory", traces: RequestTraces | None = None) -> None:
-        """Connect."""
         self.name = name
         self.lose_answers = 0
         self.lose_writes = 0
+        self.frozen = False
         self.denied: frozenset[str] = frozenset()
         self._connected = True
         self._broker = broker
@@ -197,6 +199,28 @@ class MemoryBus:
         self._broker.values.ensure_agent(node)
         self._broker.changed()
 
+    @asynccontextmanager
+    async def answering(self, subject: str) -> AsyncGenerator[None]:
+        """Answer `probe`s of `subject` while the context lasts."""
+        self._broker.answering[subject] = self
+        try:
+            yield
+        finally:
+            del self._broker.answering[subject]
+
+    async def probe(self, subject: str, within_s: float) -> Probe:
+        """Ask whether a process is `answering`."""
+        await asyncio.sleep(0)
+        if not self._connected:
+            return Probe.UNKNOWN
+        other = self._broker.answering.get(subject)
+        if other is None or not other.connected:
+            return Probe.ABSENT
+        if other.frozen:
+            await self._broker.clock.sleep(within_s)
+            return Probe.SILENT
+        return Probe.ANSWERED
+
     @property
     def unread_s(self) -> float:
         """For how long a stream to be read here has been unreadable; 0 while readings go on."""
@@ -217,7 +241,6 @@ class MemoryBus:
     async def _reading(
         self, stream: Stream, filters: tuple[str, ...], agent: NodeName | None
     ) -> AsyncGenerator[list[Reading]]:
-        """One reading, from its start until it has to restart."""
         values = self._broker.values
         news = asyncio.Event()
         self._broker.listen(news)
@@ -261,7 +284,6 @@ class MemoryBus:
 
 
 def _is_ours(value: StoredValue) -> bool:
-    """A foreign subject has no value of ours."""
     try:
         parse(value.entry.subject)
     except SubjectError:

@@ -99,7 +99,6 @@ class Cursor:
     """
 
     def __init__(self, streams: "StreamModel", stream: Stream, filters: tuple[str, ...]) -> None:
-        """Start before the first value."""
         self._streams = streams
         self._stream = stream
         self._filters = filters
@@ -127,14 +126,9 @@ class Cursor:
 
 
 class StreamModel:
-    """
-    BOOK, STATE and HISTORY. `now` (seconds, any beginning) must never go back between calls.
-
-    A subject's kind determines its stream; every accepted write (except a lease's) is also in HISTORY, under `hist.`.
-    """
+    """BOOK, STATE and HISTORY, which has every accepted write but leases. `now` (s) never goes back between calls."""
 
     def __init__(self, now: float = 0.0) -> None:
-        """Start with all streams, empty."""
         self._books: dict[Stream, _LastValueStream] = {}
         self._history = _HistoryStream()
         self._agents: dict[NodeName, None] = {}
@@ -142,14 +136,8 @@ class StreamModel:
         self._first_next = 0
         self.ensure(now)
 
-    # -- declaring ------------------------------------------------------------------------------------------------
-
     def ensure(self, now: float, clock_off_s: float = 0.0) -> None:
-        """
-        Create missing streams, with sequences that begin at the creation time.
-
-        `clock_off_s` is the error of the creator's clock: sequences may begin before those of an earlier life.
-        """
+        """Create missing streams; sequences begin at the creation time, by a clock that may be `clock_off_s` off."""
         for stream in (Stream.BOOK, Stream.STATE):
             if stream not in self._books:
                 first = FIRST_SEQUENCE + int((now + clock_off_s) * 1000)
@@ -189,8 +177,6 @@ class StreamModel:
         book.life = self._lives
         return taken
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
     def publish(
         self,
         *,
@@ -225,8 +211,6 @@ class StreamModel:
             self._history.append(value)
         return PublishAccepted(entry.sequence)
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def last(self, subject: str, now: float) -> Entry | None:
         """The last value of one subject, or None."""
         book = self._books.get(stream_of(subject.split(".", 2)[1]))
@@ -258,8 +242,6 @@ class StreamModel:
             return Incarnation(str(self._history.life))
         book = self._books.get(stream)
         return Incarnation(str(book.first_sequence)) if book is not None else None
-
-    # -- for Cursor -----------------------------------------------------------------------------------------------
 
     def life(self, stream: Stream) -> int | None:
         """A number that changes whenever positions in the stream become invalid; None without a stream."""
@@ -356,7 +338,6 @@ class _LastValueStream:
             under.pop(subject, None)
 
     def _indexes(self, subject: str) -> Iterator[dict[str, int]]:
-        """The wildcard guards in use that cover a subject."""
         end = subject.rfind(".")
         while end > 0:
             under = self._under.get(f"{subject[:end]}.>")

@@ -1,12 +1,8 @@
-"""
-Reads HAMi's own configuration files: the profiles its keys may choose, and the operating mode of each node.
-
-It reads `nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and
-`nvidia.migProfileAllowlist` (since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's
-`config.json`, each as a file or inside a ConfigMap. Every other key has no effect here and gets a warning. Formats:
-https://github.com/Project-HAMi/HAMi, charts/hami/templates, and
-https://github.com/Project-HAMi/volcano-vgpu-device-plugin.
-"""
+"""Reads HAMi's own configuration files: the profiles its keys may choose, and the operating mode of each node. It reads
+`nvidia.knownMigGeometries` (HAMi up to 2.9, and the Volcano plugin's form of it) and `nvidia.migProfileAllowlist`
+(since 2.10) of `device-config.yaml`, and `nodeconfig` of the device plugin's `config.json`, each as a file or inside a
+ConfigMap. Every other key has no effect here and gets a warning. Formats: https://github.com/Project-HAMi/HAMi,
+charts/hami/templates, and https://github.com/Project-HAMi/volcano-vgpu-device-plugin."""
 
 import json
 from collections.abc import Hashable, Iterable
@@ -20,25 +16,15 @@ from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import Table
 from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes
 from sluice_allocator.core.placement.spec.hami_profiles import Geometry
-from sluice_allocator.placement_file import (
-    HamiRules,
-    PlacementFileError,
-    check_profile,
-    models_and_profiles,
-    read_text,
-)
+from sluice_allocator.placement_file import HamiRules, PlacementFileError, check_profile, models_and_profiles, read_text
 
 DEVICE_CONFIG = "device-config.yaml"
-NODE_CONFIG = "config.json"
-"""What HAMi calls the two files inside its ConfigMaps."""
+NODE_CONFIG = "config.json"  # what HAMi calls the two files inside its ConfigMaps
 
 _DEVICE_KEYS = ("knownMigGeometries", "migProfileAllowlist")
 _NODE_KEYS = ("name", "operatingmode")
 _SLOT_NUMBERS = ("core", "memory", "count")
-_OPERATING_MODES: dict[str, tuple[Mode, ...]] = {
-    "mig": ("exclusive",),
-    "hami-core": ("exclusive", "mps", "fractional"),
-}
+_OPERATING_MODES: dict[str, tuple[Mode, ...]] = {"mig": ("exclusive",), "hami-core": ("exclusive", "mps", "fractional")}
 """A `mig` node serves instances and no shares; a `hami-core` node serves whole GPUs and shares."""
 
 
@@ -58,11 +44,8 @@ def read_hami(device_config: Path | None, node_config: Path | None) -> HamiRules
 
 
 def parse_device_config(text: str, *, origin: str) -> HamiRules:
-    """
-    Read `knownMigGeometries` (what HAMi's keys may choose) and `migProfileAllowlist` (what may be made).
-
-    An allow-list without geometries serves as both. Raises PlacementFileError.
-    """
+    """Read `knownMigGeometries` (what HAMi's keys may choose) and `migProfileAllowlist` (what may be made). An
+    allow-list without geometries serves as both. Raises PlacementFileError."""
     top = _document(text, origin, DEVICE_CONFIG)
     nvidia = top.table("nvidia")
     known = tuple(_geometry(entry) for entry in nvidia.tables("knownMigGeometries"))
@@ -85,9 +68,6 @@ def parse_node_config(text: str, *, origin: str) -> HamiRules:
         rules.append(NodeModes(name, _OPERATING_MODES[mode]))
         warnings.extend(_unused(entry, _NODE_KEYS))
     return HamiRules(node_modes=tuple(rules), warnings=tuple(warnings))
-
-
-# -- one geometry entry -------------------------------------------------------------------------------------------
 
 
 def _geometry(entry: Table) -> Geometry:
@@ -122,9 +102,6 @@ def _slots(entry: Table) -> list[Table]:
         table.only(("group", "geometries"))
         slots += table.tables("geometries")
     return slots
-
-
-# -- the document -------------------------------------------------------------------------------------------------
 
 
 def _unused(table: Table, used: tuple[str, ...]) -> tuple[str, ...]:
@@ -165,11 +142,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """
-    The safe loader, which makes plain values only, and refuses duplicate keys and aliases.
-
-    A few lines of aliases can expand to a document of any size.
-    """
+    """The safe loader, which makes plain values only, and refuses duplicate keys and aliases. A few lines of aliases
+    can expand to a document of any size."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

@@ -1,5 +1,4 @@
-"""
-The operator's file about places (TOML) as `PlacingRules`: every mistake names file, key, value and cure.
+"""The operator's file about places (TOML) as `PlacingRules`: every mistake names file, key, value and cure.
 
     auto_waste_percent = 10
 
@@ -22,13 +21,13 @@ The operator's file about places (TOML) as `PlacingRules`: every mistake names f
     name = "gpu-a*"
     modes = ["exclusive"]
 
-HAMi's own files are read by `hami_files`, and stand after this one. It decides nothing.
-"""
+HAMi's own files are read by `hami_files`, and stand after this one. It decides nothing."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
+
+import msgspec
 
 from sluice.contracts.messages import Mode
 from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
@@ -66,8 +65,7 @@ class PlacementFileError(TableError):
     """One mistake in a placement file."""
 
 
-@dataclass(frozen=True, slots=True)
-class HamiRules:
+class HamiRules(msgspec.Struct, frozen=True):
     """HAMi's files as our rules; `warnings` names the keys that have no effect here."""
 
     geometries: tuple[Geometry, ...] = ()
@@ -85,11 +83,8 @@ def read_text(path: Path) -> str:
 
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacementConfig:
-    """
-    Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
-
-    Raises PlacementFileError at the first mistake.
-    """
+    """Read the rules from TOML; `origin` names the text in errors. The rules in `hami` come after those of the text.
+    Raises PlacementFileError at the first mistake."""
     hami = hami or HamiRules()
     top = read_toml(text, origin=origin, error=PlacementFileError)
     top.only(_TOP_KEYS)
@@ -105,9 +100,6 @@ def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) ->
         allowed_profiles=(*_allowed(top), *hami.allowed),
         node_modes=(*_node_modes(top), *hami.node_modes),
     )
-
-
-# -- the whole fleet ----------------------------------------------------------------------------------------------
 
 
 def _pool_label(top: Table) -> str:
@@ -132,9 +124,6 @@ def _assumed_uid(top: Table) -> int | None:
     if "assumed_uid" in top.values:
         raise top.wrong("assumed_uid", "nothing is assumed where require_uid = true; remove one of the two")
     return None
-
-
-# -- pools --------------------------------------------------------------------------------------------------------
 
 
 def _pools(table: Table, default: PoolConfig) -> dict[str, PoolConfig]:
@@ -170,17 +159,11 @@ def _weights(table: Table, base: Weights) -> Weights:
         gpu_sms=table.whole("gpu_sms", base.gpu_sms, 0, WEIGHT_MAX),
         cpu=table.whole("cpu", base.cpu, 0, WEIGHT_MAX),
         memory=table.whole("memory", base.memory, 0, WEIGHT_MAX),
-        resources={
-            **base.resources,
-            **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values},
-        },
+        resources={**base.resources, **{name: named.whole(name, 0, 0, WEIGHT_MAX) for name in named.values}},
     )
     if not any((weights.gpu_memory, weights.gpu_sms, weights.cpu, weights.memory, *weights.resources.values())):
         raise table.error(table.origin, table.path, dict(table.values), "at least one weight must be above 0")
     return weights
-
-
-# -- profiles and nodes -------------------------------------------------------------------------------------------
 
 
 def _geometries(top: Table) -> tuple[Geometry, ...]:

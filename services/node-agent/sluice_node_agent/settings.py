@@ -7,7 +7,7 @@ from typing import Literal
 from sluice.contracts.ids import NodeName
 from sluice.runtime.settings import TICK_MAX_S, CommonSettings
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.device.fixed_layout_selector import parse_selector
+from sluice_node_agent.device.port import parse_selector
 
 MPS_OFF = "off"
 """As `mps_control`: hand out no shares."""

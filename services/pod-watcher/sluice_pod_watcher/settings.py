@@ -39,16 +39,12 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """Its role, its pods, its API server, and the tunables of each role."""
 
     role: Role = "folder"
-    """
-    `folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last two;
-    `callout` tells the broker what the owner of a ServiceAccount token may do.
-    `uninstall` opens gates, waits for slices, cleans nodes and ends.
-    """
+    """`folder` reads manifests, `watch` follows a cluster's pods, `webhook` is the admission webhook, `all` the last
+    two; `callout` tells the broker what the owner of a ServiceAccount token may do. `uninstall` opens gates, waits for
+    slices, cleans nodes and ends."""
     source: str = ""
-    """
-    Name of this source; empty is `folder` or `cluster`. Two of a kind need two names: a source withdraws what it does
-    not list.
-    """
+    """Name of this source; empty is `folder` or `cluster`. Two of a kind need two names: a source withdraws what it
+    does not list."""
     max_gpus_per_node: int = 8
     """Refuse requests for more GPUs on a node; 1 to 64."""
     driver_capabilities: tuple[str, ...] = CAPABILITIES
@@ -82,8 +78,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     hand_over: HandOver = "auto"
     """
     `watch`, `webhook`: how new pods get their devices. `dra`: by a ResourceClaim that the kubelet prepares; `tickets`:
-    by a volume; `auto`: `dra` once every GPU node can. The namespace label `sluice.dev/hand-over` overrides it.
-    """
+    by a volume; `auto`: `dra` once every GPU node can. The namespace label `sluice.dev/hand-over` overrides it."""
     mirror_gpus: bool = True
     """`watch`: mirror the fleet into `kubectl get gpus`."""
     evict_lost: bool = True
@@ -109,10 +104,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     webhook_address: str = "127.0.0.1:8443"
     """`webhook`: HTTPS server; no host is every address, port 0 any free one."""
     certificate_dir: Path | None = None
-    """
-    `webhook`: `tls.crt` and `tls.key`, as from cert-manager. If set, it makes no certificate, writes no caBundle and
-    does not call the API server.
-    """
+    """`webhook`: `tls.crt` and `tls.key`, as from cert-manager. If set, it makes no certificate, writes no caBundle and
+    does not call the API server."""
     namespace: str = "sluice-system"
     """`watch`, `webhook`, `callout`: of its Service, Secrets and ConfigMaps. Pods there are never touched."""
     webhook_service: str = "sluice-webhook"
@@ -221,7 +214,6 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             )
 
     def config(self) -> FolderConfig:
-        """The config of the folder core."""
         return FolderConfig(
             source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
@@ -232,7 +224,6 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         )
 
     def cluster_config(self) -> ClusterConfig:
-        """The config of the cluster core."""
         return ClusterConfig(
             source=SourceName(self.source or CLUSTER),
             max_gpus_per_node=self.max_gpus_per_node,

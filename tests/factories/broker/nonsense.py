@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.codec import schema_violation
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.messages import AnyMessage
 

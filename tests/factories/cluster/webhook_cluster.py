@@ -13,11 +13,10 @@ from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.admission import AdmissionConfig
 from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
 from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
-from sluice_pod_watcher.shell.webhook.server import listening
-from sluice_pod_watcher.shell.webhook.tls import new_context
+from sluice_pod_watcher.shell.webhook.handlers import listening
 
 SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes" / "base" / "admission" / "webhook.yaml"

@@ -1,6 +1,6 @@
 """An NVML of Python in pynvml's place of the loaded library, for what a clean driver (`tests/nvml`) does not do."""
 # The names are NVML's, and so is what they mean.
-# ruff: noqa: D102, N802, N815
+# ruff: noqa: N802, N815
 
 import itertools
 import threading

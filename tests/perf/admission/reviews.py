@@ -16,12 +16,10 @@ from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.admission import AdmissionConfig, MalformedReview
 from sluice_pod_watcher.shell.http_server import ListenAddress
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator, NoBundlePublisher, new_context
 from sluice_pod_watcher.shell.webhook.cert_sources import RotatingCertificates
 from sluice_pod_watcher.shell.webhook.cert_stores import MemoryStore
-from sluice_pod_watcher.shell.webhook.handlers import answer_to
-from sluice_pod_watcher.shell.webhook.server import listening
-from sluice_pod_watcher.shell.webhook.tls import new_context
+from sluice_pod_watcher.shell.webhook.handlers import answer_to, listening
 
 RULES = AdmissionConfig(default_mode="auto", runtime_class="nvidia")
 

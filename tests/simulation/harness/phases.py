@@ -27,7 +27,7 @@ from sluice_allocator.core.events import AgentEnsured
 from sluice_inventory.core.events import PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
 from sluice_node_agent.core.agent import Agent
-from sluice_node_agent.core.events import RESULTS, QuarantineReleased
+from sluice_node_agent.core.events import QuarantineReleased, Result
 from sluice_node_agent.core.state.tasks import SharedDeviceTask, SliceTask
 from sluice_pod_watcher.core.cluster.watcher import ClusterWatcher
 from sluice_pod_watcher.core.folder.watcher import FolderWatcher
@@ -133,7 +133,7 @@ def _node_phase(world: Any, node: str) -> str:
 def _of_agent(core: Any, event: object, address: Address | None) -> Phase:
     if isinstance(event, QuarantineReleased):
         return "agent: slice", _slice_phase(core, event.allocation)
-    if isinstance(event, RESULTS):
+    if isinstance(event, Result):
         _, job = core._in_flight._sent.get(event.token, (None, None))
         if isinstance(job, SliceTask):
             return "agent: slice", job.record.phase

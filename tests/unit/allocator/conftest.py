@@ -12,7 +12,6 @@ def empty() -> Bench:
 
 @pytest.fixture
 def bench(empty: Bench) -> Bench:
-    """The same, with node-a open: one empty A100-40GB."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
     empty.said.clear()
     return empty

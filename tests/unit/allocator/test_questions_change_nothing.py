@@ -59,7 +59,6 @@ def functions() -> dict[str, list[ast.FunctionDef]]:
 
 
 def root(node: ast.expr) -> str | None:
-    """The name on which an expression is built."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred, ast.Call)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else None
@@ -80,7 +79,6 @@ def own(function: ast.FunctionDef) -> set[str]:
 
 
 def changes(function: ast.FunctionDef) -> Iterator[str]:
-    """What a function changes itself."""
     mine = own(function)
     for node in ast.walk(function):
         targets: list[ast.expr] = []
@@ -98,7 +96,6 @@ def changes(function: ast.FunctionDef) -> Iterator[str]:
 
 
 def called(function: ast.FunctionDef) -> set[str]:
-    """The names of what a function calls."""
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     return {
         each.id if isinstance(each, ast.Name) else each.attr

@@ -53,18 +53,15 @@ class Builder:
         )
 
     def shared(self, allocation: str, name: str, *, uid: int = 1000) -> Booking:
-        """A share of the upper half of the GPU."""
         share = Share(mode="fractional", uid=uid, memory_mib=4096, sm_partition=20, quota_request_permille=300)
         device = DeviceGrant(container="main", gpu=GPU, profile="3g.20gb", start=4, size=4, share=share)
         changes = {"allocation": AllocationId(allocation), "name": name, "devices": (device,)}
         return msgspec.structs.replace(self.booking(), **changes)
 
     def grant(self, booking: Booking | None = None) -> Grant:
-        """The order to make a slice."""
         return Grant(revision=1, incarnation=Incarnation("1"), booking=booking or self.booking())
 
     def asked(self, *, revision: int = 1) -> AllocationRequested:
-        """A pod that asks for a 3g.20gb."""
         return AllocationRequested(
             revision=revision,
             source=SOURCE,
@@ -76,7 +73,6 @@ class Builder:
         )
 
     def bound(self) -> Bound:
-        """The answer to `asked`."""
         devices = ContainerDevices(container="main", visible_devices="MIG-1", memory_mib=19968)
         return Bound(
             request=REQUEST,
@@ -89,7 +85,6 @@ class Builder:
         )
 
     def daemon(self, **changes) -> MpsDaemonReport:
-        """The MPS daemon of the home that `shared` books."""
         values = {"profile": "3g.20gb", "start": 4, "size": 4, "device": "MIG-1", "namespace": "default", "uid": 1000}
         return MpsDaemonReport(**(values | {"state": "ready", "pid": 4711} | changes))
 
@@ -101,7 +96,6 @@ class Builder:
         mig: bool = True,
         **changes,
     ) -> GpuReport:
-        """The one GPU."""
         return GpuReport(
             uuid=GPU,
             index=0,
@@ -132,19 +126,15 @@ class Builder:
         return NodeInventory(snapshot=snapshot, stale=stale, stale_message="no answer" if stale else "")
 
     def made(self, allocation: AllocationId | None = ALLOCATION) -> InstanceReport:
-        """The instance on the device."""
         return InstanceReport(gi_id=2, profile="3g.20gb", start=4, size=4, uuid="MIG-1", allocation=allocation)
 
     def slice(self, booking: Booking | None = None) -> SliceReport:
-        """The journal's word about the slice."""
         return SliceReport(booking=booking or self.booking(), revision=1, state="ready", revoked=False)
 
     def opened(self, *, run: RunId = RUN, incarnation: str = "1") -> NodeOpened:
-        """The head of the node's ledger."""
         return NodeOpened(node=NODE, incarnation=Incarnation(incarnation), boot_id="boot", agent_run=run)
 
     def changed(self) -> NodeChanged:
-        """The agent's news."""
         return NodeChanged(node=NODE, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=3, gpus=())
 
     def fleet_state(self, **values: AnyMessage) -> FleetState:
@@ -165,5 +155,4 @@ class Builder:
 
 @pytest.fixture
 def make() -> Builder:
-    """Makes messages."""
     return Builder()

@@ -34,11 +34,9 @@ class Authorizer:
     """The user, as `authorizer` in CEL: may it `bind` `slices.sluice.dev`?"""
 
     def __init__(self, *, may_bind: bool) -> None:
-        """Only this one right matters."""
         self.may_bind = may_bind
 
     def allowed(self, group: str, resource: str, verb: str) -> bool:
-        """The answer of RBAC."""
         return self.may_bind and (group, resource, verb) == ("sluice.dev", "slices", "bind")
 
 
@@ -109,7 +107,6 @@ def pod(*, env: Any = (), mounts: Any = (), volumes: Any = (), metadata: Any = N
 
 
 def env(name: str, value: str) -> dict[str, str]:
-    """A variable with a value."""
     return {"name": name, "value": value}
 
 

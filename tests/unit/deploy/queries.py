@@ -16,7 +16,6 @@ _PARTS_OF_HISTOGRAM = ("_bucket", "_sum", "_count")
 
 
 def named(text: str) -> Metric | None:
-    """The metric that a name in an expression means."""
     known = METRICS.get(text)
     for suffix in _PARTS_OF_HISTOGRAM:
         known = known or METRICS.get(text.removesuffix(suffix))
@@ -24,7 +23,6 @@ def named(text: str) -> Metric | None:
 
 
 def labels_by(expression: str) -> set[str]:
-    """The labels that an expression keeps."""
     return {label.strip() for labels in _BY.findall(expression) for label in labels.split(",")}
 
 

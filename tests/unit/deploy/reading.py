@@ -29,6 +29,5 @@ def environment(container: Document) -> dict[str, str]:
 
 
 def named(rendered: list[Document], kind: str, name: str) -> Document:
-    """The one object of this kind and name."""
     (found,) = [each for each in rendered if each["kind"] == kind and each["metadata"]["name"] == name]
     return found

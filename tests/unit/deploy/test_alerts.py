@@ -58,10 +58,7 @@ SAID = {
         "test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut",
     ),
     "the disk of a journal is full": (f"{AGENT}/test_journal.py", "test_a_full_disk_loses_nothing_that_was_told"),
-    "the API server is away": (
-        API_SERVER,
-        "test_an_api_server_that_stays_away_is_told_once_with_what_follows",
-    ),
+    "the API server is away": (API_SERVER, "test_an_api_server_that_stays_away_is_told_once_with_what_follows"),
     "the API server throttles": (API_SERVER, "test_a_server_that_is_busy_says_when_to_come_again"),
     "two allocators work at once": (
         "tests/unit/allocator/shell/test_metrics.py",
@@ -103,16 +100,10 @@ REPORTED = {
         "the broker denies a service a subject",
         "the disk of a journal is full",
     ),
-    "SluiceNodeStale": (
-        "a node's agent is away",
-        "the disk of a journal is full",
-    ),
+    "SluiceNodeStale": ("a node's agent is away", "the disk of a journal is full"),
     "SluiceNodeNotOpened": ("a node answers and is not adopted",),
     "SluiceBrokerAway": ("the broker is away",),
-    "SluiceBrokerSilent": (
-        "the broker has no quorum",
-        "the broker's disk is full",
-    ),
+    "SluiceBrokerSilent": ("the broker has no quorum", "the broker's disk is full"),
     "SluiceDenied": ("the broker denies a service a subject",),
     "SluiceMessageSetAside": ("a message cannot be read",),
     "SluiceGpuIll": ("a GPU is ill or lost",),

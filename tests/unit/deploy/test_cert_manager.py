@@ -15,12 +15,10 @@ WEBHOOK = "sluice-webhook"
 
 @pytest.fixture
 def objects(rendered: Rendering) -> list[Document]:
-    """What is applied."""
     return rendered("single", ["cert-manager"])
 
 
 def names_of(objects: list[Document], *kinds: str) -> set[tuple[str, str]]:
-    """Kind and name of what is there of these kinds."""
     return {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in kinds}
 
 

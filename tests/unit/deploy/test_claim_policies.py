@@ -21,7 +21,6 @@ NO_SHARING = (
 
 
 def claim(*, managed: bool = True, owners: list[Document] | None = None, **status: Any) -> Document:
-    """A ResourceClaim."""
     labels = {names.LABEL_MANAGED: names.MANAGED} if managed else {}
     return {
         "metadata": {"name": CLAIM_NAME, "labels": labels, "ownerReferences": OWNERS if owners is None else owners},
@@ -31,20 +30,17 @@ def claim(*, managed: bool = True, owners: list[Document] | None = None, **statu
 
 
 def allocated(driver: str = DRIVER, *, reserved: tuple[str, ...] = ("u1",)) -> Document:
-    """A status with one device."""
     results = [{"request": "main", "driver": driver, "pool": "n1", "device": "d"}]
     consumers = [{"resource": "pods", "name": uid, "uid": uid} for uid in reserved]
     return {"allocation": {"devices": {"results": results}}, "reservedFor": consumers}
 
 
 def update(before: Document, after: Document, *, may_bind: bool = False) -> dict[str, Any]:
-    """An update of a claim."""
     request = {"operation": "UPDATE", "namespace": "team"}
     return {"oldObject": before, "object": after, "request": request, "authorizer": {"may_bind": may_bind}}
 
 
 def creation(after: Document, *, may_bind: bool = False) -> dict[str, Any]:
-    """A new claim."""
     request = {"operation": "CREATE", "namespace": "team"}
     return {"object": after, "request": request, "authorizer": {"may_bind": may_bind}}
 

@@ -52,11 +52,7 @@ def program(name: str) -> ModuleType:
 pins, prune = program("pins"), program("prune")
 
 
-# -- versions -----------------------------------------------------------------------------------------------------
-
-
 def report(*names: str) -> dict[str, object]:
-    """What pip says that it would install."""
     return {"install": [{"metadata": {"name": name}} for name in names]}
 
 
@@ -92,12 +88,8 @@ def test_the_program_says_what_is_wrong_in_one_line(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().err.count("\n") == 1
 
 
-# -- one service ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """An environment as a wheel of ours leaves it."""
     site = tmp_path / "lib" / "python3.11" / "site-packages"
     for service in SERVICES:
         (site / f"sluice_{service.replace('-', '_')}").mkdir(parents=True)
@@ -154,9 +146,6 @@ def test_an_image_says_the_version_that_is_in_it():
     assert re.findall(r"^ARG VERSION=(.*)$", DOCKERFILE, re.MULTILINE) == [VERSION, VERSION]
     assert 'grep -qxF "version = \\"${VERSION}\\"" pyproject.toml' in DOCKERFILE
     assert f'\nversion = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text()
-
-
-# -- what is sent to an engine --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -270,9 +259,6 @@ def test_no_file_names_a_registry():
                 assert not re.search(r"(docker\.io|ghcr\.io|quay\.io|gcr\.io|registry\.k8s\.io|pypi\.org)", line), path
 
 
-# -- MPS daemons outlive the agent --------------------------------------------------------------------------------
-
-
 def own_groups() -> list[Path]:
     """The control groups that the wrapper makes, where they are."""
     groups = Path("/sys/fs/cgroup")
@@ -319,9 +305,6 @@ def test_a_question_to_a_daemon_stays_where_it_is(control):
 
     assert done.stdout.splitlines() == ["said ", *before]
     assert own_groups() == []
-
-
-# -- compose ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("service", SETTINGS)

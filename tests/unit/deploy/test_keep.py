@@ -5,15 +5,7 @@ from typing import Any
 import pytest
 from deploy_check import Document
 from factories.cluster import admission
-from unit.deploy.policy_engine import (
-    GATED,
-    OURS,
-    Rendering,
-    denials,
-    evaluate,
-    pod,
-    policy_of,
-)
+from unit.deploy.policy_engine import GATED, OURS, Rendering, denials, evaluate, pod, policy_of
 
 from sluice.contracts.kube import names
 
@@ -23,7 +15,6 @@ NO_CHANGE = "sluice.dev annotations of an existing pod may not change: "
 
 
 def changed(before: Document, after: Document, *, may_bind: bool = False) -> dict[str, Any]:
-    """An update of a pod."""
     request = {"operation": "UPDATE", "namespace": "team"}
     return {"oldObject": before, "object": after, "request": request, "authorizer": {"may_bind": may_bind}}
 
@@ -108,8 +99,6 @@ def test_our_label_does_not_go_by_a_binding(rendered: Rendering, label):
     assert denials(policy, {"object": brings, "request": {"operation": "CREATE"}}) == []
 
 
-# -- what is sent to the webhook ----------------------------------------------------------------------------------
-
 ASKS = {
     "our annotation": pod(metadata={"annotations": {"sluice.dev/profile": "1g.5gb"}}),
     "our annotation for a container": pod(metadata={"annotations": {"main.sluice.dev/memory": "8Gi"}}),
@@ -164,8 +153,6 @@ def test_who_does_not_ask_does_not_depend_on_us(rendered: Rendering, what):
     """With the webhook down, these pods start as ever."""
     assert not is_sent(rendered, LEFT_ALONE[what])
 
-
-# -- the webhook and the policies agree ---------------------------------------------------------------------------
 
 MADE_BY_THE_WEBHOOK = {
     "a profile": admission.pod(annotations={"sluice.dev/profile": "1g.5gb"}),

@@ -14,7 +14,6 @@ PROGRAM = DEPLOY / "docker" / "keep-running"
 
 
 def pids(tmp_path: Path) -> list[int]:
-    """Of the starts so far."""
     file = tmp_path / "pids"
     return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
 

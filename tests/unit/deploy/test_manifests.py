@@ -24,9 +24,6 @@ SETTINGS: dict[str, type[CommonSettings]] = {
 }
 
 
-# -- it can be applied --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", deploy_check.yaml_files(), ids=lambda path: str(path.relative_to(deploy_check.DEPLOY)))
 def test_a_file_reads_well(path):
     """One style, and no key twice: YAML would silently take the last."""
@@ -110,9 +107,6 @@ def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):
     assert routes == {f"sluice-nats-{n}.{service}.sluice-system.svc" for n in range(replicas)}
     assert replicas == 3
     assert named(objects, "Service", service)["spec"]["publishNotReadyAddresses"] is True
-
-
-# -- it starts what it means to start -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
@@ -206,7 +200,6 @@ def test_the_store_fits_the_volume_and_history_the_store(rendered: Rendering, ov
 
 
 def bytes_of(quantity: str) -> int:
-    """A quantity of GiB."""
     assert quantity.endswith("Gi")
     return int(quantity.removesuffix("Gi")) * 1024**3
 
@@ -281,19 +274,6 @@ def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
     assert "SLUICE_NODE_AGENT_MPS_CONTROL" not in seen
     assert seen["SLUICE_NODE_AGENT_FLEET_FILE"] == "/fleet/fleet.toml"
     assert "sluice.dev/agent" not in agent["nodeSelector"]
-
-
-def test_the_simulated_fleet_is_one_that_an_agent_can_read(rendered: Rendering):
-    """The name is put in where the agent starts; what comes out must be a fleet of that one node."""
-    (config,) = [each for each in rendered("simulated") if "fleet.toml" in each.get("data", {})]
-    from sluice.contracts.fleet_file.fleet_spec import parse_fleet  # noqa: PLC0415 - only here
-
-    fleet = parse_fleet(config["data"]["fleet.toml"].replace("@NODE@", "kind-worker.example"), origin="test")
-
-    assert [node.name for node in fleet.nodes] == ["kind-worker.example"]
-
-
-# -- names --------------------------------------------------------------------------------------------------------
 
 
 def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):

@@ -9,7 +9,6 @@ COMPONENT = "app.kubernetes.io/component"
 
 
 def chosen(selector) -> set[str]:
-    """The components that a selector names."""
     labels = selector.get("matchLabels", {})
     listed = [each["values"] for each in selector.get("matchExpressions", ()) if each["key"] == COMPONENT]
     return {labels[COMPONENT]} if COMPONENT in labels else {name for names in listed for name in names}

@@ -4,18 +4,7 @@ from typing import Any
 
 import pytest
 from deploy_check import COMPONENTS, Document
-from unit.deploy.policy_engine import (
-    GATED,
-    INJECTED,
-    MOUNT,
-    OURS,
-    VOLUME,
-    Rendering,
-    denials,
-    env,
-    pod,
-    policy_of,
-)
+from unit.deploy.policy_engine import GATED, INJECTED, MOUNT, OURS, VOLUME, Rendering, denials, env, pod, policy_of
 
 from sluice.contracts.kube import names
 
@@ -39,7 +28,6 @@ NO_DEBUG = "a container for debugging gets no GPU and no ticket of the pod"
 
 
 def host(path: str) -> Document:
-    """A volume of a directory of the host."""
     return {"name": "h", "hostPath": {"path": path}}
 
 
@@ -76,10 +64,7 @@ REFUSED = {
     "somebody else's MPS daemon": (pod(env=[env("CUDA_MPS_PIPE_DIRECTORY", "/x")]), BY_HAND),
     "an image under NVIDIA's runtime": (pod(**NVIDIA), BY_IMAGE),
     "an image under a runtime of NVIDIA's family, with an envFrom": (pod(runtimeClassName="nvidia-cdi"), BY_IMAGE),
-    "devices by mounts": (
-        pod(mounts=[{"name": "n", "mountPath": "/var/run//nvidia-container-devices/all"}]),
-        BY_MOUNT,
-    ),
+    "devices by mounts": (pod(mounts=[{"name": "n", "mountPath": "/var/run//nvidia-container-devices/all"}]), BY_MOUNT),
     "another container's grant": (
         pod(
             env=[
@@ -96,10 +81,7 @@ REFUSED = {
     "a grant at creation": (pod(metadata={"annotations": {OURS: "GPU-1"}}), NO_GRANT),
     "a grant for no container": (pod(metadata={"annotations": {"granted.sluice.dev/x": "y"}}), NO_GRANT),
     "an allocation at creation": (pod(metadata={"annotations": {names.GRANTED_ALLOCATION: "u_r_1"}}), NO_GRANT),
-    "our gate where admission ignores pods": (
-        pod(metadata={"labels": {names.LABEL_IGNORE: ""}}, **GATED),
-        NOT_BOTH,
-    ),
+    "our gate where admission ignores pods": (pod(metadata={"labels": {names.LABEL_IGNORE: ""}}, **GATED), NOT_BOTH),
     "our label where admission ignores pods": (
         pod(metadata={"labels": {names.LABEL_IGNORE: "", names.LABEL_MANAGED: names.MANAGED}}),
         NOT_BOTH,

@@ -22,16 +22,11 @@ PROGRAM = KUBERNETES / "uninstall.sh"
 KUBECTL = shutil.which("kubectl")
 Json = dict[str, Any]
 
-pytestmark = [
-    pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on PATH"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on PATH"), pytest.mark.slow]
 
 
 @dataclass
 class Cluster:
-    """A cluster, and kubectl as its administrator."""
-
     environment: dict[str, str]
     kube: FakeKube
 
@@ -60,7 +55,6 @@ class Cluster:
         self.kubectl("create", "--validate=false", "-f", "-", given=pod)
 
     def gates(self) -> dict[str, list[str]]:
-        """The gates of every pod that is not dying."""
         pods = self.kubectl("get", "pods", "--all-namespaces", "-o", "json")["items"]
         return {
             pod["metadata"]["name"]: [gate["name"] for gate in pod["spec"].get("schedulingGates", ())]
@@ -69,7 +63,6 @@ class Cluster:
         }
 
     def gpu(self, name: str, *slices: Json) -> None:
-        """What the mirror shows of a GPU."""
         about = {"apiVersion": "sluice.dev/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
         self.kubectl("create", "--validate=false", "-f", "-", given=about)
         if slices:
@@ -77,7 +70,6 @@ class Cluster:
             self.kubectl("patch", "gpu", name, "--subresource=status", "--type=merge", "--patch", status)
 
     def uninstall(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        """Run the program; its output is one text."""
         return subprocess.run(
             ["sh", PROGRAM, *words],
             env={**self.environment, **settings},
@@ -91,7 +83,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A fake API server, over real HTTPS."""
     config = tmp_path / "config"
     with FakeKube() as kube:
         kube.kubeconfig(config)
@@ -251,7 +242,6 @@ class Agents:
     cluster: Cluster
 
     def create(self) -> None:
-        """With one node."""
         text = (KUBERNETES / "base" / "node-agent.yaml").read_text(encoding="utf-8")
         (daemonset,) = chart.documents(text)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "sluice-nodes"}}
@@ -262,7 +252,6 @@ class Agents:
         self.cluster.kubectl("patch", "daemonset", "sluice-node-agent", *words, status)
 
     def pod(self, node: str, **labels: str) -> None:
-        """On a node, where its kubelet runs it."""
         ours = {"app.kubernetes.io/part-of": "sluice", "app.kubernetes.io/component": "node-agent"} | labels
         about = {"name": f"agent-{node}", "namespace": "sluice-nodes", "labels": ours}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about}

@@ -62,7 +62,6 @@ class Typed(NamedTuple):
 
     @property
     def line(self) -> str:
-        """As a person would say it."""
         return " ".join(self.words)
 
 
@@ -114,7 +113,6 @@ def _of(program: str) -> list[Typed]:
 
 
 def _sluice(typed: Typed) -> str:
-    """What is wrong with a `sluice` line, or nothing."""
     words = list(typed.words[1:])
     words = words[: next((at for at, word in enumerate(words) if word in {">", "<"}), len(words))]
     words = ["1" if _SAMPLE.fullmatch(word) else word for word in words if word not in {"--help", "--version"}]
@@ -137,7 +135,6 @@ def _sluice(typed: Typed) -> str:
 
 
 def _node_agent(typed: Typed) -> str:
-    """Likewise of `sluice-node-agent`."""
     words = typed.words[1:]
     if not words or words == ("--version",):
         return ""

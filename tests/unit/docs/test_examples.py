@@ -15,7 +15,6 @@ DEVICE = "MIG-7896fb44-b977-4761-9379-653f190fe21c"
 
 
 def pods(example: Path) -> Iterator[Any]:
-    """The pods of a file, also those of templates."""
     for document in yaml.safe_load_all(example.read_text(encoding="utf-8")):
         yield document["spec"].get("template", document)
 

@@ -18,7 +18,6 @@ def _text(page: Path) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
     plain = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     heads = (re.sub(r"[`*]", "", head.strip()).lower() for head in re.findall(r"^#+ (.*)$", plain, re.MULTILINE))
     return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}

@@ -60,7 +60,6 @@ EXPORTED = (
 
 
 def rows() -> list[list[str]]:
-    """The cells of the page's tables."""
     lines = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line] for line in lines]
     return [row for row in cells if row[0] != "there" and set(row[0]) != {"-"}]

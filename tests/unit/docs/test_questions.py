@@ -15,7 +15,6 @@ LEAST = 20
 
 
 def named_on(page: Path) -> set[str]:
-    """The paths in backticks."""
     return set(_NAMED.findall(page.read_text(encoding="utf-8")))
 
 

@@ -23,7 +23,6 @@ CONFIG = {
 
 @pytest.fixture
 def readability(tmp_path: Path, monkeypatch) -> ModuleType:
-    """The tool, looking at an empty checkout."""
     spec = importlib.util.spec_from_file_location("readability", ROOT / "tools" / "readability.py")
     assert spec is not None
     assert spec.loader is not None

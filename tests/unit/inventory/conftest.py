@@ -8,7 +8,6 @@ from sluice_inventory.core.inventory import Inventory
 
 @pytest.fixture
 def bench() -> Bench:
-    """An inventory that has read an empty bus."""
     made = Bench(Inventory(RUN, RULES))
     assert made.start_reading() == []
     assert made.caught_up() == []

@@ -1,7 +1,6 @@
 """The numbers that people read: per GPU and over the fleet."""
 
 import msgspec
-import pytest
 from factories.inventory import AT, EMPTY_A100, NODE, gpu_report, snapshot
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
@@ -40,13 +39,11 @@ def booked(allocation: str, *places: tuple[str | None, int, int], state="ready",
 
 
 def instance(profile: str, start: int, size: int, allocation: str | None) -> InstanceReport:
-    """A GPU instance on the device."""
     owner = AllocationId(allocation) if allocation is not None else None
     return InstanceReport(gi_id=start, profile=profile, start=start, size=size, uuid=f"MIG-{start}", allocation=owner)
 
 
 def use(*slices: SliceReport, **gpu) -> GpuUse:
-    """The use of one GPU."""
     (found,) = gpu_uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
     return found
 
@@ -104,15 +101,6 @@ def test_each_slot_has_its_owner():
     assert (found.created, found.foreign, found.slices_in_use) == ({"1g.5gb": 1}, 1, 5)
 
 
-def test_two_slices_of_one_pod_on_one_gpu_are_two_slots():
-    """One allocation with two places: each is counted once."""
-    places = (("1g.5gb", 5, 1), ("1g.5gb", 6, 1))
-    instances = (instance("1g.5gb", 5, 1, "a"), instance("1g.5gb", 6, 1, "a"))
-    found = use(booked("a", *places), instances=instances)
-    assert [(slot.start, slot.state) for slot in found.slots] == [(5, SlotState.IN_USE), (6, SlotState.IN_USE)]
-    assert found.created == {"1g.5gb": 2}
-
-
 def test_a_place_that_is_booked_but_not_made_yet_is_not_shown_as_free():
     """Planned slices and slices being created count as in use."""
     found = use(booked("a", ("3g.20gb", 4, 4), state="making"))
@@ -127,14 +115,6 @@ def test_a_slice_booked_behind_one_that_is_leaving_counts_once():
     found = use(leaving, waiting, instances=(instance("7g.40gb", 0, 8, "a"),))
     assert [slot.state for slot in found.slots] == [SlotState.RETURNING, SlotState.ORDERED]
     assert found.allocated_fraction == 1.0
-
-
-@pytest.mark.parametrize("state", ["failed", "degraded"])
-def test_a_lost_slice_is_shown_as_broken(state):
-    """Its place is still booked: only `SliceGone` frees it."""
-    found = use(booked("a", ("2g.10gb", 4, 2), state=state))
-    assert [slot.state for slot in found.slots] == [SlotState.BROKEN]
-    assert found.slices_in_use == 2
 
 
 def test_a_ready_slice_without_its_instance_is_shown_as_broken():
@@ -181,19 +161,7 @@ def test_a_home_that_cannot_be_unmade_is_one_quarantined_place():
     assert found.quarantined == 1
 
 
-def test_a_slice_on_another_gpu_is_not_shown_here():
-    """Slots are by UUID."""
-    assert use(booked("a", ("1g.5gb", 6, 1), gpu=GpuUuid("GPU-2"))).slots == ()
-
-
-def test_gpus_come_in_the_order_of_their_index():
-    """Whatever the order in which an agent reports them."""
-    gpus = (gpu_report(uuid=GpuUuid("GPU-b"), index=1), gpu_report(uuid=GpuUuid("GPU-a"), index=0))
-    assert [found.gpu.uuid for found in gpu_uses(snapshot(gpus=gpus))] == ["GPU-a", "GPU-b"]
-
-
 def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
-    """A node with one GPU."""
     inventory = NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
     return NodeUse(NodeName(name), inventory, gpu_uses(inventory.snapshot))
 
@@ -205,14 +173,6 @@ def test_stale_nodes_and_unhealthy_gpus_offer_nothing():
     assert (total.slices_total, total.slices_in_use) == (32, 0)
     assert total.creatable == {profile: 2 * count for profile, count in sorted(EMPTY_A100.items())}
     assert total.creatable_total == 38
-
-
-def test_an_empty_fleet_has_nothing():
-    """No nodes, no division by zero."""
-    assert fleet_use([]).creatable_total == 0
-
-
-# -- fixed layouts ----------------------------------------------------------------------------------------------------
 
 
 def test_a_free_instance_of_a_fixed_layout_is_neither_foreign_nor_in_use():

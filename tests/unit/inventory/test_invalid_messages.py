@@ -21,7 +21,6 @@ CASES = [
 
 
 def scene() -> Bench:
-    """An inventory that knows one node."""
     bench = Bench(Inventory(RUN, RULES))
     bench.start_reading()
     bench.caught_up()

@@ -11,14 +11,12 @@ from sluice_inventory.shell.metrics import FleetMetrics
 
 
 def shown(fleet: FleetMetrics) -> dict[tuple[str, ...], float]:
-    """Every sample by name and labels."""
     counts = MetricRegistry()
     with counts.collecting_from(fleet.now):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 
 def pulled(bench, generation: int, **gpu) -> None:
-    """A node is announced and pulled."""
     bench.hear(news(generation))
     bench.feed(PullSucceeded(NODE, snapshot(generation, gpus=(gpu_report(**gpu),)), AT))
 

@@ -30,25 +30,21 @@ def pulled(bench: Bench, name: str, gpus: int = 2, **report) -> None:
 
 @asynccontextmanager
 async def asking(bench: Bench) -> AsyncIterator[InventoryServiceStub]:
-    """A plain gRPC client, with default settings."""
     server = InventoryServer(bench.core, Watchers(watchers_max=1, pending_max=8))
     async with transport.serve(server.register) as address, grpc.aio.insecure_channel(address) as channel:
         yield InventoryServiceStub(channel)
 
 
 async def answered(client: InventoryServiceStub, request):
-    """The answer to either call."""
     call = client.ListGpus if isinstance(request, pb.ListGpusRequest) else client.GetAllocationMap
     return await call(request, timeout=20)
 
 
 def uuids(answer) -> list[str]:
-    """The GPUs of an answer; a map has no order."""
     return [gpu.uuid for gpu in answer.gpus] if isinstance(answer, pb.ListGpusResponse) else sorted(answer.gpus)
 
 
 async def pages(client: InventoryServiceStub, asked: Asked, size: int) -> list[list[str]]:
-    """Every page up to the last."""
     found, token = [], ""
     while not found or token:
         answer = await answered(client, asked(page_size=size, page_token=token))

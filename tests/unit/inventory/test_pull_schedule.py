@@ -13,12 +13,10 @@ LATER = "2026-01-01T00:00:10+00:00"
 
 
 def answered(bench: Bench, generation: int = 1, at: str = AT, **changes) -> list:
-    """The agent answers."""
     return bench.feed(PullSucceeded(NODE, snapshot(generation, **changes), at))
 
 
 def written(bench: Bench, number: int, message) -> None:
-    """The inventory's write lands and is read back."""
     bench.sequence += 1
     assert bench.feed(WriteAccepted(OperationId(f"{RUN}-{number}"), bench.sequence)) == []
     bench.sequence -= 1
@@ -31,9 +29,6 @@ def pulled(bench: Bench) -> Bench:
     assert answered(bench) == [bench.write(1, known())]
     written(bench, 1, known())
     return bench
-
-
-# -- reasons to pull ----------------------------------------------------------------------------------------------
 
 
 def test_a_new_node_is_pulled_and_published(bench):
@@ -57,12 +52,6 @@ def test_a_change_on_the_node_is_pulled_at_once(bench):
     pulled(bench)
     assert bench.hear(news(2)) == [ASK]
     assert answered(bench, 2) == [bench.write(2, known(2), expected=102)]
-
-
-def test_repeated_announcements_cost_nothing(bench):
-    """An announcement of the pulled generation leads to nothing."""
-    pulled(bench)
-    assert bench.hear(news(1)) == []
 
 
 def test_a_quiet_node_is_still_looked_at(bench):
@@ -89,19 +78,6 @@ def test_a_restarted_agent_is_pulled_though_its_generation_is_lower(bench):
     assert answered(bench, 0, agent_run=run) == [bench.write(2, known(0, agent_run=run), expected=102)]
 
 
-def test_a_rebooted_node_is_pulled(bench):
-    """Another boot invalidates the snapshot."""
-    pulled(bench)
-    assert bench.hear(news(1, boot_id="boot-2")) == [ASK]
-    assert answered(bench, boot_id="boot-2") == [bench.write(2, known(boot_id="boot-2"), expected=102)]
-
-
-def test_an_agent_that_moved_is_asked_at_its_new_address(bench):
-    """Another endpoint is pulled at once."""
-    pulled(bench)
-    assert bench.hear(news(1, endpoint="127.0.0.1:7002")) == [Pull(NODE, "127.0.0.1:7002")]
-
-
 def test_an_announcement_during_a_pull_leads_to_another_one(bench):
     """A change after the agent answered is not missed; one pull of a node at a time."""
     assert bench.hear(news(1)) == [ASK]
@@ -124,25 +100,6 @@ def test_an_announcement_of_another_node_than_its_subjects_is_ignored(bench):
     assert bench.core.names() == []
 
 
-def test_an_undecodable_announcement_stops_nothing(bench):
-    """An undecodable announcement leaves what is known as it is."""
-    pulled(bench)
-    assert bench.observe(subjects.node(NODE), None) == []
-    assert bench.at(10.0) == [ASK]
-
-
-# -- many nodes ---------------------------------------------------------------------------------------------------
-
-
-def test_a_large_fleet_is_not_asked_all_at_once(bench):
-    """At most `pulls_max` pulls are under way; each answer lets in the next."""
-    nodes = [NodeName(f"n{number}") for number in range(3)]
-    assert bench.hear(news(node=nodes[0])) == [Pull(nodes[0], ENDPOINT)]
-    assert bench.hear(news(node=nodes[1])) == [Pull(nodes[1], ENDPOINT)]
-    assert bench.hear(news(node=nodes[2])) == []
-    assert bench.feed(PullFailed(nodes[0], "away")) == [Pull(nodes[2], ENDPOINT)]
-
-
 def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
     """Retries have fewer places than pulls: a living node's announcement is pulled beside them."""
     dead = [NodeName("d1"), NodeName("d2")]
@@ -154,9 +111,6 @@ def test_nodes_that_never_answer_do_not_hold_up_the_others(bench):
     assert bench.at(1.5) == []
     assert bench.hear(news()) == [ASK]
     assert bench.feed(PullFailed(dead[0], "away")) == [Pull(dead[1], ENDPOINT)]
-
-
-# -- answers that are of no use -----------------------------------------------------------------------------------
 
 
 def test_an_answer_for_another_node_is_refused_loudly(bench):
@@ -177,16 +131,6 @@ def test_an_older_answer_never_replaces_a_newer_one(bench):
     view = bench.core.view(NODE)
     assert view.inventory == known(5)
     assert view.error == "127.0.0.1:7001 went back from generation 5 to 4"
-
-
-def test_what_the_timer_found_is_not_undone_by_an_older_answer(bench):
-    """Also while the announcement is older than what was pulled."""
-    pulled(bench)
-    assert bench.at(10.0) == [ASK]
-    assert answered(bench, 5) == [bench.write(2, known(5), expected=102)]
-    assert bench.at(20.0) == [ASK]
-    assert answered(bench, 4) == []
-    assert bench.core.view(NODE).inventory == known(5)
 
 
 def test_an_answer_older_than_the_news_it_was_asked_for_is_dropped(bench):
@@ -236,9 +180,6 @@ def test_a_late_or_double_answer_changes_nothing(bench):
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.feed(PullFailed(NodeName("unknown"), "away")) == []
     assert bench.core.view(NODE).inventory == known()
-
-
-# -- age ----------------------------------------------------------------------------------------------------------
 
 
 def went_stale(bench: Bench) -> str:

@@ -5,7 +5,6 @@ from judges.agreement import Runs, disagreements
 
 
 def entry(request: str, start: int, *, kind: str = "Grant") -> dict:
-    """A ledger entry of one 1g on the only GPU."""
     device = {"gpu": "GPU-0", "profile": "1g.5gb", "start": start, "size": 1}
     booking = {"node": "n1", "allocation": f"{request}_1", "request": request, "devices": [device]}
     return {"type": kind, "booking": booking}
@@ -18,7 +17,6 @@ def machine(**uuids: int) -> dict:
 
 
 def running(*devices: str, node: str = "n1") -> Runs:
-    """A pod that was started with these."""
     return Runs(node, frozenset(devices))
 
 

@@ -7,7 +7,6 @@ END_S = 1000.0
 
 
 def instance(uuid: str = MIG, *, start: int = 0, size: int = 1, profile: str = "1g.5gb") -> dict:
-    """One that is there."""
     return {"gi_id": 7 + start, "profile": profile, "start": start, "size": size, "uuid": uuid}
 
 
@@ -17,25 +16,21 @@ def machine(*states: tuple[float, list[dict]]) -> list[tuple[float, dict]]:
 
 
 def asks(name: str) -> tuple[float, str, dict]:
-    """A pod asks."""
     return 1.0, f"sluice.request.r-{name}", {"type": "AllocationRequested", "name": name}
 
 
 def grant(name: str, *, memory_mib: int = 0) -> tuple[float, str, dict]:
-    """Its place, or its share of it."""
     device = {"gpu": GPU, "share": {"memory_mib": memory_mib}} if memory_mib else {"gpu": GPU}
     booking = {"allocation": f"a-{name}", "request": f"r-{name}", "name": name, "devices": [device]}
     return 2.0, f"sluice.ledger.n1.a-{name}", {"type": "Grant", "booking": booking}
 
 
 def ready(name: str, uuid: str = MIG) -> tuple[float, str, dict]:
-    """The agent tells of its device."""
     word = {"type": "SliceReady", "allocation": f"a-{name}", "request": f"r-{name}", "devices": [{"uuid": uuid}]}
     return 4.0, f"sluice.slice.n1.a-{name}", word
 
 
 def bound(name: str) -> tuple[float, str, dict]:
-    """The pod's answer."""
     return 5.0, f"sluice.binding.r-{name}", {"type": "Bound", "request": f"r-{name}", "allocation": f"a-{name}"}
 
 
@@ -45,7 +40,6 @@ def life(name: str, uuid: str = MIG) -> list[tuple[float, str, dict]]:
 
 
 def judged(states, words, *pods: Pod, disturbed=()) -> list[str]:
-    """What the judge says."""
     return violations([states], words, pods, Calm(disturbed), ended_at=END_S, limits=Limits(30, 30, 180))
 
 

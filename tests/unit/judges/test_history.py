@@ -11,12 +11,10 @@ LEDGER, SLICE, BINDING, REQUEST = (
 
 
 def device(start: int = 0, size: int = 1) -> dict:
-    """A place on the one GPU."""
     return {"gpu": "GPU-1", "start": start, "size": size}
 
 
 def grant(name: str, *devices: dict, kind: str = "Grant") -> tuple[str, dict]:
-    """A ledger entry."""
     booking = {"allocation": name, "devices": list(devices or (device(),))}
     return LEDGER + name, {"type": kind, "booking": booking}
 
@@ -32,12 +30,10 @@ def made(name: str, *devices: dict) -> tuple[str, dict]:
 
 
 def gone(name: str) -> tuple[str, dict]:
-    """The agent has unmade it."""
     return SLICE + name, {"type": "SliceGone", "allocation": name, "request": f"r-{name}"}
 
 
 def bound(request: str, name: str) -> tuple[str, dict]:
-    """A request's answer."""
     return BINDING + request, {"type": "Bound", "request": request, "allocation": name}
 
 
@@ -97,9 +93,6 @@ def test_a_living_pod_that_loses_its_slice_is_seen():
     """Bound, not withdrawn, gone."""
     found = violations(bound("r-a", "a"), made("a"), gone("a"))
     assert found == ["r-a lost its slice a while somebody wanted it"]
-
-
-# -- a broker that forgot the end of STATE and reuses its numbers ----------------------------------------------------
 
 
 def test_numbers_that_begin_anew_do_not_look_like_a_slice_that_came_back():
@@ -168,9 +161,6 @@ def test_an_end_whose_copy_is_late_counts_where_numbers_began_anew_before_both()
     assert violations_of(*words) == []
 
 
-# -- copies that are late, or missing --------------------------------------------------------------------------------
-
-
 def test_copies_that_are_stored_late_are_judged_by_when_they_landed():
     """Two writers: the copy of the pod's end is stored after that of its slice's, and landed before it."""
     assert violations_of((1, bound("r-a", "a")), (2, made("a")), (6, gone("a")), (5, withdrawn("r-a"))) == []
@@ -218,9 +208,6 @@ def test_what_stands_and_should_not_is_seen():
     history.put(*made("a")[:1], 1, made("a")[1])
     history.put_standing(made("b")[0].removeprefix("hist."), 2, made("b")[1])
     assert history.violations() == ["('GPU-1', 0) is made for b while a is on it"]
-
-
-# -- shares ----------------------------------------------------------------------------------------------------------
 
 
 def test_shares_of_one_home_have_it_together_and_nobody_else_has():

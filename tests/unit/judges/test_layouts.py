@@ -19,17 +19,14 @@ def judge(**rules: Any) -> Layouts:
 
 
 def slice_(profile: str, start: int, size: int, **share: Any) -> dict:
-    """An instance, or a share in it."""
     return {"gpu": "MIG", "profile": profile, "start": start, "size": size, "share": share or None}
 
 
 def whole(gpu: str = "GPU", size: int = 8, **share: Any) -> dict:
-    """A whole GPU, or a share in it."""
     return {"gpu": gpu, "profile": None, "start": 0, "size": size, "share": share or None}
 
 
 def part(memory_mib: int = 1000, sm_partition: int = 10, mode: str = "fractional", uid: int = 0) -> dict:
-    """What a share takes."""
     return {"mode": mode, "uid": uid, "memory_mib": memory_mib, "sm_partition": sm_partition}
 
 

@@ -15,12 +15,10 @@ PERCENT_50 = Share(mode="fractional", uid=0, memory_mib=1000, sm_partition=50)
 
 
 def on(profile: str | None, start: int, size: int, share: Share | None = None, gpu: GpuUuid = GPU) -> DeviceGrant:
-    """One device."""
     return DeviceGrant(container="main", gpu=gpu, profile=profile, start=start, size=size, share=share)
 
 
 def whole(share: Share | None = None) -> DeviceGrant:
-    """On the GPU without MIG."""
     return on(None, 0, 8, share, PLAIN)
 
 
@@ -46,7 +44,6 @@ def truth(*grants: DeviceGrant, namespaces: tuple[str, ...] = (), quota: bool = 
 
 
 def changed(share: Share, **values: object) -> Share:
-    """The same share but for this."""
     return msgspec.structs.replace(share, **values)
 
 

@@ -69,11 +69,11 @@ from sluice_node_agent.core.events import (
     UnprepareAsked,
 )
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     AnswerCall,
     CdiDevice,
     CompareCdi,
     CompareTickets,
+    GpuInstruction,
     ListTenants,
     MakeTicket,
     RemoveCdi,
@@ -118,7 +118,6 @@ class Daemons:
     """All MPS daemons of a node, by home. What a real one would refuse is refused."""
 
     def __init__(self, hardware: HardwareFile) -> None:
-        """None runs."""
         self.hardware = hardware
         self.homes: dict[str, Daemon] = {}
         self.refusals: list[type] = []
@@ -129,7 +128,6 @@ class Daemons:
         self.greeted: tuple[int, ...] = ()
 
     def found(self) -> tuple[FoundMpsHome, ...]:
-        """What an agent finds at its start."""
         return tuple(
             FoundMpsHome(
                 home=d.order.home,
@@ -144,11 +142,9 @@ class Daemons:
         )
 
     def living(self) -> list[Daemon]:
-        """Those that run."""
         return [daemon for daemon in self.homes.values() if not daemon.dead]
 
     def carry_out(self, order: Any) -> Any:
-        """As the control binary would."""
         if self.refusals and isinstance(order, self.refusals[0]):
             self.refusals.pop(0)
             return MpsRefused(order.token, "refused by the test")
@@ -199,13 +195,11 @@ class Daemons:
         return MpsStarted(order.token, daemon.pid, 7)
 
     def enter(self, pid: int, device: str, owner: str, kind: str = "compute") -> None:
-        """A process takes a device."""
         with self.hardware.changing() as hardware:
             gpu = next(g for g in hardware.gpus if device in {g.uuid, *(i.uuid for i in g.instances)})
             gpu.processes.append(Process(pid=pid, owner=owner, device=device, kind=kind))
 
     def leave(self, pid: int) -> None:
-        """A process is gone from its device."""
         with self.hardware.changing() as hardware:
             for gpu in hardware.gpus:
                 gpu.processes = [process for process in gpu.processes if process.pid != pid]
@@ -218,7 +212,6 @@ class Daemons:
         daemon.clients.clear()
 
     def reboot(self) -> None:
-        """No process survives."""
         for daemon in self.homes.values():
             daemon.dead = True
             daemon.clients.clear()
@@ -233,7 +226,6 @@ class Node:
     fleet: str = FLEET
 
     def __post_init__(self) -> None:
-        """Make the files."""
         self.fleet_node = parse_fleet(self.fleet, origin="test").nodes[0]
         self.name: NodeName = self.fleet_node.name
         self.hardware = HardwareFile(self.tmp_path / "hardware" / "n1.json")
@@ -262,10 +254,7 @@ class Node:
         self.calls = 0
         self.hand_over = True
 
-    # -- lives ----------------------------------------------------------------------------------------------------
-
     def start(self) -> list[Any]:
-        """A new life of the agent: its first instructions."""
         self.stop()
         self.lives += 1
         self.run = RunId(f"run{self.lives}")
@@ -302,7 +291,6 @@ class Node:
         return self.handle(started)
 
     def stop(self) -> None:
-        """The process dies: what it had in memory is gone."""
         self.waiting.clear()
         self.mps.quotas.clear()
         if self.journal is not None:
@@ -335,24 +323,19 @@ class Node:
         self.open()
         self.work()
 
-    # -- ledger ---------------------------------------------------------------------------------------------------
-
     def put(self, subject: str, message: AnyMessage) -> Entry:
-        """Write an entry of the ledger, unread so far."""
         self.sequence += 1
         entry = Entry(subject, self.sequence, OperationId(f"o{self.sequence}"), message)
         self.ledger[subject] = entry
         return entry
 
     def read_ledger(self) -> None:
-        """The durable is reset: everything is read again."""
         self.handle(ReadingStarted(Stream.BOOK, self.incarnation))
         for entry in self.ledger.values():
             self.handle(Observed(Stream.BOOK, entry))
         self.handle(ReadingCaughtUp(Stream.BOOK))
 
     def order(self, message: Grant | Revoke | Closed) -> list[Any]:
-        """One entry of the ledger, read live."""
         allocation = message.allocation if isinstance(message, Closed) else message.booking.allocation
         entry = self.put(subjects.ledger(self.name, allocation).subject, message)
         return self.handle(Observed(Stream.BOOK, entry))
@@ -394,34 +377,23 @@ class Node:
         return replace(booking, devices=devices, namespace=namespace)
 
     def grant(self, booking: Booking, revision: int = 1, after: tuple[str, ...] = ()) -> Grant:
-        """An order to make."""
         waits = tuple(AllocationId(other) for other in after)
         return Grant(revision=revision, incarnation=self.incarnation, booking=booking, after=waits)
 
     def revoke(self, booking: Booking, revision: int = 2) -> Revoke:
-        """An order to unmake."""
         return Revoke(revision=revision, incarnation=self.incarnation, booking=booking, cause="pod gone")
 
     def closed(self, booking: Booking, revision: int = 2) -> Closed:
-        """The end of an entry."""
         return Closed(
-            revision=revision,
-            allocation=booking.allocation,
-            request=booking.request,
-            node=self.name,
-            cause="pod gone",
+            revision=revision, allocation=booking.allocation, request=booking.request, node=self.name, cause="pod gone"
         )
 
     def word(self, allocation: str) -> Any:
-        """The last word about a slice on the bus."""
         entry = self.words.get(subjects.slice_(self.name, AllocationId(allocation)).subject)
         return entry.message if entry is not None else None
 
     def news(self) -> Any:
-        """The last news of the node on the bus."""
         return self.words[subjects.node(self.name).subject].message
-
-    # -- work -----------------------------------------------------------------------------------------------------
 
     def handle(self, event: Any) -> list[Any]:
         """Give the core an event; what it instructs waits for `work`."""
@@ -430,7 +402,6 @@ class Node:
         return list(out)
 
     def tick(self, duration_s: float = 1.0) -> None:
-        """Let time pass, and work."""
         self.now += duration_s
         self.handle(Ticked())
         self.work()
@@ -455,7 +426,6 @@ class Node:
         return True
 
     def answer(self, instruction: Write | ReadLast) -> None:
-        """The bus's part."""
         current = self.words.get(instruction.subject)
         if isinstance(instruction, ReadLast):
             self.handle(LastRead(instruction.subject, current))
@@ -473,7 +443,7 @@ class Node:
         if type(instruction) in self.refused:
             self.refused.remove(type(instruction))
             return DeviceRefused(instruction.token, DeviceErrorKind.UNKNOWN, "refused by the test")
-        if isinstance(instruction, GPU_INSTRUCTIONS):
+        if isinstance(instruction, GpuInstruction):
             try:
                 return self.marks.carry_out(self.backend, instruction)
             except DeviceError as error:
@@ -515,8 +485,6 @@ class Node:
                 return CdiRemoved(token)
         return self.mps.carry_out(instruction)
 
-    # -- the kubelet ----------------------------------------------------------------------------------------------
-
     def claimed(self, booking: Booking, *claims: tuple[str, str], shared: bool = False) -> Booking:
         """A booking handed over by claims, given as (UID, container)."""
         refs = tuple(
@@ -531,21 +499,16 @@ class Node:
         return self.calls
 
     def unprepare(self, claim: str) -> int:
-        """As `prepare`, at the end."""
         self.calls += 1
         self.handle(UnprepareAsked(self.calls, claim, f"default/of-{claim}"))
         return self.calls
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def instances(self, gpu: int = 0) -> list[tuple[str, int, int]]:
-        """What is on one GPU: profile, start, size."""
         return sorted((i.profile, i.start, i.size) for i in self.hardware.read().gpus[gpu].instances)
 
 
 @pytest.fixture
 def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """Makes nodes, each with files of its own."""
     made: list[Node] = []
 
     def make(*, fleet: str = FLEET, **config: Any) -> Node:

@@ -10,11 +10,8 @@ from sluice.contracts.messages import ContainerDevices
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
 from sluice_node_agent.core.instructions import CdiDevice, CdiPart, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.device.cdi_edits import CdiError, CharDevice, CommonEdits, RootChange
-from sluice_node_agent.device.container_toolkit import ContainerToolkit
-from sluice_node_agent.device.nvidia_nodes import GpuFiles, NvidiaNodes
-from sluice_node_agent.dra.cdi_files import CdiFiles
-from sluice_node_agent.dra.cdi_spec import HandedOver, cdi_spec
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, GpuFiles, NvidiaNodes
+from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles, HandedOver, cdi_spec
 
 CLAIM = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 GPU = "GPU-8f6ee5d6-0000-0000-0000-000000000001"
@@ -119,12 +116,6 @@ def test_a_share_has_everything_that_a_tickets_container_has():
             }
         ],
     }
-
-
-def test_the_nvidia_runtime_adds_nothing_whatever_the_image_says():
-    """An image that says `all` would otherwise see every GPU of the node."""
-    spec = cdi_spec(CLAIM, [HandedOver("d-0", _mps(), ())], CommonEdits({"env": ["NVIDIA_VISIBLE_DEVICES=all"]}))
-    assert spec["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from sluice_node_agent.core.events import HandOverChanged, PrepareAsked
 from sluice_node_agent.core.instructions import AnswerCall
 from sluice_node_agent.device.cdi_edits import CdiError, CommonEdits
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.cdi_files import CdiFiles
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.runner import claims_served as served_module
 from sluice_node_agent.shell.runner.claims_served import claims_served
@@ -40,7 +39,6 @@ class _Nodes:
 
 @pytest.fixture
 def threads():
-    """For what blocks."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
@@ -79,10 +77,7 @@ async def test_a_toolkit_that_is_installed_later_is_found(threads, monkeypatch):
     with short_directory() as path:  # a socket's path has few bytes
         (path / "kubelet/plugins_registry").mkdir(parents=True)
         found = await _heard(path, threads, _Nodes(*2 * ["no nvidia-ctk"]), registers=True)
-    assert list(dict.fromkeys(found)) == [
-        HandOverChanged(able=False, why="no nvidia-ctk"),
-        HandOverChanged(able=True),
-    ]
+    assert list(dict.fromkeys(found)) == [HandOverChanged(able=False, why="no nvidia-ctk"), HandOverChanged(able=True)]
 
 
 async def test_a_call_ends_before_the_kubelet_gives_up_although_the_agent_hangs():

@@ -181,19 +181,3 @@ def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_
     node.live()
     assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
     assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_compute_instance_that_somebody_made_instead_of_a_slices_own_is_left_alone(node):
-    """A pod would run on an administrator's instance, and take it along when it goes."""
-    booking = node.booking("a1", ON_MIG)
-    node.live()
-    node.order(node.grant(booking))
-    node.work()
-    _made_by_hand(node)
-    for _ in range(12):
-        node.tick(10.0)
-    assert not isinstance(node.word("a1"), SliceReady)
-    node.order(node.revoke(booking))
-    node.work()
-    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
-    assert isinstance(node.word("a1"), SliceGone)

@@ -16,7 +16,6 @@ TARGET = Target(UID, "sluice-slice")
 
 @pytest.fixture
 def boot(tmp_path) -> Path:
-    """Which boot it is."""
     path = tmp_path / "boot_id"
     path.write_text("first\n")
     return path
@@ -24,7 +23,6 @@ def boot(tmp_path) -> Path:
 
 @pytest.fixture
 def sources(tmp_path, boot):
-    """Opened."""
     there = PodDirectories(tmp_path / "run" / "pods", boot_id=boot)
     there.open()
     return there

@@ -26,8 +26,6 @@ OTHER = "b1b1b1b1-9c1e-4b7a-8f10-2b6c5d4e3f21"
 
 
 class FakeProc:
-    """A /proc in a folder."""
-
     def __init__(self, root):
         self.root = root
         root.mkdir()
@@ -45,7 +43,6 @@ class FakeProc:
             (self.root / str(pid) / "task" / str(one)).mkdir(parents=True)
 
     def end(self, pid):
-        """It is gone."""
         shutil.rmtree(self.root / str(pid))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, parse_selector
+from sluice_node_agent.device.port import FixedLayoutSelector, parse_selector
 
 UUID = GpuUuid("GPU-6f6c1d8e-33f4-5d0a-a2b4-1f3f1d1c9e55")
 OTHER = GpuUuid("GPU-00000000-33f4-5d0a-a2b4-1f3f1d1c9e55")

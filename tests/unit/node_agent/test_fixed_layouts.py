@@ -2,7 +2,6 @@
 
 import pytest
 from factories.gpus.admin_layouts import (
-    FLEET,
     LARGE,
     LAYOUT,
     SMALL,
@@ -26,19 +25,14 @@ from sluice_node_agent.core.instructions import (
     MakeTicket,
     RemoveTicket,
     SaveJournal,
-    StartMps,
     VerifyInstance,
 )
-from sluice_node_agent.core.journal_records import SliceRecord
 
 
 @pytest.fixture
 def node(make_node):
     """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
     return opened(make_node)
-
-
-# -- handing out and taking back ------------------------------------------------------------------------------------
 
 
 def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node):
@@ -62,24 +56,10 @@ def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node)
     gone = revoked(node, booking)
     assert isinstance(gone, SliceGone)
     assert gone.cause == "pod gone"
-    assert [type(done) for done in node.own_done] == [
-        SaveJournal,
-        RemoveTicket,
-        SaveJournal,
-        ListHolders,
-        SaveJournal,
-    ]
+    assert [type(done) for done in node.own_done] == [SaveJournal, RemoveTicket, SaveJournal, ListHolders, SaveJournal]
     assert node.instances() == LAYOUT
     assert uuid_at(node, 6) == uuid
     assert granted(node, "a2")[1].devices[0].uuid == uuid
-
-
-def test_the_intent_is_in_the_journal_before_the_instance_is_read_back(node):
-    """After a crash a second tenant would be given what the first one has."""
-    granted(node)
-    saved = [done.record for done in node.own_done if isinstance(done, SaveJournal)]
-    steps = [r.devices[0] for r in saved if isinstance(r, SliceRecord) and r.devices[0].uuid]
-    assert [(each.step, each.found) for each in steps][:2] == [("intended", True), ("made", True)]
 
 
 def test_what_is_offered_is_what_nobody_has(node):
@@ -116,10 +96,7 @@ def test_an_instance_is_never_handed_out_twice(node):
     first, _ = granted(node)
     _, word = granted(node, "a2", owner="pod-2")
     assert isinstance(word, SliceFailed)
-    assert (word.error, word.message) == (
-        "InUse",
-        f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still",
-    )
+    assert (word.error, word.message) == ("InUse", f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still")
     assert node.tickets.names() == (node.word("a1").ticket,)
     assert isinstance(revoked(node, first), SliceGone)
 
@@ -134,18 +111,6 @@ def test_two_grants_at_the_same_moment_get_one_instance_between_them(node):
     assert sorted(each.__name__ for each in words) == ["SliceFailed", "SliceReady"]
 
 
-def test_whoever_is_to_come_after_another_waits_for_him(node):
-    """A promised place would fail, because the tenant before is not out yet."""
-    first, _ = granted(node)
-    second = node.booking("a2", SMALL, owner="pod-2")
-    node.order(node.grant(second, after=("a1",)))
-    node.work()
-    assert node.word("a2") is None
-    revoked(node, first)
-    node.work()
-    assert isinstance(node.word("a2"), SliceReady)
-
-
 def test_a_slice_of_several_gpus_is_half_made_and_half_found(node):
     """A pod of a mixed fleet would leave its own half behind, or take the administrator's along."""
     booking, word = granted(node, "a1", LARGE, (1, "2g.10gb", 0, 2))
@@ -153,20 +118,6 @@ def test_a_slice_of_several_gpus_is_half_made_and_half_found(node):
     assert changes(node) == [CreateGpuInstance, CreateComputeInstance]
     assert isinstance(revoked(node, booking), SliceGone)
     assert (node.instances(0), node.instances(1)) == (LAYOUT, [])
-
-
-def test_a_gpu_without_mig_is_given_whole_as_ever(make_node):
-    """A node that is called fixed would lose its plain GPUs."""
-    node = make_node(fleet=FLEET)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].fixed = True
-    node.live()
-    booking, word = granted(node, "a1", (2, None, 0, 8))
-    assert isinstance(word, SliceReady)
-    assert isinstance(revoked(node, booking), SliceGone)
-
-
-# -- others on it -----------------------------------------------------------------------------------------------------
 
 
 def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
@@ -188,29 +139,12 @@ def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
     assert isinstance(granted(node, "a2")[1], SliceReady)
 
 
-def test_a_stranger_who_came_since_the_last_look_is_found_when_it_is_handed_out(node):
-    """What was looked at some seconds ago would be believed."""
-    use(node, uuid_at(node, 6))
-    _, word = granted(node)
-    assert isinstance(word, SliceFailed)
-    assert report(node).creatable["1g.5gb"] == 0
-
-
 def test_who_only_watches_is_in_nobodys_way(node):
     """One monitoring tool would take all GPUs out of use."""
     use(node, uuid_at(node, 6), kind="file")
     reread(node)
     assert report(node).creatable["1g.5gb"] == 1
     assert isinstance(granted(node)[1], SliceReady)
-
-
-def test_the_tenants_own_processes_are_no_strangers(node):
-    """A slice in use would be told as unusable, and its pod as an intruder."""
-    _, word = granted(node)
-    use(node, word.devices[0].uuid, owner="pod-1")
-    reread(node)
-    assert [each.unusable for each in report(node).instances] == ["", "", ""]
-    assert isinstance(node.word("a1"), SliceReady)
 
 
 def test_it_is_gone_only_when_no_process_of_the_tenant_is_left(node):
@@ -240,21 +174,6 @@ def test_an_instance_without_compute_instance_is_not_offered_and_says_why(node):
     assert isinstance(word, SliceFailed)
     assert "no compute instance" in word.message
     assert changes(node) == []
-
-
-# -- the administrator changes it ---------------------------------------------------------------------------------
-
-
-def test_a_new_instance_is_offered_at_the_next_reading(node):
-    """The agent would have to be restarted after each change of the layout."""
-    admin_removes(node, 0)
-    admin_makes(node, "4g.20gb", 0, 4)
-    reread(node)
-    assert {name: count for name, count in report(node).creatable.items() if count} == {
-        "1g.5gb": 1,
-        "2g.10gb": 1,
-        "4g.20gb": 1,
-    }
 
 
 def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_it(node):
@@ -290,15 +209,6 @@ def test_another_device_at_the_same_place_gets_another_ticket(node):
     assert changes(node) == []
 
 
-def test_a_revoke_of_what_was_taken_away_ends(node):
-    """A slice whose instance the administrator removed would never be gone."""
-    booking, _ = granted(node)
-    admin_removes(node, 6)
-    assert isinstance(revoked(node, booking), SliceGone)
-    reread(node)
-    assert node.agent.snapshot().slices == ()
-
-
 def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
     """Sluice would cut up the GPU by itself after each reboot, or forget whose the places are."""
     granted(node)
@@ -311,9 +221,6 @@ def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
     reread(node)
     node.tick(node.config.remake_retry_s)
     assert isinstance(node.word("a1"), SliceReady)
-
-
-# -- shares -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
@@ -334,17 +241,6 @@ def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
     assert node.instances() == LAYOUT
     reread(node)
     assert report(node).creatable["1g.5gb"] == 1
-
-
-def test_no_home_is_made_where_somebody_else_is(node):
-    """An MPS server would be put on a stranger's device."""
-    use(node, uuid_at(node, 6))
-    booking = node.share("a1", SMALL)
-    node.order(node.grant(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert not [done for done in node.own_done if isinstance(done, StartMps)]
-    assert isinstance(revoked(node, booking), SliceGone)
 
 
 def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):

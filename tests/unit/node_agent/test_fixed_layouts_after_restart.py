@@ -32,9 +32,6 @@ def node(make_node):
     return opened(make_node)
 
 
-# -- crashes ----------------------------------------------------------------------------------------------------------
-
-
 def ordered(make_node, kind):
     """A node that has just been ordered a slice, or a share, in instances of its administrator; and what was booked."""
     node = make_node(fleet=FLEET)
@@ -96,22 +93,6 @@ def test_taking_back_survives_a_crash_at_every_step(make_node, kind, executed):
     assert steps >= 4
 
 
-def test_a_lost_journal_leaves_a_tenant_what_he_has(node):
-    """A running pod would lose its device, or a second one would be put beside it."""
-    _, word = granted(node)
-    use(node, word.devices[0].uuid, owner="pod-1")
-    node.stop()
-    for file in (node.tmp_path / "agent").iterdir():
-        file.unlink()
-    node.live()
-    again = node.word("a1")
-    assert isinstance(again, SliceReady)
-    assert (again.devices, again.ticket) == (word.devices, word.ticket)
-    assert changes(node) == []
-    _, second = granted(node, "a2", owner="pod-2")
-    assert isinstance(second, SliceFailed)
-
-
 def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
     """An administrator changes the layout while the journal is lost: a pod's other device was destroyed."""
     booking, word = granted(node, "a1", SMALL, OTHER)
@@ -149,16 +130,6 @@ def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
     node.tick(60)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances() == LAYOUT
-
-
-def test_instances_of_an_administrator_are_no_sign_of_a_lost_journal(make_node):
-    """Each first start on such a node would be told as a loss."""
-    node = make_node(fleet=FLEET)
-    node.live()
-    assert node.agent.snapshot().warnings == ()
-
-
-# -- given to an administrator, and back ------------------------------------------------------------------------------
 
 
 def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
@@ -209,41 +180,6 @@ def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
     assert changes(node) == []
     assert node.instances() == LAYOUT
     assert [each.allocation for each in report(node).instances] == [None, None, None]
-
-
-def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
-    """An instance that was kept warm would be destroyed under a layout that is fixed by now."""
-    node = make_node(fleet=FLEET, keep_warm_s=5.0)
-    node.live()
-    booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
-    revoked(node, booking)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[1].fixed = True
-    node.own_done.clear()
-    node.live()
-    for _ in range(4):
-        node.tick(5.0)
-    assert changes(node) == []
-    (seen,) = report(node, 1).instances
-    assert (seen.start, seen.unusable) == (2, "it has no compute instance; its administrator has to create it")
-
-
-def test_a_gpu_that_is_lost_is_nobodys_until_it_answers(node):
-    """A place would be reported free while its users are unknown."""
-    booking, word = granted(node)
-    use(node, word.devices[0].uuid, owner="pod-1")
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    reread(node)
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert not isinstance(revoked(node, booking), SliceGone)
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-        hardware.gpus[0].processes = []
-    for _ in range(4):
-        node.tick(30)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == LAYOUT
 
 
 def test_a_look_that_fails_is_not_repeated_without_end(node):

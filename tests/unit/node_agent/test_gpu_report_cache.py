@@ -69,8 +69,6 @@ def test_who_is_found_on_a_fixed_instance_is_said_although_nothing_was_made_or_g
 
 
 class PlaceAt:
-    """Where a second instance is made."""
-
     gpu = GPU.uuid
     profile = "1g.5gb"
     start = 4

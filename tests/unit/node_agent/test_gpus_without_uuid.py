@@ -142,18 +142,6 @@ def test_it_is_shown_as_lost_with_the_reason_where_something_is_known_of_it(node
     assert isinstance(node.word("a1"), SliceDegraded)
 
 
-def test_a_gpu_that_is_not_there_is_waited_for_only_where_one_cannot_tell_its_uuid(node):
-    """A Revoke of a GPU that was pulled out would never be answered."""
-    node.live()
-    booking = node.booking("a1", SMALL)
-    node.lose_journal()
-    with node.hardware.changing() as hardware:
-        del hardware.gpus[0]
-    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
-    node.live()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
 @pytest.mark.parametrize("lost", [False, True], ids=["journal", "no journal"])
 def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
     """It would stay out of the fleet, and pods wait, until its agent is restarted."""
@@ -173,22 +161,3 @@ def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
     node.order(node.grant(booking))
     node.work()
     assert isinstance(node.word("a1"), SliceReady)
-
-
-def test_what_the_agent_made_on_it_is_cleared_away_when_nobody_wants_it_any_more(node):
-    """Journal and orders are lost with it: its instance would take the place for ever."""
-    node.live()
-    node.order(node.grant(node.booking("a1", SMALL)))
-    node.work()
-    node.lose_journal()
-    for ticket in node.tickets.names():
-        node.tickets.remove(ticket)
-    node.ledger.clear()
-    _cannot_tell(node, 0)
-    node.live()
-    _wait(node)
-    _can_tell(node)
-    assert len(node.instances(0)) == 1
-    node.handle(GpuTroubled(node.gpus[0]))
-    _wait(node)
-    assert node.instances(0) == []

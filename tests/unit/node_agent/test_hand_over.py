@@ -14,7 +14,6 @@ from sluice_node_agent.core.instructions import (
     CdiPart,
     CreateGpuInstance,
     DestroyComputeInstance,
-    ListHolders,
     ListTenants,
     MakeTicket,
     PreparedDevice,
@@ -33,7 +32,6 @@ LEFT = (PodProcess(41, "python"),)
 
 @pytest.fixture
 def node(make_node):
-    """A node whose kubelet runs pods."""
     node = make_node()
     node.has_pods = True
     node.live()
@@ -64,9 +62,6 @@ def _steps(node):
     return [type(step) for step in node.own_done if not isinstance(step, SaveJournal)]
 
 
-# -- preparing --------------------------------------------------------------------------------------------------------
-
-
 def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     """A crash at any point leaves a journal that names every claim a pod may have."""
     booking = _booking(node)
@@ -82,20 +77,6 @@ def test_a_claim_is_noted_then_its_file_written_then_the_kubelet_answered(node):
     assert (saved.record.prepared, saved.record.cdi_files) == (("u1",), ("u1",))
     assert written == WriteCdi(written.token, "u1", (CdiDevice(_name(booking), container, (part,)),))
     assert node.answers == {call: _answer(call, booking)}
-
-
-def test_a_claim_prepared_twice_is_answered_twice_and_its_file_written_again(node):
-    """A kubelet repeats the call with every new sandbox; the file may have been lost meanwhile."""
-    booking = _booking(node)
-    _ready(node, booking)
-    first, also = node.prepare("u1"), node.prepare("u1")
-    node.work()
-    node.cdi.clear()
-    later = node.prepare("u1")
-    node.work()
-    assert node.answers == {call: _answer(call, booking) for call in (first, also, later)}
-    assert _steps(node) == [WriteCdi, WriteCdi]
-    assert list(node.cdi) == ["u1"]
 
 
 def test_a_call_waits_while_its_slice_is_made_and_is_answered_when_it_is_ready(node):
@@ -132,21 +113,6 @@ def test_a_call_for_a_slice_that_does_not_come_up_says_why(node):
     node.tick(node.config.prepare_within_s)
     assert node.answers[call].error.startswith("ResourceClaim default/of-u1: its slice a1 is not ready: ")
     assert "refused by the test" in node.answers[call].error
-
-
-def test_a_claim_of_a_revoked_slice_is_refused_at_once(node):
-    """Its device is about to be another tenant's."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.pods["pod-1"] = LEFT
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    node.work()
-    call = node.prepare("u1")
-    node.work()
-    assert node.answers[call].error == "ResourceClaim default/of-u1: its slice a1 is being taken back (pod gone)"
-    assert node.cdi == {}
 
 
 def test_a_claim_of_two_slices_is_prepared_when_one_is_left(node):
@@ -269,9 +235,6 @@ def test_a_resized_share_has_its_new_values_in_its_file(node):
     assert node.cdi["u1"][0].container.pinned_memory_limit == "0=2000M"
 
 
-# -- restarts ---------------------------------------------------------------------------------------------------------
-
-
 def test_preparing_survives_a_crash_at_every_step(make_node):
     """Wherever the agent dies, the kubelet's next call gets its devices, and the end gives all of it back."""
     steps = 0
@@ -297,16 +260,6 @@ def test_preparing_survives_a_crash_at_every_step(make_node):
             break
         steps += 1
     assert steps == 2
-
-
-def test_a_ready_slice_is_handed_over_while_the_allocator_is_away(node):
-    """A container starts again on its node whatever the rest of the cluster does."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.start()
-    call = node.prepare("u1")
-    node.work()
-    assert node.answers[call] == _answer(call, booking)
 
 
 def test_a_reboot_makes_instance_and_file_anew_in_the_call(node):
@@ -372,9 +325,6 @@ def test_a_slice_found_after_a_lost_journal_is_taken_back_only_when_its_pod_has_
     assert isinstance(node.word("a1"), SliceGone)
 
 
-# -- taking back ------------------------------------------------------------------------------------------------------
-
-
 def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_its_use(node):
     """Its process ignores TERM: the next pod would compute beside it. A kubelet looks once a minute."""
     booking = _booking(node)
@@ -398,58 +348,6 @@ def test_a_pod_deleted_by_force_keeps_its_device_although_the_kubelet_has_ended_
     for _ in range(3):
         node.tick()
     assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_lost_unprepare_keeps_a_device_no_longer_than_its_pods_processes(node):
-    """A kubelet that was installed again never ends it."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.cdi == {}
-
-
-def test_a_process_on_the_device_keeps_it_although_its_claim_was_unprepared(node):
-    """The kubelet's word is not enough."""
-    booking = _booking(node, at=WHOLE)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.unprepare("u1")
-    node.work()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-1", device=hardware.gpus[2].uuid))
-    node.order(node.revoke(booking))
-    node.work()
-    node.tick()
-    assert not isinstance(node.word("a1"), SliceGone)
-
-
-def test_unpreparing_waits_for_no_device(node):
-    """A driver that hangs must not keep a pod from ending."""
-    booking = _booking(node)
-    _ready(node, booking)
-    node.prepare("u1")
-    node.work()
-    node.order(node.revoke(booking))
-    while not isinstance(node.waiting[0], ListHolders):
-        node.work(own_max=1)
-    hanging = node.waiting.popleft()
-    call = node.unprepare("u1")
-    node.work()
-    assert node.answers[call] == AnswerCall(call)
-    node.handle(node.carry_out(hanging))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_unpreparing_an_unknown_claim_succeeds(node):
-    """A kubelet repeats it, also when the slice is long gone."""
-    call = node.unprepare("u9")
-    node.work()
-    assert node.answers == {call: AnswerCall(call)}
 
 
 def test_unpreparing_answers_an_earlier_call_that_still_waits(node):
@@ -519,9 +417,6 @@ def test_a_journal_of_an_older_version_is_read(node):
         name: value for name, value in msgspec.to_builtins(record).items() if name not in {"prepared", "cdi_files"}
     }
     assert unpack(msgspec.json.encode(older)) == record
-
-
-# -- what is known of it ----------------------------------------------------------------------------------------------
 
 
 def test_a_node_says_whether_its_kubelet_hands_over(node):

@@ -38,7 +38,6 @@ def lose_both_while_one_leaves(node, place):
 
 
 def ends(node, daemon, *pids):
-    """Processes end, and the agent has time to see it."""
     for pid in pids:
         del daemon.clients[pid]
         node.mps.leave(pid)
@@ -110,18 +109,3 @@ def test_an_operator_vouches_for_a_process_of_which_nothing_tells(node, place):
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.homes == {}
-
-
-@PLACES
-def test_what_was_inherited_is_looked_at_by_the_next_life_too(node, place):
-    """An agent that is started again in that moment would take the home for one that it knows."""
-    _, daemon = lose_both_while_one_leaves(node, place)
-    node.stop()
-    node.start()
-    node.work()
-    assert out_of_use(node, place) == [(place[2], place[3])]
-    node.open()
-    node.work()
-    assert out_of_use(node, place) == [(place[2], place[3])]
-    ends(node, daemon, LEAVING)
-    assert out_of_use(node, place) == []

@@ -16,11 +16,9 @@ from sluice_node_agent.core.journal_records import (
     NodeRecord,
     Phase,
     SharedDeviceGone,
-    SharedDeviceRecord,
     SliceRecord,
     Tombstone,
     WarmGone,
-    WarmRecord,
     must_outlive_boot,
 )
 from sluice_node_agent.shell.journal.journal import Journal, JournalError, read_journal
@@ -65,29 +63,6 @@ def _records(directory):
     journal = Journal(directory, "n1")
     journal.close()
     return journal
-
-
-def test_the_last_record_of_everything_is_found_again(directory):
-    """An agent that restarts knows where it was."""
-    again = _records(directory)
-    assert again.records() == (NODE, _stone(2), _stone(3), _stone(1, revision=2))
-    assert (again.problem, again.is_new) == ("", False)
-
-
-def test_homes_and_warm_instances_go_like_slices(directory):
-    """A daemon or an idle instance that the agent made is not forgotten, and not remembered once it is gone."""
-    home = SharedDeviceRecord(
-        home="h1", gpu="G", profile=None, start=0, size=8, namespace="x", uid=0, phase="making", boot_id="b"
-    )
-    warm = WarmRecord(gpu="G", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b")
-    journal = Journal(directory, "n1")
-    journal.append([home, warm])
-    journal.close()
-    assert _records(directory).records()[-2:] == (home, warm)
-    journal = Journal(directory, "n1")
-    journal.append([SharedDeviceGone(home="h1"), WarmGone(gpu="G", gi_id=3)])
-    journal.close()
-    assert _records(directory).records()[-1] == _stone(1, revision=2)
 
 
 def test_what_a_crash_tore_off_is_dropped(directory):
@@ -187,11 +162,7 @@ def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
     """Records count by their order, so another order is another story."""
     path = directory / "journal"
     lines = path.read_bytes().splitlines(keepends=True)
-    wrong = (
-        [*lines[:1], *lines[2:]],
-        [*lines, lines[-1]],
-        [lines[0], lines[2], lines[1], *lines[3:]],
-    )
+    wrong = ([*lines[:1], *lines[2:]], [*lines, lines[-1]], [lines[0], lines[2], lines[1], *lines[3:]])
     for order in wrong:
         path.write_bytes(b"".join(order))
         (directory / "journal.told").write_bytes(b"")
@@ -208,19 +179,6 @@ def test_an_emptied_or_removed_journal_is_not_a_new_one(directory):
     assert "is missing" in again.problem
     assert again.is_new
     assert _records(directory).problem == ""
-
-
-def test_a_note_of_an_older_life_harms_nothing(directory):
-    """After a power cut the note may be older than the journal, or of a file that was replaced."""
-    journal = Journal(directory, "n1")
-    before = (directory / "journal.told").read_bytes()
-    journal.append([_stone(5)])
-    journal.close()
-    (directory / "journal.told").write_bytes(before)
-    assert _records(directory).records()[-1] == _stone(5)
-    for note in (b"", b"torn", before):
-        (directory / "journal.told").write_bytes(note)
-        assert _records(directory).problem == ""
 
 
 def test_the_file_does_not_grow_with_history(tmp_path):
@@ -324,16 +282,6 @@ def _check_after_full(directory, told, said):
     assert again.problem == ""
     names = {record.allocation for record in again.records() if isinstance(record, Tombstone)}
     assert names == {f"a{number}-{part}" for number in range(told) for part in "xyz"}
-
-
-def test_a_limit_of_the_file_size_loses_nothing_that_was_told(tmp_path):
-    """A disk that refuses in the middle of a line costs no record: the half that was written hides no later one."""
-    for limit_bytes in (3001, 3100, 3333):
-        directory = tmp_path / str(limit_bytes)
-        told, said = _fill(directory, limit_bytes)
-        assert told
-        assert os.strerror(errno.EFBIG) in said[0]
-        _check_after_full(directory, told, said)
 
 
 def test_a_full_disk_loses_nothing_that_was_told(tmp_path):

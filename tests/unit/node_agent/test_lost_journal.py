@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import OwnershipMark
-from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal, StartMps
+from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal
 from sluice_node_agent.core.journal_records import NodeRecord
 from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
@@ -23,23 +23,6 @@ def _devices(node):
     """What is there that a tenant could use, and would miss."""
     daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
     return node.instances(0), node.tickets.names(), daemons
-
-
-def test_a_whole_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node):
-    """A pod that runs would lose its slice, and be told that it could never be made, for a GPU that comes back."""
-    node.live()
-    node.order(node.grant(node.booking("a1", WHOLE)))
-    node.work()
-    before = node.word("a1")
-    node.lose_journal()
-    _silent(node, 2)
-    node.live()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    assert node.tickets.names() == (before.ticket,)
-    _silent(node, -1)
-    node.tick(60.0)
-    assert node.word("a1") == before
-    assert node.tickets.names() == (before.ticket,)
 
 
 @pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
@@ -63,22 +46,6 @@ def test_a_slice_found_again_is_not_given_up_because_its_gpu_fails_at_that_momen
     _silent(node, -1)
     node.tick(60.0)
     assert node.word("a1") == before
-
-
-def test_a_share_found_again_is_not_given_up_because_its_daemon_cannot_be_started_at_once(node):
-    """A pod that runs would lose its share, as one that could never be made, for a daemon that starts later."""
-    node.live()
-    node.order(node.grant(node.share("a1", SMALL)))
-    node.work()
-    (daemon,) = node.mps.living()
-    node.lose_journal()
-    node.mps.die(daemon)
-    node.mps.refusals = [StartMps]
-    node.live()
-    assert isinstance(node.word("a1"), SliceDegraded)
-    for _ in range(3):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceReady)
 
 
 @pytest.mark.parametrize("restarts", [0, 1], ids=["once", "started again meanwhile"])
@@ -118,29 +85,6 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
     assert _devices(node) == ([], (), [])
 
 
-@pytest.mark.parametrize("seen_before", [False, True], ids=["silent at once", "silent at the next start"])
-def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal_was_lost(node, seen_before):
-    """Its place would be given away while its instance, and its users, exist."""
-    node.live()
-    booking = node.booking("a1", SMALL)
-    node.order(node.grant(booking))
-    node.work()
-    node.lose_journal()
-    if seen_before:
-        node.start()
-        node.work()
-    _silent(node, 0)
-    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
-    node.live()
-    node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    _silent(node, -1)
-    for _ in range(3):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert _devices(node) == ([], (), [])
-
-
 @pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
 def test_nothing_is_gone_on_a_gpu_that_cannot_be_read_when_the_journal_was_lost(node, monkeypatch, at):
     """A driver that is asked for the first time tells no more of such a GPU than its UUID: no MIG, no profiles."""
@@ -166,37 +110,12 @@ def test_nothing_is_gone_on_a_gpu_that_cannot_be_read_when_the_journal_was_lost(
     assert _devices(node) == ([], (), [])
 
 
-def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(node):
-    """A container of a running pod would find no directory to come back to."""
-    node.live()
-    node.order(node.grant(node.share("a1", SMALL)))
-    node.work()
-    before = node.word("a1")
-    (daemon,) = node.mps.living()
-    node.lose_journal()
-    node.mps.die(daemon)
-    _silent(node, 0)
-    node.live()
-    assert list(node.mps.homes) == [daemon.order.home]
-    assert node.tickets.names() == (before.ticket,)
-    _silent(node, -1)
-    for _ in range(3):
-        node.tick(60.0)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
-    assert (after.ticket, after.containers) == (before.ticket, before.containers)
-    assert "died once" in after.warnings[0]
-
-
 read = SimulatedBackend.read
 
 
 def _barely_told(gpu):
     """A GPU as a real driver tells of it, if it never could be read by this process."""
     return never_read(gpu.uuid, gpu.index, gpu.health_message, fixed=False) if gpu.lost else gpu
-
-
-# -- what somebody else has made ----------------------------------------------------------------------------------
 
 
 def _by_hand(node, at, uuid="MIG-by-hand"):
@@ -218,18 +137,6 @@ def test_what_somebody_has_made_at_a_granted_place_is_given_to_no_pod(node, shar
     assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
-def test_what_somebody_has_made_where_a_slice_is_taken_back_stays(node, shared):
-    """An administrator's instance would be destroyed for a slice that is gone."""
-    node.live()
-    node.lose_journal()
-    _by_hand(node, SMALL)
-    node.order(node.revoke(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
-    node.live()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
-
-
 @pytest.mark.parametrize("what", ["no marks", "a doubt"])
 def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, what):
     """Its place would be orphaned, and its pod get another slice."""
@@ -246,28 +153,6 @@ def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, wha
         (node.tmp_path / "marks" / "places").write_text("\n".join(lines))
     node.live()
     assert node.word("a1") == before
-
-
-def test_what_is_left_of_a_slice_is_nobodys_leftover_while_its_other_gpu_is_silent(node):
-    """Unmade as one, it was still being destroyed when its slice, never made as it seemed, was said to be gone."""
-    node.live()
-    booking = node.booking("a1", SMALL, (1, *SMALL[1:]))
-    node.order(node.grant(booking))
-    while not _devices(node)[0]:
-        node.work(own_max=1)
-    there = _devices(node)
-    node.lose_journal()
-    _silent(node, 1)
-    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
-    node.live()
-    for _ in range(3):
-        node.tick(60.0)
-    assert _devices(node) == there
-    _silent(node, -1)
-    for _ in range(3):
-        node.tick(60.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert _devices(node) == ([], (), [])
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])

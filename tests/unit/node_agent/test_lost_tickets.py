@@ -87,12 +87,6 @@ def test_the_link_to_a_daemons_home_is_put_right(node):
     assert str(_link(node).readlink()).startswith("/mps/")
 
 
-def test_tickets_that_are_right_are_left_alone(node):
-    """Every ten seconds, for as long as slices stand."""
-    node.tick(node.config.compare_tickets_s)
-    assert [type(step) for step in node.own_done if isinstance(step, (CompareTickets, MakeTicket))] == [CompareTickets]
-
-
 def test_no_ticket_is_made_for_a_slice_that_is_taken_back_meanwhile(node):
     """A container could start on a device that is being destroyed."""
     node.now += node.config.compare_tickets_s

@@ -32,7 +32,6 @@ def orders(node) -> Iterator[tuple[Address, AnyMessage]]:
 
 
 def show(node, address: Address, message: AnyMessage | None) -> None:
-    """An entry is read live, as it stands on the bus."""
     node.sequence += 1
     entry = Entry(address.subject, node.sequence, OperationId(f"o{node.sequence}"), message)
     node.ledger[address.subject] = entry

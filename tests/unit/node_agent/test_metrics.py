@@ -5,7 +5,6 @@ from sluice_node_agent.shell.agent_metrics import AgentMetrics
 
 
 def shown(core) -> dict[tuple[str, ...], float]:
-    """Every sample by name and labels."""
     counts = MetricRegistry()
     with counts.collecting_from(AgentMetrics(core).now):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}

@@ -4,7 +4,7 @@ from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_
 
 from sluice.contracts.bus.events import Ticked
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.instructions import SetComputeMode, SetMpsLimits, StartMps, WatchMps
+from sluice_node_agent.core.instructions import SetComputeMode, StartMps, WatchMps
 
 
 @PLACES
@@ -45,17 +45,6 @@ def test_a_daemon_that_is_slow_to_answer_is_not_taken_for_dead(node):
     assert node.word("a1").warnings == ()
 
 
-def test_a_daemon_that_never_answers_is_started_again(node):
-    """No client could ever connect again, and no message would say why."""
-    live_with(node, node.share("a1", ON_MIG))
-
-    node.mps.refusals = [WatchMps] * 5
-    for _ in range(30):
-        node.tick(3.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert "died once" in node.word("a1").warnings[0]
-
-
 def test_a_fault_is_told_keeps_others_out_and_passes(node):
     """New tenants would be put beside a server that refuses them."""
     live_with(node, node.share("a1", ON_MIG))
@@ -94,27 +83,6 @@ def test_a_daemon_that_died_while_the_agent_was_down_is_noticed_before_anything_
     assert len(node.mps.living()) == 1
 
 
-def test_a_home_whose_daemon_died_with_the_journal_keeps_its_directory_for_its_tenants(node):
-    """A container that starts meanwhile would find no directory, and run without MPS and its limits."""
-    live_with(node, node.share("a1", ON_MIG))
-    before = node.word("a1")
-    (home,) = node.mps.homes
-    node.stop()
-    node.mps.die(node.mps.living()[0])
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.words.clear()
-    node.start()
-    node.work()
-    assert list(node.mps.homes) == [home]
-    node.open()
-    node.work()
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
-    assert (after.ticket, after.containers) == (before.ticket, before.containers)
-    assert "died once" in after.warnings[0]
-    assert list(node.mps.homes) == [home]
-
-
 def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
     """Directories of long gone homes would fill the node."""
     live_with(node, node.share("a1", ON_MIG))
@@ -126,21 +94,6 @@ def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node)
     node.live()
     node.work()
     assert node.mps.homes == {}
-
-
-def test_a_daemon_that_died_is_noticed_although_its_limits_shall_change(node):
-    """A newcomer would have the limits of a dead daemon raised for ever."""
-    live_with(node, node.share("a1", ON_MIG, memory_mib=1000))
-    node.mps.die(node.mps.living()[0])
-    node.mps.refusals = [SetMpsLimits]
-    node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
-    for _ in range(5):
-        node.tick(2.0)
-    assert isinstance(node.word("a2"), SliceReady)
-    assert "died once" in node.word("a1").warnings[0]
-
-
-# -- it does not start again -----------------------------------------------------------------------------------------
 
 
 def _daemon_dies(node, *, refused):

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.bus.events import Write
 from sluice.contracts.messages import NodeChanged, SliceGone, SliceReady
 from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.simulated.hardware_file import Instance
@@ -15,12 +15,10 @@ EVERY_S = 0.5
 
 @pytest.fixture
 def node(make_node):
-    """One that says its news as the default is."""
     return make_node(news_every_s=EVERY_S)
 
 
 def _listen(node):
-    """What is said of the node from now on."""
     said, answer = [], node.answer
 
     def listening(instruction):
@@ -33,7 +31,6 @@ def _listen(node):
 
 
 def _somebody_makes_an_instance(node, start):
-    """By hand, on a GPU that is read after that."""
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=start + 1, profile="1g.5gb", start=start, size=1))
     node.handle(GpuTroubled(node.gpus[0]))
@@ -62,21 +59,6 @@ def test_a_burst_of_slices_is_one_piece_of_news(node):
     assert (len(said), said[-1].gpus[0].instances) == (2, 0)
     node.tick()
     assert len(said) == 2
-
-
-def test_a_device_that_takes_long_does_not_keep_the_news_back(node):
-    """While one GPU works for seconds, others hear of what has changed on the rest of the node."""
-    node.live()
-    node.tick()
-    said = _listen(node)
-    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
-    assert not node.work(own_max=1)  # saved, and now the instance is being made
-    assert said == []
-    node.now += EVERY_S
-    for instruction in node.agent.handle(Ticked(), node.now):
-        if isinstance(instruction, Write):
-            node.answer(instruction)
-    assert [news.generation for news in said] == [node.agent.snapshot().generation]
 
 
 def test_whoever_opens_a_node_hears_of_every_change(node):

@@ -8,12 +8,11 @@ import pytest
 from factories.gpus.mps import short_directory
 
 from sluice_node_agent.csi.node_cleanup import clean_node
-from sluice_node_agent.kubelet.places import claims_socket
+from sluice_node_agent.kubelet.sockets import claims_socket
 
 
 @pytest.fixture
 def node() -> Iterator[Path]:
-    """A socket's path has few bytes."""
     with short_directory() as path:
         yield path
 

@@ -62,7 +62,6 @@ def data(monkeypatch):
 
 
 def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking:
-    """A pod's."""
     return Booking(
         allocation=AllocationId(f"{name}_a_1"),
         request=RequestId(name),
@@ -79,10 +78,7 @@ def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking
 RECORDS = (
     NodeRecord(node=NODE, boot_id="boot-1", generation_upto=1000),
     SliceRecord(
-        booking=booking("alone"),
-        revision=1,
-        phase="ready",
-        devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),),
+        booking=booking("alone"), revision=1, phase="ready", devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),)
     ),
     SliceRecord(
         booking=booking("shared", share=Share(mode="mps", uid=1000, memory_mib=2000), start=1),
@@ -109,7 +105,6 @@ RECORDS = (
 
 
 def report(**changes) -> GpuReport:
-    """A GPU with an instance of each owner."""
     instances = tuple(
         InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
         for gi_id, uuid in ((10, "MIG-10"), (9, ""), (8, "MIG-8"), (7, "MIG-7"))
@@ -130,9 +125,6 @@ def report(**changes) -> GpuReport:
     return msgspec.structs.replace(plain, **changes)
 
 
-# -- show ---------------------------------------------------------------------------------------------------------
-
-
 def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
     """Another user than the agent's gets a traceback, and hears nothing of driver, GPUs and rights."""
 
@@ -143,14 +135,6 @@ def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data,
     monkeypatch.setattr(HardwareFile, "exists", property(exists))
     run_command(["check", "--node", NODE])
     assert "host-processes" in capsys.readouterr().out
-
-
-def test_each_instance_is_shown_with_its_owner():
-    """A person must not destroy a tenant's instance because it looked foreign."""
-    shown = shown_by_journal(NODE, RECORDS, (report(),), boot_id="boot-1", driver_version="580")
-    owners = [(instance.gi_id, instance.owner, instance.of) for instance in shown.gpus[0].instances]
-    assert owners == [(7, "slice", "alone_a_1"), (8, "home", "run-h1"), (9, "warm", ""), (10, "foreign", "")]
-    assert shown.warnings == ()
 
 
 def test_a_reboot_that_no_agent_has_seen_yet_is_said():
@@ -267,9 +251,6 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_shown(data, capsys):
     assert "checksum" in out
 
 
-# -- check --------------------------------------------------------------------------------------------------------
-
-
 def test_a_simulated_node_that_never_ran_can_be_checked(data, capsys):
     """One looks before one starts; the check makes nothing."""
     assert run_command(["check"]) == 0
@@ -287,14 +268,6 @@ def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
     assert "tick_s" in told["findings"][0]["what"]
 
 
-def test_a_journal_of_another_node_is_a_finding(data, capsys):
-    """A data folder that was copied from another machine."""
-    Journal(paths.agent_directory(data, NodeName("n2")), NodeName("n2")).close()
-    paths.agent_directory(data, NodeName("n2")).rename(paths.agent_directory(data, NODE))
-    assert run_command(["check"]) == 1
-    assert "is the journal of node n2" in capsys.readouterr().out
-
-
 def test_a_fleet_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
     """The path is in the sentence."""
     monkeypatch.setenv("SLUICE_NODE_AGENT_FLEET_FILE", str(data / "none.toml"))
@@ -307,9 +280,6 @@ def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys
     monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
     assert run_command(["check"]) == 1
     assert "/nowhere/mps does not exist" in capsys.readouterr().out
-
-
-# -- which node ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", [["check"], ["show"], ["release-quarantine", "a"]])
@@ -354,9 +324,6 @@ def test_a_wrong_command_exits_with_2(command, capsys):
         run_command(command)
     assert ended.value.code == 2
     assert "usage: sluice-node-agent" in capsys.readouterr().err
-
-
-# -- the control socket -------------------------------------------------------------------------------------------
 
 
 def test_without_an_agent_nothing_can_be_released(data, capsys):
@@ -408,15 +375,6 @@ def test_something_else_on_the_socket_is_told(tmp_path):
         other.shutdown(socket.SHUT_RDWR)
         speaking.join(6)
     assert not speaking.is_alive()
-
-
-def test_a_path_too_long_for_a_socket_is_told(tmp_path):
-    """There is no agent to be reached, whether it runs or not."""
-    with pytest.raises(NoAgentError, match="longer than 107 bytes"):
-        ask_snapshot(tmp_path / ("x" * 100), NODE)
-
-
-# -- programs -----------------------------------------------------------------------------------------------------
 
 
 def test_a_program_that_hangs_is_ended(monkeypatch):

@@ -57,7 +57,6 @@ def _ids(gpus, number=0):
 
 
 def _process(root, pid, *, comm="python3", pod="", opened=()):
-    """A process in a made-up /proc."""
     home = root / str(pid)
     (home / "fd").mkdir(parents=True)
     (home / "comm").write_text(f"{comm}\n")
@@ -66,9 +65,6 @@ def _process(root, pid, *, comm="python3", pod="", opened=()):
     )
     for number, path in enumerate(opened):
         (home / "fd" / str(number)).symlink_to(path)
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_is_told_as_the_driver_tells_it(library, begin):
@@ -130,15 +126,6 @@ def test_holes_in_the_index_hide_no_mig_device(library, begin):
     assert [i.uuid for i in report.instances] == [i.cis[0].uuid for i in made]
 
 
-def test_more_instances_than_the_profile_says_are_all_found(library, begin):
-    """An instance that is not seen is capacity that is given twice."""
-    gpu = library.gpu()
-    for number in range(6):
-        library.instance(gpu, "7g.40gb", 0, number, device=False)
-    (report,) = begin().read()
-    assert [i.gi_id for i in report.instances] == list(range(6))
-
-
 def test_mode_that_waits_for_a_reset_is_unhealthy_and_creates_nothing(library, begin):
     """Slices would be promised that the next reset takes away."""
     gpu = library.gpu(mig=[1, 0])
@@ -172,15 +159,6 @@ def test_an_instance_of_several_devices_is_named_by_its_first(library, begin):
     assert report.instances[0].uuid == made.cis[0].uuid == gpus.instance(gpu.uuid, 2).uuid
 
 
-def test_profiles_that_appear_with_mig_mode_are_seen(library, begin):
-    """A GPU that was read with MIG off would have no profiles until the agent's restart."""
-    gpu = library.gpu(mig=[0, 0], errors={"profiles": UNSUPPORTED})
-    gpus = begin()
-    assert gpus.read()[0].profiles == ()
-    gpu.mig, gpu.errors = [1, 1], {}
-    assert len(gpus.read()[0].profiles) == 7
-
-
 def test_links_say_which_gpus_are_close(library, begin):
     """A pod that needs two GPUs would get two that talk over the slow bus."""
     one = library.gpu(mig=[0, 0], links=[1, 1, None, 2])
@@ -192,18 +170,6 @@ def test_links_say_which_gpus_are_close(library, begin):
     assert reports[three.uuid].links == {}
 
 
-def test_nobody_is_close_to_a_lost_gpu(library, begin):
-    """A pod would wait for a pair of which one half is gone."""
-    one = library.gpu(mig=[0, 0], links=[1])
-    two = library.gpu(mig=[0, 0], links=[0])
-    gpus = begin()
-    one.error = LOST
-    lost, other = gpus.read()
-    assert (lost.links, other.links) == ({}, {})
-    one.error = 0
-    assert [report.links for report in gpus.read()] == [{two.uuid: 100}, {one.uuid: 100}]
-
-
 def test_behind_switches_every_gpu_is_close_to_every_other(library, begin):
     """On machines with NVSwitch no link leads to a GPU: all would look far from each other."""
     for _ in range(3):
@@ -212,9 +178,6 @@ def test_behind_switches_every_gpu_is_close_to_every_other(library, begin):
     for report in gpus.read():
         assert report.links == {gpu.uuid: 1800 for gpu in library.gpus if gpu.uuid != report.uuid}
         assert gpus.read_gpu(report.uuid).links == report.links
-
-
-# -- GPUs that are lost, stale handles ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["handle", "all"])
@@ -241,18 +204,6 @@ def test_a_lost_gpu_does_not_hide_the_others(library, begin, how):
     assert gpus.read() == before
 
 
-def test_a_gpu_that_the_driver_does_not_list_any_more_is_lost(library, begin):
-    """Its slices would look as if they had never been."""
-    library.gpu()
-    gone = library.gpu()
-    gpus = begin()
-    library.gpus.remove(gone)
-    gone.gone()
-    reports = gpus.read()
-    assert [(report.uuid == gone.uuid, report.lost) for report in reports] == [(False, False), (True, True)]
-    assert gpus.read_gpu(gone.uuid).lost
-
-
 @pytest.mark.parametrize("code", [TIMEOUT, 999, LOST])
 def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, begin, code):
     """Left out it would pass for a GPU of another node, with nothing on it, until its agent is started again."""
@@ -276,15 +227,6 @@ def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, beg
     library.gpu(error=LOST)
     fine = library.gpu()
     assert [report.uuid for report in begin().read()] == [fine.uuid]
-
-
-def test_an_unknown_gpu_is_refused(library, begin):
-    """An order for a GPU of another node must do nothing here."""
-    library.gpu()
-    gpus = begin()
-    for call in (gpus.read_gpu, gpus.remaining):
-        with pytest.raises(GpuLostError, match="is not on this node"):
-            call("GPU-elsewhere")
 
 
 def test_only_the_gpus_that_were_named_count(library, begin):
@@ -371,19 +313,6 @@ def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, h
     assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
 
 
-def test_a_gpu_that_moved_up_in_the_drivers_list_is_named_as_itself(library, begin):
-    """What is wrong with it would be said of the one that was there before, and of itself that it is not listed."""
-    gone, moved = library.gpu(), library.gpu()
-    gpus = begin()
-    library.gpus.remove(gone)
-    gone.gone()
-    gpus.read()
-    moved.errors["handle"] = LOST
-    told = {report.uuid: report.health_message for report in gpus.read()}
-    assert "does not list the GPU any more" in told[gone.uuid]
-    assert f"--gpu-reset -i {moved.uuid}," in told[moved.uuid]
-
-
 def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
     """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
     gone, slow = library.gpu(), library.gpu()
@@ -453,9 +382,6 @@ def test_profiles_are_asked_for_once(library, begin):
     gpu.renew()
     gpus.read()
     assert gpu.seen == 2 * seen
-
-
-# -- making and unmaking ------------------------------------------------------------------------------------------
 
 
 def test_an_instance_is_made_where_it_was_ordered_and_unmade(library, begin):
@@ -593,13 +519,6 @@ def test_there_is_no_instance_where_mig_was_switched_off(library, begin):
     assert gpus.processes(gpu.uuid, "MIG-gone") == ()
 
 
-def test_what_remains_is_told_by_profile_name(library, begin):
-    """Asked by the wrong number it would be told for another profile."""
-    gpu = library.gpu(capacity={19: 7, 9: 2})
-    remaining = begin().remaining(gpu.uuid)
-    assert (remaining["1g.5gb"], remaining["3g.20gb"], remaining["7g.40gb"]) == (7, 2, 0)
-
-
 def test_the_compute_mode_is_read_back(library, begin):
     """In DEFAULT mode a client that misses its daemon runs beside it, unbounded."""
     gpu, split = library.gpu(mig=[0, 0]), library.gpu()
@@ -614,8 +533,6 @@ def test_the_compute_mode_is_read_back(library, begin):
     with pytest.raises(NotSupportedError):
         gpus.set_exclusive_process(split.uuid, exclusive=True)
 
-
-# -- holders ------------------------------------------------------------------------------------------------------
 
 POD = "11111111-2222-3333-4444-555555555555"
 OWN_POD = "22222222-2222-3333-4444-555555555555"
@@ -756,9 +673,6 @@ def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_
         begin(proc=tmp_path / "none").processes(gpu.uuid, gpu.uuid)
 
 
-# -- trouble ------------------------------------------------------------------------------------------------------
-
-
 def test_a_critical_xid_makes_its_gpu_unhealthy_until_it_was_reset(library, begin):
     """Tenants would be sent to a broken GPU."""
     gpu, fine = library.gpu(), library.gpu()
@@ -849,33 +763,11 @@ def test_a_failed_wait_has_every_gpu_read_and_does_not_spin(library, begin, monk
     assert len(library.events) == 4
 
 
-def test_each_gpu_is_registered_once_and_again_after_a_reset(library, begin):
-    """Twice tells everything twice; never again after a reset tells nothing."""
-    gpu = library.gpu()
-    gpus = begin()
-    for _ in range(3):
-        assert gpus.troubled(0) == ()
-    assert library.registered == {gpu.uuid: [0x8 | 0x2]}
-    gpu.gone()
-    gpu.renew()
-    gpus.read()
-    gpus.troubled(0)
-    assert len(library.registered[gpu.uuid]) == 2
-
-
 def test_a_driver_without_events_is_waited_with(library, begin):
     """The agent would not start, or ask without pause."""
     library.missing = {"nvmlEventSetCreate"}
     library.gpu()
     assert begin().troubled(0.01) == ()
-
-
-def test_a_gpu_without_events_is_fine(library, begin):
-    """Not every GPU tells."""
-    library.gpu(errors={"events": UNSUPPORTED})
-    gpus = begin()
-    assert gpus.troubled(0.01) == ()
-    assert gpus.read()[0].healthy
 
 
 def test_closing_ends_the_wait(library, begin):
@@ -889,9 +781,6 @@ def test_closing_ends_the_wait(library, begin):
     waiter.join(10)
     assert not waiter.is_alive()
     assert library.set_freed
-
-
-# -- no backend ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -957,21 +846,6 @@ def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, mon
     assert "not valid text" in broken.health_message
     assert (fine.uuid, fine.lost) == (other.uuid, False)
     assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
-
-
-def test_a_profile_whose_name_is_no_text_has_the_name_that_its_size_gives(library, begin, monkeypatch):
-    """A GPU that works would be taken for lost."""
-    profile_info = Library._profile
-
-    def no_text(self, handle, enum, out):
-        code = profile_info(self, handle, enum, out)
-        if code == 0 and hasattr(out._obj, "name"):
-            out._obj.name = b"MIG \xfc"
-        return code
-
-    monkeypatch.setattr(Library, "_profile", no_text)
-    gpu = library.gpu()
-    assert {profile.name for profile in begin().read()[0].profiles} == {each.name for each in gpu.model.profiles}
 
 
 def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):

@@ -16,9 +16,7 @@ from sluice_node_agent.core.instructions import (
     ReadGpu,
     SaveJournal,
     SetComputeMode,
-    StopMps,
 )
-from sluice_node_agent.core.journal_records import SharedDeviceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
 
 SMALL = (0, "2g.10gb", 4, 2)
@@ -28,7 +26,6 @@ STEPS_MAX = 60
 
 
 def booking_of(node, kind):
-    """What is being made or unmade."""
     match kind:
         case "exclusive":
             return node.booking("a1", SMALL)
@@ -63,12 +60,10 @@ def what_is_left(node):
 
 
 def is_ready(node):
-    """Whether its ticket told whose it is."""
     return {report.state for report in node.agent.snapshot().slices} == {"ready"}
 
 
 def foreign(node):
-    """Foreign instances, as a pull shows them."""
     gpus = node.agent.snapshot().gpus
     return [(gpu.index, i.profile, i.start) for gpu in gpus for i in gpu.instances if i.allocation is None]
 
@@ -135,7 +130,6 @@ def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make
 
 
 def lose_the_journal(node):
-    """Its orders are there still."""
     node.stop()
     (node.tmp_path / "agent" / "journal").unlink()
 
@@ -236,23 +230,6 @@ def test_orders_that_come_meanwhile_do_not_hand_out_a_gpu_that_is_being_set_back
     assert isinstance(node.word("a2"), SliceReady)
 
 
-def test_a_crash_while_it_is_cleared_away_loses_nothing(make_node):
-    """The journal is whole again by then and the ledger empty: the next life would take it for foreign."""
-    for steps in itertools.count():
-        node = make_node()
-        half_made(node)
-        lose_both(node)
-        node.start()
-        node.work()
-        node.open()
-        is_done = node.work(own_max=steps)
-        calm(node)
-        assert what_is_left(node) == [], f"after {steps} steps"
-        if is_done:
-            break
-    assert steps > 3
-
-
 def test_warm_instances_go_when_nobody_knows_them_any_more(make_node):
     """They have no tenant: after a lost journal they were foreign for ever, with no ledger lost at all."""
     node = make_node(keep_warm_s=600.0)
@@ -283,20 +260,6 @@ def test_what_an_administrator_made_stays(node):
     calm(node)
     assert node.instances(0) == [("2g.10gb", 4, 2)]
     assert node.instances(1) == []
-    assert foreign(node) == [(0, "2g.10gb", 4)]
-
-
-def test_what_an_administrator_made_where_ours_vanished_stays(node):
-    """A reset takes our instance, somebody makes another there, and the mark of ours would speak for it."""
-    half_made(node)
-    node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.start()  # the reading shows that nothing is there
-    node.stop()
-    node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
-    lose_both(node)
-    calm(node)
     assert foreign(node) == [(0, "2g.10gb", 4)]
 
 
@@ -443,17 +406,6 @@ def test_what_was_found_is_forgotten_when_it_is_not_there_any_more(node):
     assert found.unclaimed == {(other, 3): ""}
 
 
-def test_an_order_of_the_ledger_comes_first(node):
-    """Only the journal was lost: the slice that was being made is made, and nothing of it is cleared away."""
-    half_made(node)
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.own_done.clear()
-    calm(node)
-    assert is_ready(node)
-    assert not [each for each in node.own_done if isinstance(each, (DestroyGpuInstance, StopMps))]
-
-
 def test_before_the_node_is_opened_nothing_is_cleared_away(node):
     """Its orders were not read yet."""
     half_made(node)
@@ -467,31 +419,6 @@ def test_before_the_node_is_opened_nothing_is_cleared_away(node):
     assert node.instances() == [("2g.10gb", 4, 2)]
 
 
-def test_it_is_unmade_as_a_home_is(node):
-    """Look, record, compute instance, record, GPU instance, record: a crash finds what was announced."""
-    half_made(node)
-    lose_both(node)
-    node.start()
-    node.work()
-    node.own_done.clear()
-    node.open()
-    node.work()
-    said = [
-        type(each).__name__
-        for each in node.own_done
-        if not isinstance(getattr(each, "record", None), SharedDeviceRecord)
-    ]
-    assert said == ["ListHolders", "DestroyComputeInstance", "DestroyGpuInstance", "SaveJournal"]
-
-
-def test_a_daemon_that_served_nobody_yet_is_ended_with_its_compute_mode(node):
-    """The GPU would take no process but the daemon's for ever."""
-    a_daemon_serves_nobody_yet(node)
-    lose_both(node)
-    calm(node)
-    assert what_is_left(node) == []
-
-
 def a_daemon_serves_nobody_yet(node):
     """A share of a whole GPU is being made: its home is there, and nothing else."""
     node.live()
@@ -502,7 +429,6 @@ def a_daemon_serves_nobody_yet(node):
 
 
 def half_made(node, gpu=0, allocation="a1"):
-    """A slice has its instances, and no ticket yet."""
     if node.journal is None:
         node.live()
     node.own_done.clear()

@@ -12,9 +12,8 @@ from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, GpuInstanceCreated, GpuRead, OwnershipMark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError, InsufficientResourcesError
-from sluice_node_agent.shell.journal import ownership_file
-from sluice_node_agent.shell.journal.ownership_file import LINES_MAX
-from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarkError, OwnershipMarks
+from sluice_node_agent.shell.journal import ownership_marks as ownership_file
+from sluice_node_agent.shell.journal.ownership_marks import LINES_MAX, OwnershipMarkError, OwnershipMarks
 
 GPU = GpuUuid("GPU-1")
 PLACE = OwnershipMark(GPU, 4, 2)
@@ -26,8 +25,6 @@ EMPTY = (gpu_report("node", 0, uuid=GPU),)
 
 
 class Refusing:
-    """Every step is refused, for one reason."""
-
     def __init__(self, kind, seen):
         self.kind, self.seen = kind, seen
         self.marked = []
@@ -45,7 +42,6 @@ class Refusing:
 
 
 def there(tmp_path, boot="boot-1"):
-    """What the next agent would find."""
     found = tmp_path / "found"
     shutil.copytree(tmp_path / "marks", found, dirs_exist_ok=True)
     return list(OwnershipMarks(found, boot).found(()))
@@ -53,7 +49,6 @@ def there(tmp_path, boot="boot-1"):
 
 @pytest.fixture
 def marks(tmp_path):
-    """None yet."""
     return OwnershipMarks(tmp_path / "marks", "boot-1")
 
 
@@ -95,7 +90,6 @@ class Taken(Refusing):
         super().__init__(DeviceErrorKind.UNKNOWN, lambda: None)
 
     def instance_at(self, gpu, profile_id, start, size):
-        """The administrator's, at the granted place."""
         return 5 if (gpu, profile_id, start, size) == (GPU, CREATE.profile_id, 4, 2) else None
 
 
@@ -111,8 +105,6 @@ def test_where_an_instance_is_no_mark_is_put_and_nothing_is_doubted(marks, tmp_p
 
 
 class Made:
-    """Every step goes well."""
-
     def _do(self, *_args, **_kwargs):
         return 3
 
@@ -181,15 +173,6 @@ def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_pa
     assert (again.found(()), again.unmarked()) == ((PLACE,), ())
 
 
-@pytest.mark.parametrize("kind", [DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT])
-def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
-    """Somebody else has destroyed it, and may make another."""
-    marks.carry_out(Made(), CREATE)
-    with pytest.raises(DeviceError):
-        marks.carry_out(Refusing(kind, lambda: None), DESTROY)
-    assert there(tmp_path) == []
-
-
 def test_a_reading_ends_the_marks_of_what_vanished(node):
     """After a reset an administrator may make an instance at the same place."""
     node.start()
@@ -230,14 +213,6 @@ def test_the_file_of_marks_does_not_grow_with_every_slice(marks, tmp_path):
         marks.carry_out(Made(), DESTROY)
     assert len((tmp_path / "marks" / "places").read_bytes().splitlines()) <= LINES_MAX + 1
     assert there(tmp_path) == [MODE]
-
-
-def test_a_file_of_marks_that_somebody_removed_is_made_again(marks, tmp_path):
-    """Deleting it would stop a node from creating slices until its agent restarts, or lose some."""
-    marks.carry_out(Made(), CREATE)
-    (tmp_path / "marks" / "places").unlink()
-    marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
-    assert there(tmp_path) == [MODE, PLACE]
 
 
 def test_threads_of_several_gpus_keep_each_others_marks(tmp_path):

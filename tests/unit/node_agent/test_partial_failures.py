@@ -11,7 +11,6 @@ from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     DestroyGpuInstance,
     MakeTicket,
-    RemoveTicket,
     StartMps,
     StopMps,
     VerifyInstance,
@@ -22,7 +21,6 @@ OTHER_MIG = (1, "3g.20gb", 4, 4)
 
 
 def step(node):
-    """Carry out what is next."""
     if isinstance(node.waiting[0], (Write, ReadLast)):
         node.answer(node.waiting.popleft())
     else:
@@ -173,25 +171,6 @@ def test_a_useless_home_that_could_not_be_cleared_away_is_tried_again(node):
         node.tick(10.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.mps.homes == {}
-
-
-def test_a_ticket_of_what_is_closed_that_could_not_be_removed_is_tried_again(node):
-    """Journal lost; its slice is closed. One refusal, and the ticket stays until the node is rebooted."""
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
-    live_with(node, booking)
-    node.lose_journal()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.put("sluice.ledger.n1_example.a1", node.closed(booking))
-    node.words.clear()
-    node.start()
-    node.work()
-    node.open()
-    remove = until(node, lambda i: isinstance(i, RemoveTicket))
-    node.handle(TicketRefused(remove.token, "read-only file system"))
-    for _ in range(30):
-        node.tick(10.0)
-    assert node.tickets.names() == ()
 
 
 @pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyComputeInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import DestroyComputeInstance, DestroyGpuInstance
 from sluice_node_agent.simulated.hardware_file import Instance, Process
 
 HALF = (0, "3g.20gb", 4, 4)
@@ -13,13 +13,11 @@ OTHER_HALF = (0, "3g.20gb", 0, 4)
 
 
 def foreign(node, profile="1g.5gb", start=6, size=1, uuid="MIG-by-hand"):
-    """An administrator creates an instance by hand."""
     with node.hardware.changing() as hardware:
         hardware.gpus[0].instances.append(Instance(gi_id=99, profile=profile, start=start, size=size, uuid=uuid))
 
 
 def ready(node, allocation="a1", device=HALF):
-    """A pod that has its slice."""
     booking = node.booking(allocation, device, owner=f"pod-{allocation}")
     node.order(node.grant(booking))
     node.work()
@@ -28,29 +26,7 @@ def ready(node, allocation="a1", device=HALF):
 
 
 def destroyed(node):
-    """What was destroyed on devices, in order."""
     return [each for each in node.own_done if isinstance(each, (DestroyComputeInstance, DestroyGpuInstance))]
-
-
-# -- journals -----------------------------------------------------------------------------------------------------
-
-
-def test_what_was_begun_and_never_finished_is_given_back_when_its_pod_is_gone(make_node):
-    """DRA driver #840, #1278: claims that were being prepared when their pod went kept their device for ever."""
-    steps, ended = 0, False
-    while not ended:
-        node = make_node()
-        node.live()
-        booking = node.booking("a1", HALF)
-        node.order(node.grant(booking))
-        ended = node.work(own_max=steps)
-        node.stop()
-        node.put(f"sluice.ledger.{node.name.replace('.', '_')}.a1", node.revoke(booking))
-        node.live()
-        assert isinstance(node.word("a1"), SliceGone), steps
-        assert (node.instances(), node.tickets.names()) == ([], ()), steps
-        steps += 1
-    assert steps >= 8
 
 
 @pytest.mark.parametrize("damage", ["flipped", "torn", "emptied", "removed"])
@@ -73,7 +49,6 @@ def test_a_damaged_journal_is_told_of_and_ends_no_agent(node, damage):
 
 
 def spoil(path: Path, damage: str) -> None:
-    """What disks and people do to a file."""
     data = path.read_bytes()
     match damage:
         case "flipped":
@@ -85,42 +60,6 @@ def spoil(path: Path, damage: str) -> None:
             path.write_bytes(b"")
         case _:
             path.unlink()
-
-
-def test_a_device_that_vanished_with_nobody_watching_is_made_again_before_anybody_starts_on_it(node):
-    """Of kubelet #102880: a checkpoint was not restored, silently, and pods were admitted without devices."""
-    node.live()
-    ready(node)
-    before = node.word("a1")
-    node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.live()
-    for _ in range(30):
-        node.tick(2.0)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
-    assert node.tickets.names() == (after.ticket,)
-    assert after.ticket != before.ticket
-    assert after.devices[0].uuid == node.hardware.read().gpus[0].instances[0].uuid
-
-
-def test_after_a_reboot_a_slice_waits_for_its_gpu_to_be_well(node):
-    """Of kubelet #109595: after a reboot pods were recovered before their devices were well, and failed for good."""
-    node.live()
-    ready(node)
-    node.hardware.reboot()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    node.live()
-    assert not isinstance(node.word("a1"), SliceGone)
-    assert node.tickets.names() == ()
-    with node.hardware.changing() as hardware:
-        hardware.faults.gpu_lost = -1
-    for _ in range(60):
-        node.tick(2.0)
-    assert isinstance(node.word("a1"), SliceReady)
-    assert node.instances() == [("3g.20gb", 4, 4)]
 
 
 def test_all_slices_of_a_rebooted_node_are_made_again_whatever_one_of_them_does(node):
@@ -135,74 +74,6 @@ def test_all_slices_of_a_rebooted_node_are_made_again_whatever_one_of_them_does(
     for _ in range(60):
         node.tick(2.0)
     assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceReady, SliceReady]
-    assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
-
-
-def test_an_update_of_the_agent_destroys_nothing(node):
-    """FaST-GShare 3.5: on SIGTERM the daemon stopped every MPS server and destroyed every instance; HAMi #727."""
-    node.live()
-    ready(node)
-    node.order(node.grant(node.share("a2", (1, "3g.20gb", 4, 4))))
-    node.work()
-    before = (node.instances(0), node.instances(1), node.mps.started, node.tickets.names())
-    node.own_done.clear()
-    for _ in range(3):
-        node.live()
-    assert (node.instances(0), node.instances(1), node.mps.started, node.tickets.names()) == before
-    assert destroyed(node) == []
-
-
-def test_a_reading_forgets_no_daemon_and_starts_none_twice(node):
-    """FaST-GShare 3.6.3: each reading of the GPUs forgot that MPS was on, so the daemon was never ended."""
-    node.live()
-    booking = node.share("a1", (2, None, 0, 8))
-    node.order(node.grant(booking))
-    node.work()
-    for _ in range(30):
-        node.tick(5.0)
-    node.live()
-    assert (len(node.mps.living()), node.mps.started) == (1, 1)
-    node.order(node.revoke(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.living() == []
-
-
-# -- making -------------------------------------------------------------------------------------------------------
-
-
-def test_a_gpu_instance_without_its_compute_instance_is_found_and_undone(node):
-    """DRA driver #1452, FaST-GShare 3.6.12, InstaSlice: the rollback did not find it, or the error was lost."""
-    node.live()
-    with node.hardware.changing() as hardware:
-        hardware.faults.ci_fails = 1
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
-    failed = node.word("a1")
-    assert isinstance(failed, SliceFailed)
-    assert failed.message
-    assert (node.instances(), node.tickets.names()) == ([], ())
-
-
-def test_an_instance_is_unmade_inside_out(node):
-    """FaST-GShare 3.6.7, 3.6.11: the GPU instance went before its compute instance, which fails; or neither did."""
-    node.live()
-    booking = ready(node)
-    node.own_done.clear()
-    node.order(node.revoke(booking))
-    node.work()
-    assert [type(each) for each in destroyed(node)] == [DestroyComputeInstance, DestroyGpuInstance]
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_two_orders_of_one_profile_get_two_instances(node):
-    """FaST-GShare 3.6.1: the second of two concurrent requests was answered with the instance of the first."""
-    node.live()
-    for allocation, at in (("a1", HALF), ("a2", OTHER_HALF)):
-        node.order(node.grant(node.booking(allocation, at, owner=f"pod-{allocation}")))
-    node.work()
-    devices = [node.word(each).devices[0].uuid for each in ("a1", "a2")]
-    assert len(set(devices)) == 2
     assert node.instances() == [("3g.20gb", 0, 4), ("3g.20gb", 4, 4)]
 
 
@@ -222,63 +93,6 @@ def test_a_slice_is_ready_only_when_its_instance_reads_back(node, monkeypatch):
     node.work()
     assert isinstance(node.word("a1"), SliceFailed)
     assert node.tickets.names() == ()
-
-
-def test_a_new_slice_waits_for_the_end_of_the_one_before_it(node):
-    """InstaSlice #409: a slice was created where the previous one was still being deleted."""
-    node.live()
-    first = ready(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 2
-    node.order(node.revoke(first))
-    node.order(node.grant(node.booking("a2", HALF, owner="pod-2"), after=("a1",)))
-    node.work()
-    assert not isinstance(node.word("a2"), SliceReady)
-    for _ in range(40):
-        node.tick(2.0)
-    assert [type(node.word(each)) for each in ("a1", "a2")] == [SliceGone, SliceReady]
-
-
-def test_an_agent_that_could_not_begin_a_slice_is_ready_for_the_next(node):
-    """InstaSlice #211, HAMi #1422: one error at the set-up was never tried again, or restarted the plugin for ever."""
-    node.live()
-    node.refused.append(CreateGpuInstance)
-    node.order(node.grant(node.booking("a1", HALF)))
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    node.order(node.revoke(node.booking("a1", HALF)))
-    node.work()
-    ready(node, "a2")
-
-
-# -- instances of somebody else, devices in use -------------------------------------------------------------------
-
-
-def test_instances_that_somebody_made_by_hand_end_no_agent_and_stay(node):
-    """DRA driver #149, #473: MIG devices made out of band ended the plugin, at its start or while it ran."""
-    foreign(node)
-    node.live()
-    foreign(node, start=5, uuid="")  # half made: without a compute instance
-    for _ in range(30):
-        node.tick(5.0)
-    (gpu, *_) = node.agent.snapshot().gpus
-    assert [(each.start, each.allocation) for each in gpu.instances] == [(5, None), (6, None)]
-    ready(node, device=OTHER_HALF)
-    assert node.instances() == [("1g.5gb", 5, 1), ("1g.5gb", 6, 1), ("3g.20gb", 0, 4)]
-    assert destroyed(node) == []
-
-
-def test_a_device_that_a_monitor_holds_is_tried_again_and_given_up_by_nobody(node):
-    """HAMi #1088, DCGM #276, gpu-operator #2833: one client that stays had the system stuck, or its slice forgotten."""
-    node.live()
-    booking = ready(node)
-    with node.hardware.changing() as hardware:
-        hardware.faults.in_use_times = 5
-    node.order(node.revoke(booking))
-    for _ in range(200):
-        node.tick(5.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances() == []
 
 
 def test_a_slice_in_use_keeps_no_other_waiting(node):

@@ -13,7 +13,7 @@ from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.dra.cdi_files import file_name
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.runner.pod_processes import PodProcesses
+from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 
 UID, OTHER = str(uuid4()), str(uuid4())
 """Real processes in real cgroups: those of a test that runs beside this one are not its own."""
@@ -21,7 +21,6 @@ UID, OTHER = str(uuid4()), str(uuid4())
 
 @pytest.fixture
 def threads():
-    """One."""
     with ThreadPoolExecutor(1) as pool:
         yield pool
 

@@ -7,14 +7,11 @@ from sluice_node_agent.core.events import PodProcess, QuarantineReleased
 from sluice_node_agent.core.instructions import (
     DestroyComputeInstance,
     DestroyGpuInstance,
-    ListHolders,
     ListTenants,
-    RemoveTicket,
     SaveJournal,
     StopMps,
     TerminateMpsClients,
 )
-from sluice_node_agent.simulated.hardware_file import Process
 
 INSTANCE, WHOLE, HOME = (0, "3g.20gb", 4, 4), (2, None, 0, 1), (2, None, 0, 1)
 LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
@@ -22,7 +19,6 @@ LEFT = (PodProcess(41, "python"), PodProcess(42, "tee", in_kernel=True))
 
 @pytest.fixture
 def node(make_node):
-    """A node whose kubelet runs pods."""
     node = make_node()
     node.has_pods = True
     node.live()
@@ -64,29 +60,6 @@ def test_a_device_is_kept_while_a_process_of_its_pod_lives_that_holds_nothing(no
     node.tick(node.config.look_for_tenants_s)
     assert isinstance(node.word("a1"), SliceGone), "it is given back with the next look"
     assert node.instances() == []
-
-
-def test_what_is_done_for_a_pod_that_has_ended_is_in_order(node):
-    """The ticket goes first, so that nothing new starts; then the pod is looked for, then its device."""
-    booking = node.booking("a1", INSTANCE)
-    _ready(node, booking)
-    node.order(node.revoke(booking))
-    node.work()
-    assert _steps(node) == [RemoveTicket, ListTenants, ListHolders, DestroyComputeInstance, DestroyGpuInstance]
-
-
-def test_a_process_on_the_device_after_its_pod_has_ended_keeps_it_all_the_same(node):
-    """Both must be so: a process that left its cgroup, or an unknown one, is on the device."""
-    booking = node.booking("a1", WHOLE)
-    _ready(node, booking)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[2].processes.append(Process(pid=7, owner="", device=hardware.gpus[2].uuid))
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(40):
-        node.tick()
-    assert isinstance(node.word("a1"), SliceQuarantined)
-    assert "left on" in node.word("a1").message
 
 
 def test_where_processes_cannot_be_looked_for_nothing_is_given_back_and_it_is_said(node):

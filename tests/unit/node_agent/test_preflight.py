@@ -7,20 +7,18 @@ import pytest
 from factories.gpus.machine import made_hardware, well_made
 
 from sluice_node_agent.preflight.all_checks import check_machine
-from sluice_node_agent.preflight.findings import Check, Finding, in_order, worst
+from sluice_node_agent.preflight.findings import Check, worst
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
 def hardware(tmp_path):
-    """One A100 cut into instances, one H100 whole."""
     return made_hardware(tmp_path)
 
 
 @pytest.fixture
 def well(hardware):
-    """A real node that is all well."""
     with well_made(hardware) as machine:
         yield machine
 
@@ -51,15 +49,6 @@ def test_a_simulated_node_is_not_asked_for_a_driver(well):
     findings = check_machine(machine)
     assert worst(findings) == "ok"
     assert {finding.check for finding in findings}.isdisjoint({Check.DRIVER, Check.TOOLKIT, Check.CAPABILITY_FILES})
-
-
-def test_what_is_wrong_is_shown_last():
-    """There it is seen without scrolling."""
-    levels = ("problem", "ok", "warning", "ok")
-    findings = [Finding(Check.GPUS, level, str(number)) for number, level in enumerate(levels)]
-    assert [finding.what for finding in in_order(findings)] == ["1", "3", "2", "0"]
-    assert worst(findings) == "problem"
-    assert worst(()) == "ok"
 
 
 def test_every_check_has_a_row_in_the_documentation():

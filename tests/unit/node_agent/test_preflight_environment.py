@@ -16,28 +16,19 @@ from factories.gpus.machine import (
     well_made,
 )
 
-from sluice.contracts.ids import AllocationId, RequestId
-from sluice_node_agent.core.journal_records import Tombstone
 from sluice_node_agent.preflight.all_checks import check_machine
 from sluice_node_agent.preflight.findings import Check, Ran, ReadJournal, worst
 
 
 @pytest.fixture
 def hardware(tmp_path):
-    """One A100 cut into instances, one H100 whole."""
     return made_hardware(tmp_path)
 
 
 @pytest.fixture
 def well(hardware):
-    """A real node that is all well."""
     with well_made(hardware) as machine:
         yield machine
-
-
-def test_no_mps_program_is_a_warning(well):
-    """The node works, but takes no shares."""
-    only(replace(well, mps_control=""), Check.MPS, "warning")
 
 
 def test_no_mps_by_choice_is_well(well):
@@ -158,13 +149,6 @@ def test_a_journal_that_cannot_be_used_is_told(well):
     """The agent would refuse to start, or start over."""
     machine = replace(well, journal=ReadJournal(exists=True, problem="it is the journal of node n2, not of n1"))
     assert "of node n2" in only(machine, Check.JOURNAL, "problem").what
-
-
-def test_what_a_journal_holds_is_said(well):
-    """An operator sees whether this is the right journal."""
-    gone = Tombstone(allocation=AllocationId("x"), request=RequestId("r"), revision=1, cause="")
-    machine = replace(well, journal=ReadJournal(exists=True, records=(gone,)))
-    assert "0 slices, 0 homes" in found(machine, Check.JOURNAL)[0].what
 
 
 def test_a_kubelet_that_cannot_hand_devices_over_is_found_before_the_start(well, tmp_path):

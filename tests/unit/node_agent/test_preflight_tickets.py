@@ -15,14 +15,8 @@ from sluice_node_agent.preflight.tickets import check_tickets, file_system_of
 
 @pytest.fixture
 def well(tmp_path):
-    """A real node whose tickets lie where they shall."""
     with well_made(made_hardware(tmp_path)) as machine:
         yield machine
-
-
-def test_tickets_on_a_tmpfs_are_well(well):
-    """As deployed."""
-    assert [finding.level for finding in found(well, Check.TICKETS)] == ["ok"]
 
 
 def test_tickets_that_outlive_a_reboot_are_told(well):
@@ -75,11 +69,6 @@ def test_without_proc_one_finding_is_enough(well):
     """Another finding reports already that processes are invisible."""
     (well.processes.root / "self/mountinfo").unlink()
     assert found(well, Check.TICKETS) == []
-
-
-def test_a_node_without_a_kubelet_has_no_such_tickets(well):
-    """A laptop without a kubelet gets no finding."""
-    assert found(replace(well, pods_dir=None), Check.TICKETS) == []
 
 
 @pytest.mark.parametrize(

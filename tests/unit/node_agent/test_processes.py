@@ -55,7 +55,6 @@ NO_POD = {
 
 
 def told(root: Path, pid: int, **files: str) -> Processes:
-    """A /proc with one process more."""
     (root / str(pid)).mkdir(parents=True)
     for name, content in files.items():
         (root / str(pid) / name).write_bytes(content.encode())
@@ -112,11 +111,6 @@ def test_a_zombie_does_not_run(tmp_path, state):
     assert told(tmp_path, 40, stat=f"40 (mps) {fields}\n").started_at(40) == 0
 
 
-def test_a_torn_stat_is_told_as_nothing(tmp_path):
-    """Whatever a /proc of another kernel holds, it is no traceback."""
-    assert told(tmp_path, 40, stat="40 (mps) S 1").started_at(40) == 0
-
-
 @pytest.mark.parametrize("state", ["T", "t"], ids=["by a signal", "by a debugger"])
 def test_a_process_of_which_one_thread_is_stopped_is_stopped(tmp_path, state):
     """If asked to disconnect it, its MPS daemon would answer no request any more."""
@@ -150,7 +144,6 @@ def test_a_real_process_has_its_real_name_and_start():
 
 
 def opened(root: Path, pid: int, *targets: str) -> None:
-    """A process with these files open."""
     folder = root / str(pid) / "fd"
     folder.mkdir(parents=True)
     for number, target in enumerate(targets):

@@ -68,15 +68,6 @@ def test_who_went_on_is_stopped_when_somebody_else_comes():
     assert bench.give_back(1, 2, 12.1) == [_granted(2, 3, 3), WakeAt(222_100)]
 
 
-def test_nobody_is_stopped_within_the_first_token():
-    """A tenant never gets a whole turn, for others come all the time."""
-    bench = _two()
-    bench.ask(1)
-    assert bench.ask(1, 1, ahead_of=1) == [_granted(1, 2, 2), WakeAt(220_000)]
-    assert bench.ask(2, 5) == [WakeAt(10_000)]
-    assert bench.tell(TimerDue(), 10) == [Send(1, Stop(2)), WakeAt(210_000)]
-
-
 def test_only_one_token_is_had_ahead():
     """A process that asks ahead again and again takes the device for good."""
     bench = QuotaBench(a=(30, 100, 100))
@@ -109,19 +100,6 @@ def test_room_is_kept_for_who_is_owed_more():
     bench.give_back(2, 1, 10)
     assert bench.ask(2, 10) == []
     assert bench.give_back(3, 2, 12) == [_granted(1, 3, 2), WakeAt(222_000)]
-
-
-def test_processes_of_one_tenant_take_turns():
-    """One process of a pod starves beside another one of the same pod."""
-    bench = QuotaBench(a=(50, 100, 50))
-    bench.process(1, "a")
-    bench.process(2, "a")
-    bench.ask(1)
-    assert bench.ask(2, 1) == []  # one token per tenant, though there is room for two of its width
-    assert bench.ask(1, 9, ahead_of=1) == []
-    assert bench.give_back(1, 1, 10) == [_granted(2, 2, 2), WakeAt(220_000)]
-    bench.ask(2, 19, ahead_of=2)
-    assert bench.give_back(2, 2, 20) == [_granted(1, 3, 3), WakeAt(230_000)]
 
 
 def test_a_limit_holds_over_every_window():
@@ -221,14 +199,6 @@ def test_who_does_not_say_hello_first_is_cut_off():
     bench.tell(ConnectionOpened(1, "a"))
     assert bench.tell(MessageReceived(1, Ask(1, 0, 0))) == [Disconnect(1, "it says Ask before hello")]
     assert bench.tell(MessageReceived(1, Ask(2, 0, 0))) == []
-
-
-def test_a_process_that_waits_may_ask_whether_anybody_is_there():
-    """A process that waits long takes the scheduler for dead, and goes on without tokens."""
-    bench = QuotaBench(a=(30, 100, 100))
-    bench.process(1, "a")
-    assert bench.tell(MessageReceived(1, HELLO), 5) == [Send(1, _quota(300_000, 1_000_000))]
-    assert bench.scheduler.usage(5_000)["a"].counted.hellos == 1
 
 
 def test_strangers_and_crowds_are_refused():

@@ -71,7 +71,6 @@ class _Client:
 
 @pytest.fixture
 def server():
-    """A home that lives as long as its test."""
     found = QuotaServer("home", config=QuotaConfig(overrun_max_us=500_000_000))
     found.start()
     yield found
@@ -92,7 +91,6 @@ def stopped_clock():
 
 @pytest.fixture
 def connect():
-    """Make clients, and close them at the end."""
     made = []
 
     def client(path):

@@ -6,7 +6,6 @@ import pytest
 from factories.gpus.shared_devices import PLACES, WHOLE, live_with
 from msgspec.structs import replace
 
-from sluice.contracts.messages import SliceReady
 from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.shell.quota.metrics import QuotaMetrics
@@ -15,7 +14,6 @@ from sluice_node_agent.shell.quota.server import TenantUsage
 
 @pytest.fixture
 def timed(node):
-    """A node that has the client library."""
     node.time_quota = True
     return node
 
@@ -58,13 +56,6 @@ def test_no_time_is_enforced_where_the_library_is_not(node):
     assert not node.agent.snapshot().time_quota
 
 
-def test_a_share_without_a_time_quota_has_no_token_scheduler(timed):
-    """A pod in mode mps waits for tokens."""
-    live_with(timed, timed.share("a1", WHOLE))
-    assert timed.mps.quotas == {}
-    assert timed.word("a1").containers[0].quota_socket == ""
-
-
 def test_tenants_come_and_go(timed):
     """A share that came later has no token scheduler, or one that left still takes part of the time."""
     first, second = _timed_share(timed, "a1", WHOLE), _timed_share(timed, "a2", WHOLE, 700, owner="pod-2")
@@ -73,16 +64,6 @@ def test_tenants_come_and_go(timed):
     timed.order(timed.revoke(first))
     timed.work()
     assert _told(timed) == {"a2/main": (700, 1000)}
-
-
-def test_an_agent_that_is_started_again_tells_them_anew(timed):
-    """After a restart of the agent every tenant computes without tokens for ever."""
-    live_with(timed, _timed_share(timed, "a1", WHOLE))
-    timed.live()
-    timed.tick(0.1)
-    timed.work()
-    assert _told(timed) == {"a1/main": (300, 1000)}
-    assert isinstance(timed.word("a1"), SliceReady)
 
 
 def test_a_changed_quota_is_told_without_a_new_ticket(timed):

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_node_agent.core.quota.used_time import UsedTime, limit_window_us
+from sluice_node_agent.core.quota.tenants import UsedTime
 
 WINDOW = 50
 STRETCHES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=12)
@@ -56,9 +56,3 @@ def test_many_short_stretches_take_no_memory_and_never_count_less():
         now += 15
     assert len(used._intervals) <= 256
     assert used.used_us(now) >= now // 3 - 5
-
-
-def test_a_small_limit_has_a_longer_window():
-    """A limit of a thousandth means that its tenant never runs."""
-    assert limit_window_us(100_000, 1_000, 1_000) == 1_000_000
-    assert limit_window_us(100_000, 1_000, 500_000) == 100_000

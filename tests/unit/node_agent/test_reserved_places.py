@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
+from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core.events import (
     ComputeInstanceDestroyed,
     GpuInstanceDestroyed,
@@ -15,7 +15,6 @@ from sluice_node_agent.core.events import (
 )
 from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
-    CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     ListHolders,
@@ -53,12 +52,7 @@ def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on
     promised = node.booking("a2", WHOLE, owner="pod-2")
     gpu, token = node.gpus[2], node.agent._in_flight._token
     record = SliceRecord(
-        booking=promised,
-        revision=2,
-        phase="unmaking",
-        devices=(DeviceRecord(),),
-        after=(A1,),
-        cause="never made",
+        booking=promised, revision=2, phase="unmaking", devices=(DeviceRecord(),), after=(A1,), cause="never made"
     )
     revoke = msgspec.structs.replace(node.revoke(promised), after=(A1,))
     assert _own(node.order(revoke)) == [SaveJournal(token + 1, record)]
@@ -281,16 +275,3 @@ def test_a_promise_is_not_carried_out_for_what_its_pod_has_by_another_grant(node
     assert node.word("a3") is None
     ready = [each.booking.allocation for each in node.agent.snapshot().slices if each.state == "ready"]
     assert ready == ["a1", "a2"]
-
-
-def test_a_promise_that_was_carried_out_is_not_called_one_that_failed_when_a_new_disk_cannot_have_it_at_once(node):
-    """Its predecessors are not known to be gone, so it waits; its pod lives on it, and would lose its place."""
-    before, booking = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
-    node.put("sluice.ledger.n1_example.a1", node.revoke(before))
-    node.put("sluice.ledger.n1_example.a2", msgspec.structs.replace(node.grant(booking), after=(A1,)))
-    node.start()
-    node.work()
-    node.open(A2)
-    node.refused.append(CreateGpuInstance)
-    node.work()
-    assert isinstance(node.word("a2"), SliceDegraded)

@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
+from sluice.contracts.messages import SliceDegraded, SliceReady
 from sluice.contracts.resize import max_sizes
 from sluice_node_agent.core.events import TicketRefused
 from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits, StopMps
@@ -39,7 +39,6 @@ def _live_with(node, *bookings):
 
 
 def _client(node, pid=500, owner="pod-1"):
-    """A process of a pod connects to the only daemon."""
     (daemon,) = node.mps.living()
     daemon.clients[pid] = owner
     node.mps.enter(pid, daemon.order.device, owner)
@@ -133,41 +132,6 @@ def test_a_smaller_share_counts_as_before_while_its_old_processes_run(node, plac
     assert _counts(node) == [1000]
 
 
-def test_a_smaller_share_without_processes_is_small_at_once(node):
-    """Its memory would be kept from others until it runs something."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
-
-
-def test_a_look_that_began_before_the_limits_were_lowered_proves_nothing(node):
-    """A process that connects between that look and the new limits has the old ones, and would be overlooked."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)  # looked at: no clients
-    _client(node)  # has connected since
-
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-
-    assert _told(node) == (2, 1000, True)
-    assert _counts(node) == [3000]
-
-
-def test_processes_of_others_keep_no_share_large(node):
-    """One tenant's long training would keep what another has given back."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking, node.share("a2", WHOLE, memory_mib=2000, owner="pod-2"))
-    _client(node, 600, owner="pod-2")
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
-    assert node.mps.living()[0].limits.memory_mib == 2000  # those of the largest tenant, who is another now
-
-
 def test_other_time_quotas_wait_for_no_process(node):
     """They are counted at admission alone, so nothing of them is used by anybody."""
     booking = node.share("a1", WHOLE, memory_mib=1000, sm_partition=20)
@@ -178,51 +142,6 @@ def test_other_time_quotas_wait_for_no_process(node):
     assert _told(node) == (2, 1000, False)
 
 
-def test_a_second_change_counts_the_largest_of_all_that_may_still_be_used(node):
-    """Made smaller twice, the first size would be forgotten while it is still in use."""
-    booking = node.share("a1", WHOLE, memory_mib=4000)
-    _live_with(node, booking)
-    _client(node)
-    smaller = _adjusted(node, booking, memory_mib=1000)
-    node.order(smaller)
-    node.work()
-    second = _adjusted(node, smaller.booking, revision=3, memory_mib=2000)  # by one who knows nothing of the first size
-    node.order(replace(second, counts=()))
-    node.work()
-    node.tick(6.0)
-    assert _told(node) == (3, 2000, True)
-    assert _counts(node) == [4000]
-    _ends(node)
-    node.tick(6.0)
-    assert _told(node) == (3, 2000, False)
-
-
-def test_a_change_and_its_revoke_end_as_any_slice(node):
-    """A revoke that comes meanwhile would be lost, or leave the daemon behind."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.order(node.revoke(booking, revision=3))
-    for _ in range(5):
-        node.tick(2.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.homes == {}
-
-
-@pytest.mark.parametrize("older", [1, 2], ids=["the first grant", "the same change"])
-def test_a_late_duplicate_changes_nothing(node, older):
-    """A grant that comes again would make the share what it was before."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    change = _adjusted(node, booking, memory_mib=3000)
-    node.order(change)
-    node.work()
-    before = node.word("a1")
-    node.order(node.grant(booking) if older == 1 else change)
-    node.work()
-    assert node.word("a1") == before
-
-
 def test_a_change_may_not_move_a_share(node):
     """An order that names another place, mode or user is not what runs there."""
     booking = node.share("a1", WHOLE, memory_mib=1000)
@@ -231,33 +150,6 @@ def test_a_change_may_not_move_a_share(node):
     node.order(_adjusted(node, booking, uid=7))
     node.work()
     assert node.word("a1") == before
-
-
-def test_a_change_while_the_daemon_is_down_is_carried_out_by_the_next_one(node):
-    """The share would have its old limits for ever, or its pod would be told what no server gives."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    node.mps.die(node.mps.living()[0])
-    node.order(_adjusted(node, booking, memory_mib=3000))
-    for _ in range(4):
-        node.tick(3.0)
-    assert _told(node) == (2, 3000, False)
-    assert node.mps.living()[0].limits.memory_mib == 3000
-
-
-def test_a_daemon_that_died_uses_nothing_any_more(node):
-    """What a share has given back would never be free although every process on it has lost the device."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
-    _client(node)
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
-    node.mps.die(node.mps.living()[0])
-    node.tick(6.0)
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
 
 
 @PLACES
@@ -300,26 +192,6 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     for _ in range(3):
         node.tick(6.0)
     assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
-
-
-def test_a_lost_journal_keeps_counting_what_may_be_used(node):
-    """The ledger says that it counts more; an agent that knows nothing of it would free that at once."""
-    booking = node.share("a1", WHOLE, memory_mib=3000)
-    _live_with(node, booking)
-    _client(node)
-    node.order(_adjusted(node, booking, memory_mib=1000))
-    node.work()
-    node.stop()
-    for file in (node.tmp_path / "agent").iterdir():
-        file.unlink()
-    node.live()
-    for _ in range(3):
-        node.tick(6.0)
-    assert _told(node) == (2, 1000, True)
-    assert _counts(node) == [3000]
-    _ends(node)
-    node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
 
 
 @PLACES
@@ -403,15 +275,3 @@ def test_what_is_wrong_before_a_new_size_holds_says_nothing_of_it(node):
     word = node.word("a1")
     assert isinstance(word, SliceDegraded)
     assert (word.revision, word.shrinking) == (2, True)
-
-
-def test_what_is_wrong_meanwhile_is_said(node):
-    """A pod whose GPU breaks while its share is being changed would go on looking well."""
-    booking = node.share("a1", WHOLE, memory_mib=1000)
-    _live_with(node, booking)
-    node.mps.refusals = [SetMpsLimits] * 50
-    node.order(_adjusted(node, booking, memory_mib=3000))
-    node.work()
-    node.mps.living()[0].fault = "a client's memory access was illegal"
-    node.tick(6.0)
-    assert isinstance(node.word("a1"), SliceDegraded)

@@ -9,9 +9,8 @@ import pytest
 from sluice.runtime.settings import SettingsError, load
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.app import backends_of
-from sluice_node_agent.shell.nodes import external_programs
-from sluice_node_agent.shell.nodes.external_programs import find_program, quota_library, toolkit_version
-from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
+from sluice_node_agent.shell.nodes import node_backend as external_programs
+from sluice_node_agent.shell.nodes.node_backend import NodeBackendError, find_program, quota_library, toolkit_version
 
 
 def _load(**variables):

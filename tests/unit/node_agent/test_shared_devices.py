@@ -2,7 +2,7 @@
 
 import pytest
 from factories.crashes import killed_twice
-from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, compute_modes, is_clean, live_with
+from factories.gpus.shared_devices import ON_MIG, PLACES, WHOLE, is_clean, live_with
 from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
@@ -29,9 +29,6 @@ from sluice_node_agent.core.instructions import (
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord
 from sluice_node_agent.core.state.devices import never_read
 from sluice_node_agent.simulated.backend import SimulatedBackend
-from sluice_node_agent.simulated.hardware_file import Instance
-
-# -- making and unmaking ------------------------------------------------------------------------------------------
 
 
 def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
@@ -55,50 +52,6 @@ def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
     assert (told.memory_mib, told.pinned_memory_limit, told.active_thread_percentage) == (4000, "0=4000M", 48)
     assert told.mps_pipe_directory == f"/mps/{start.home}/pipe"
     assert told.mps_log_directory == f"/mps/{start.home}/log"
-
-
-def test_a_whole_gpu_takes_clients_of_its_daemon_only(node):
-    """A client that does not find its daemon would run beside it, without any limit."""
-    live_with(node, node.share("a1", WHOLE))
-    assert compute_modes(node) == [False, False, True]
-    steps = [type(step).__name__ for step in node.own_done]
-    assert steps.index("SetComputeMode") < steps.index("StartMps")
-
-
-@PLACES
-def test_tenants_of_one_user_share_one_home_until_the_last_has_left(node, place):
-    """The second tenant would get no device, or the first one's leaving would end the second's work."""
-    first, second = node.share("a1", place, owner="pod-1"), node.share("a2", place, owner="pod-2")
-    live_with(node, first, second)
-    (daemon,) = node.mps.living()
-    assert node.word("a1").containers[0].visible_devices == node.word("a2").containers[0].visible_devices
-    assert node.word("a1").ticket != node.word("a2").ticket
-
-    node.order(node.revoke(first))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.mps.living() == [daemon]
-    assert isinstance(node.word("a2"), SliceReady)
-
-    node.order(node.revoke(second))
-    node.work()
-    assert isinstance(node.word("a2"), SliceGone)
-    is_clean(node)
-
-
-@PLACES
-def test_the_last_share_is_gone_only_when_its_home_is(node, place):
-    """The place would be granted to somebody else while daemon and instance are still on it."""
-    booking = node.share("a1", place)
-    live_with(node, booking)
-    node.order(node.revoke(booking))
-    for _ in range(30):
-        if isinstance(node.word("a1"), SliceGone):
-            break
-        node.work(own_max=1)
-    assert node.mps.homes == {}
-    assert node.instances(0) == []
-    assert not any(compute_modes(node))
 
 
 @PLACES
@@ -209,9 +162,6 @@ def test_another_user_or_namespace_cannot_join(node):
     assert len(node.mps.living()) == 1
 
 
-# -- limits -------------------------------------------------------------------------------------------------------
-
-
 def test_the_server_lets_its_largest_tenant_through_and_no_more(node):
     """A larger share would be cut to a smaller one's, or a smaller one could take what a larger one left behind."""
     small, large = node.share("a1", ON_MIG, memory_mib=1000), node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")
@@ -241,9 +191,6 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
     assert isinstance(word, SliceFailed)
     assert "limits" in word.message
     assert isinstance(node.word("a1"), SliceReady)
-
-
-# -- trouble ------------------------------------------------------------------------------------------------------
 
 
 def test_limits_stay_while_nobody_knows_how_large_the_gpu_is(node, monkeypatch):
@@ -350,41 +297,6 @@ def test_two_shares_of_one_pod_on_a_whole_gpu_are_both_given_back(node):
     is_clean(node)
 
 
-def test_a_tenant_that_calls_itself_like_the_server_keeps_its_slice_until_it_is_let_go(node):
-    """A place is not given on with a process in it, whatever name that process takes."""
-    first, second = node.share("a1", ON_MIG, owner="pod-1"), node.share("a2", ON_MIG, owner="pod-2")
-    live_with(node, first, second)
-    (daemon,) = node.mps.living()
-    daemon.clients[501] = "pod-1"
-    node.mps.enter(501, daemon.order.device, "pod-1", "mps")
-    node.order(node.revoke(first))
-    node.work()
-    assert not isinstance(node.word("a1"), SliceGone)
-    for _ in range(3):
-        node.tick(1.0)
-    assert [step.pids for step in node.own_done if isinstance(step, TerminateMpsClients)] == [(501,)]
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_home_that_cannot_be_taken_down_quarantines_its_last_tenant_until_it_can(node):
-    """A place that is still held would be granted, or be lost without a word."""
-    booking = node.share("a1", ON_MIG)
-    live_with(node, booking)
-    node.mps.refusals = [StopMps] * 6
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(20):
-        node.tick(1.0)
-    word = node.word("a1")
-    assert isinstance(word, SliceQuarantined)
-    assert "refused by the test" in word.message
-    assert [(s.start, s.size) for s in node.agent.snapshot().gpus[0].quarantined] == [(4, 4)]
-    for _ in range(3):
-        node.tick(30.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    is_clean(node)
-
-
 @PLACES
 @pytest.mark.parametrize("began", ["made", "left"])
 def test_a_share_does_not_wait_for_ever_for_a_home_that_cannot_be_taken_down(node, place, began):
@@ -444,14 +356,6 @@ def a_held_gpu(node):
     assert isinstance(node.word("a1"), SliceQuarantined)
 
 
-def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
-    """A monitoring tool that opens a context would keep a GPU out of use for ever."""
-    a_held_gpu(node)
-    node.handle(QuarantineReleased("a1", ignore_holders=True))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
 def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
     """The answer says that it is retried; but the attempt in flight knows nothing of the confirmation."""
     a_held_gpu(node)
@@ -460,33 +364,6 @@ def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
     node.handle(QuarantineReleased("a1", ignore_holders=True))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
-
-
-def test_a_tool_that_only_looks_at_a_device_keeps_nobody(node):
-    """Every GPU that an exporter watches would be quarantined."""
-    booking = node.booking("a1", WHOLE)
-    live_with(node, booking)
-    node.mps.enter(900, node.gpus[2], "", "file")
-    node.order(node.revoke(booking))
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-
-
-# -- lives --------------------------------------------------------------------------------------------------------
-
-
-@PLACES
-def test_a_restarted_agent_disturbs_no_daemon_and_no_tenant(node, place):
-    """Every update of the agent would end what runs on shared GPUs."""
-    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
-    before = [node.word("a1"), node.word("a2")]
-    (daemon,) = node.mps.living()
-    for _ in range(3):
-        node.live()
-        node.tick(6.0)
-    assert [node.word("a1"), node.word("a2")] == before
-    assert node.mps.living() == [daemon]
-    assert node.mps.started == 1
 
 
 def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
@@ -502,24 +379,6 @@ def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
     node.work()
     assert isinstance(node.word("a1"), SliceReady)
     assert node.instances(0) == [("3g.20gb", 4, 4)]
-
-
-@PLACES
-def test_after_a_reboot_shares_get_a_new_home_under_new_tickets(node, place):
-    """A container would start with a device or a daemon of before."""
-    live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
-    before = node.word("a1")
-    old = set(node.mps.homes)
-    node.hardware.reboot()
-    node.mps.reboot()
-    node.live()
-    node.work()
-    for allocation in ("a1", "a2"):
-        assert isinstance(node.word(allocation), SliceReady)
-    assert node.word("a1").ticket != before.ticket
-    assert node.word("a1").containers[0].mps_pipe_directory != before.containers[0].mps_pipe_directory
-    assert len(node.mps.homes) == 1
-    assert not old & set(node.mps.homes)
 
 
 @PLACES
@@ -605,43 +464,6 @@ def test_a_pod_that_lost_one_of_its_shares_keeps_the_other(node):
     assert node.word("a1").containers[0].visible_devices.endswith(whole.order.device)
 
 
-def test_a_pod_that_lost_one_of_its_shares_may_use_as_much_of_the_other_as_before(node):
-    """A process that it starts later would get no more than the smaller share of a neighbour."""
-    two = (node.share("a1", ON_MIG), node.share("a1", WHOLE, memory_mib=5000))
-    live_with(
-        node,
-        replace(two[0], devices=(*two[0].devices, *two[1].devices)),
-        node.share("a2", WHOLE, memory_mib=1000, owner="pod-2"),
-    )
-    on_mig, whole = sorted(node.mps.living(), key=lambda daemon: daemon.order.device, reverse=True)
-    node.mps.die(on_mig)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    node.mps.refusals = [StartMps] * 3
-    for _ in range(20):
-        node.tick(6.0)
-        assert whole.limits.memory_mib == 5000
-    assert isinstance(node.word("a1"), SliceReady)
-
-
-@PLACES
-def test_a_revoke_found_with_a_lost_journal_takes_the_home_down(node, place):
-    """The daemon of a tenant that left meanwhile would run for ever."""
-    first, second = node.share("a1", place), node.share("a2", place, owner="pod-2")
-    live_with(node, first, second)
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    for booking in (first, second):
-        revoke = node.revoke(booking)
-        node.put(f"sluice.ledger.n1_example.{booking.allocation}", revoke)
-    node.words.clear()
-    node.live()
-    node.work()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert isinstance(node.word("a2"), SliceGone)
-    is_clean(node)
-
-
 def test_a_revoke_right_after_the_journal_was_lost_waits_for_the_tenants_processes(node):
     """The daemon would be stopped under a process that still computes, and its place be called free."""
     first = node.share("a1", ON_MIG, owner="pod-1")
@@ -680,38 +502,6 @@ def test_a_revoke_found_after_a_reboot_ends_what_is_left_of_its_home(node, place
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
     is_clean(node)
-
-
-def test_an_operators_instance_at_an_announced_place_is_not_taken_for_ours(make_node):
-    """It would be destroyed with the slice, while in use."""
-    node = make_node()
-    node.live()
-    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
-    node.work(own_max=1)  # the intent is saved
-    node.stop()
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.append(Instance(gi_id=9, profile="1g.5gb", start=0, size=1, uuid="MIG-theirs"))
-    node.live()
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    assert [i.uuid for i in node.hardware.read().gpus[0].instances] == ["MIG-theirs"]
-
-
-def test_an_instance_that_somebody_destroyed_under_a_home_is_made_again(node):
-    """Tenants would be told of a device that is not there."""
-    live_with(node, node.share("a1", ON_MIG))
-    before = node.word("a1")
-    (daemon,) = node.mps.living()
-    node.mps.die(daemon)
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances.clear()
-    for _ in range(5):
-        node.tick(11.0)
-    after = node.word("a1")
-    assert isinstance(after, SliceReady)
-    assert after.ticket != before.ticket
-    assert after.devices[0].uuid != before.devices[0].uuid
-    assert len(node.mps.homes) == 1
 
 
 def test_an_error_that_the_driver_tells_of_is_seen_at_once(node):

@@ -31,19 +31,16 @@ def file(tmp_path):
 
 @pytest.fixture
 def gpus(file):
-    """The devices without delay."""
     return SimulatedBackend(file)
 
 
 @pytest.fixture
 def a100(gpus):
-    """The UUID of the A100 in MIG mode."""
     return gpus.read()[0].uuid
 
 
 @pytest.fixture
 def ids(gpus):
-    """Profile ids by name, as the A100 reports them."""
     return {profile.name: profile.profile_id for profile in gpus.read()[0].profiles}
 
 
@@ -122,9 +119,6 @@ def test_a_damaged_hardware_file_is_said_to_be_one(file):
         SimulatedBackend(file)
 
 
-# -- the file -------------------------------------------------------------------------------------------------------
-
-
 def test_a_mig_mode_that_was_changed_is_not_another_fleet(tmp_path):
     """An agent would not start any more after MIG was switched by hand and the node rebooted."""
     fleet = _fleet('{model="a100-40gb", count=2}')
@@ -176,19 +170,6 @@ def test_a_later_process_with_the_same_pid_is_another_one(file, gpus, a100):
     assert [holder.owner for holder in gpus.processes(a100, a100)] == ["now"]
 
 
-def test_processes_that_ended_do_not_pile_up_in_the_file(file, gpus, a100, ids):
-    """A soak would slow down with every daemon that it killed."""
-    with file.changing() as hardware:
-        hardware.gpus[0].processes = [
-            Process(pid=os.getpid(), owner="", device="MIG-x", real=True, started_at=number) for number in range(1, 50)
-        ]
-    gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
-    assert file.read().gpus[0].processes == []
-
-
-# -- trouble --------------------------------------------------------------------------------------------------------
-
-
 def test_an_error_is_told_once_and_ends_with_the_boot(file, gpus, a100):
     """An agent would read a broken GPU for ever, or never give it out again."""
     assert gpus.troubled(0) == ()
@@ -204,9 +185,6 @@ def test_an_error_is_told_once_and_ends_with_the_boot(file, gpus, a100):
     assert [report.healthy for report in SimulatedBackend(file).read()] == [True, True, True]
     with pytest.raises(RebootedError):
         gpus.troubled(5)
-
-
-# -- the command ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

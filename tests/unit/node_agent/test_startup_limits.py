@@ -9,8 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from sluice.contracts.messages import AgentAddress
-from sluice_node_agent.shell import app, file_limit
-from sluice_node_agent.shell.file_limit import FILES_MAX, raise_file_limit
+from sluice_node_agent.shell import app
+from sluice_node_agent.shell import app as file_limit
+from sluice_node_agent.shell.app import FILES_MAX, raise_file_limit
 from sluice_node_agent.shell.nodes.node_backend import NodeBackendError
 from sluice_node_agent.shell.runner.agent_runner import read_node
 
@@ -23,10 +24,7 @@ def test_tickets_that_cannot_be_read_are_told_in_a_sentence(call):
         raise PermissionError(errno.EACCES, "Permission denied", "/run/sluice/pods")
 
     tickets = SimpleNamespace(**{"names": tuple, "read": tuple, call: refuse})
-    site = SimpleNamespace(
-        backend=SimpleNamespace(read=tuple, nameless=dict),
-        mps=SimpleNamespace(found=tuple),
-    )
+    site = SimpleNamespace(backend=SimpleNamespace(read=tuple, nameless=dict), mps=SimpleNamespace(found=tuple))
     marks = SimpleNamespace(found=lambda _gpus, all_told: ((), ()), unmarked=tuple)
     journal = SimpleNamespace(problem="it is torn", is_new=False, records=tuple)
     with pytest.raises(NodeBackendError, match=r"the tickets of this node cannot be .*/run/sluice/pods"):

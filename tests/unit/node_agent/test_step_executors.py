@@ -12,7 +12,6 @@ from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport
 from sluice_node_agent.core.events import (
     ComputeModeSet,
     DeviceErrorKind,
-    DeviceRefused,
     GpuInstanceCreated,
     InstanceVerified,
     JournalSaved,
@@ -55,8 +54,6 @@ PATIENCE_S = 10.0
 
 
 class Backend:
-    """GPUs that take as long as the test says."""
-
     def __init__(self, gpus=8):
         """`gate` opens when `gpus` calls are at it at the same time."""
         self.gate = threading.Barrier(gpus)
@@ -67,26 +64,20 @@ class Backend:
         """Nothing is there yet."""
 
     def create_gpu_instance(self, gpu, profile_id, start, size):
-        """Comes back only with as many others."""
         self.gate.wait(PATIENCE_S)
         return profile_id
 
     def set_exclusive_process(self, gpu, *, exclusive):
-        """Note it; a GPU in MIG mode cannot."""
         if gpu == "MIG":
             raise NotSupportedError("compute modes are not for MIG")
         self.modes.append((gpu, exclusive))
 
     def read_gpu(self, gpu):
-        """As the test says."""
         return self.report
 
 
 class Daemons:
-    """Daemons that do, and one that refuses."""
-
     def __init__(self):
-        """Nothing was asked yet."""
         self.asked = []
 
     def _take(self, order):
@@ -95,12 +86,10 @@ class Daemons:
         self.asked.append(order)
 
     def start(self, order):
-        """Started as pid 7."""
         self._take(order)
         return 7, 70
 
     def look(self, order):
-        """Alive."""
         self._take(order)
         return MpsSeen(order.token, alive=True, fault="", waiting=(5,))
 
@@ -109,7 +98,6 @@ class Daemons:
 
 @pytest.fixture
 def journal(tmp_path):
-    """An open journal."""
     opened = Journal(tmp_path / "agent", "n1")
     yield opened
     opened.close()
@@ -117,13 +105,11 @@ def journal(tmp_path):
 
 @pytest.fixture
 def marks(tmp_path):
-    """Where nothing was made yet."""
     return OwnershipMarks(tmp_path / "m", "boot")
 
 
 @pytest.fixture
 def threads():
-    """One thread per GPU."""
     pool = ThreadPoolExecutor(max_workers=8)
     yield pool
     pool.shutdown()
@@ -146,14 +132,6 @@ def _mps_orders(home):
         TerminateMpsClients(4, home, (9,)),
         StopMps(5, home, 7, 70),
     ]
-
-
-async def test_all_gpus_of_a_node_work_at_once(journal, threads, tmp_path, marks):
-    """Eight GPUs make eight instances in the time of one."""
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
-        orders = [CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
-        done = await asyncio.gather(*(_do(step_executors, order) for order in orders))
-    assert done == [GpuInstanceCreated(number, number) for number in range(8)]
 
 
 async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, threads, tmp_path, marks):
@@ -248,32 +226,16 @@ class Long:
         self.begun, self.replaced, self.did = threading.Event(), threading.Event(), []
 
     def write(self, records):
-        """Of each record its allocation is kept in `did`."""
         self.did.extend(record.allocation for record in records)
 
     def sync(self):
-        """As `synced` in `did`."""
         self.did.append("synced")
 
     def rewrite(self):
-        """As `replaced` in `did`, at its end."""
         self.is_long = False
         self.begun.set()
         assert self.replaced.wait(PATIENCE_S)
         self.did.append("replaced")
-
-
-async def test_nothing_is_written_into_a_file_that_is_being_replaced(marks, threads, tmp_path):
-    """A record that went into the old file would be lost with it."""
-    journal = Long()
-    async with StepExecutors(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
-        assert await _do(step_executors, _save(1)) == JournalSaved(1)
-        assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
-        later = asyncio.create_task(_do(step_executors, _save(2)))
-        await asyncio.sleep(0)
-        journal.replaced.set()
-        assert await later == JournalSaved(2)
-    assert journal.did == ["a1", "synced", "replaced", "a2", "synced"]
 
 
 async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(marks, threads, tmp_path):
@@ -338,17 +300,6 @@ async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, th
     async with StepExecutors(Backend(), journal, tickets, marks, threads) as step_executors:
         for order in _mps_orders(HOME):
             assert await _do(step_executors, order) == MpsRefused(order.token, "this agent has no MPS")
-
-
-async def test_the_compute_mode_is_set_or_refused(journal, threads, tmp_path, marks):
-    """No process runs beside the daemon of a whole GPU."""
-    backend = Backend()
-    async with StepExecutors(backend, journal, Tickets(tmp_path / "t"), marks, threads) as step_executors:
-        assert await _do(step_executors, SetComputeMode(1, GPU, exclusive_process=True)) == ComputeModeSet(1)
-        assert await _do(step_executors, SetComputeMode(2, GPU, exclusive_process=False)) == ComputeModeSet(2)
-        refused = await _do(step_executors, SetComputeMode(3, GpuUuid("MIG"), exclusive_process=True))
-    assert backend.modes == [(GPU, True), (GPU, False)]
-    assert refused == DeviceRefused(3, DeviceErrorKind.NOT_SUPPORTED, "compute modes are not for MIG")
 
 
 def _report(**changes):

@@ -12,14 +12,12 @@ from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
     NodeRecord,
-    ResizeRecord,
-    SharedDeviceRecord,
     SliceRecord,
     TicketRecord,
     UnclaimedInstance,
 )
-from sluice_node_agent.shell.tickets import document
-from sluice_node_agent.shell.tickets.document import pack, unpack
+from sluice_node_agent.shell.tickets import tickets as document
+from sluice_node_agent.shell.tickets.tickets import pack, unpack
 
 SMALL = (0, "2g.10gb", 4, 2)
 OTHER = (1, "2g.10gb", 0, 2)
@@ -35,12 +33,10 @@ def lose_both(node):
 
 
 def own(instructions):
-    """The agent's own instructions among some."""
     return [each for each in instructions if hasattr(each, "token")]
 
 
 def run(node, *bookings):
-    """These slices, ready."""
     node.live()
     for booking in bookings:
         node.order(node.grant(booking))
@@ -48,12 +44,10 @@ def run(node, *bookings):
 
 
 def reported(node):
-    """Slices, as a pull shows them."""
     return {(report.booking.allocation, report.revision, report.state) for report in node.agent.snapshot().slices}
 
 
 def document_of(node, ticket):
-    """The file in which a ticket says something."""
     return node.tmp_path / "tickets" / ticket / "slice.json"
 
 
@@ -66,8 +60,6 @@ def change(node, ticket, **record):
 
 
 class _Order:
-    """What `pack` needs of an order."""
-
     def __init__(self, record):
         self.record, self.containers = record, ()
         self.allocation, self.owner = record.booking.allocation, record.booking.owner
@@ -118,27 +110,6 @@ def test_a_running_pods_slice_is_known_again_by_its_ticket_alone(node):
     assert (node.instances(0), node.tickets.names()) == ([], ())
 
 
-def test_a_share_is_known_again_with_its_home_and_its_daemon(node):
-    """A daemon with clients would be orphaned, and started a second time."""
-    run(node, node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2"))
-    before, (daemon,) = [node.word("a1"), node.word("a2")], node.mps.living()
-    lose_both(node)
-    homes = [each.record for each in own(node.start()) if isinstance(each.record, SharedDeviceRecord)]
-    assert [(home.home, home.pid, home.phase, home.device.uuid) for home in homes] == [
-        (daemon.order.home, daemon.pid, "ready", daemon.order.device)
-    ]
-    node.work()
-    node.open()
-    node.work()
-    node.tick(60.0)
-    assert [node.word("a1"), node.word("a2")] == before
-    assert (node.mps.living(), node.mps.started) == ([daemon], 1)
-    for name, owner in (("a1", "pod-1"), ("a2", "pod-2")):
-        node.order(node.revoke(node.share(name, SMALL, owner=owner)))
-        node.work()
-    assert (node.instances(0), node.tickets.names(), node.mps.homes) == ([], (), {})
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
 @pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
 def test_a_slice_on_a_gpu_that_does_not_answer_is_known_by_its_ticket(node, at, shared):
@@ -168,41 +139,6 @@ def test_a_crash_half_way_silences_no_ticket(node, saved):
     assert reported(node) == {("a1", 1, "ready"), ("a2", 1, "ready"), ("a3", 1, "ready")}
     assert [node.word(name) for name in ("a1", "a2", "a3")] == before
     assert node.mps.started == 1
-
-
-def test_what_the_ledger_still_says_counts_more_than_a_ticket(node):
-    """A slice that was revoked while its agent was away would stay."""
-    booking = node.booking("a1", SMALL)
-    run(node, booking)
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
-    node.live()
-    assert isinstance(node.word("a1"), SliceGone)
-    assert (node.instances(0), node.tickets.names()) == ([], ())
-
-
-def test_a_share_that_was_being_made_smaller_counts_as_before(node):
-    """Its neighbour would be given memory that running processes still use."""
-    booking = node.share("a1", SMALL, memory_mib=4000)
-    run(node, booking)
-    (daemon,) = node.mps.living()
-    daemon.clients[900] = "pod-1"
-    smaller = node.share("a1", SMALL, memory_mib=1000)
-    node.order(replace(node.grant(smaller, revision=2), counts=booking.devices))
-    node.work()
-    assert node.agent.snapshot().slices[0].counts == booking.devices
-    lose_both(node)
-    node.start()
-    node.work()
-    (report,) = node.agent.snapshot().slices
-    assert (report.revision, report.booking, report.counts) == (2, smaller, booking.devices)
-    records = [each.record for each in node.own_done if isinstance(each, SaveJournal)]
-    adjusting = [each.adjusting for each in records if isinstance(each, SliceRecord)][-1]
-    assert adjusting == ResizeRecord(counts=booking.devices, renewed=True)
-
-
-# -- what is not believed -----------------------------------------------------------------------------------------
 
 
 def _of_another_node(node, ticket):
@@ -335,16 +271,6 @@ def test_of_two_tickets_that_name_one_instance_only_one_is_believed(node):
     assert {each[0] for each in reported(node)} in ({"a1"}, {"a2"})
     assert len(node.agent.snapshot().doubtful_tickets) == 1
     assert len(node.instances(0)) == len(node.instances(1)) == 1
-
-
-def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):
-    """A ticket that somebody copied would become a slice."""
-    run(node, node.booking("a1", SMALL))
-    ticket = node.word("a1").ticket
-    shutil.copytree(node.tmp_path / "tickets" / ticket, node.tmp_path / "tickets" / f"{ticket}9")
-    node.live()
-    assert reported(node) == {("a1", 1, "ready")}
-    assert node.agent.snapshot().warnings == ()
 
 
 GOLDEN = (

@@ -16,8 +16,7 @@ from factories.tickets import make_ticket
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
-from sluice.contracts.ticket_names import is_ticket_of, ticket_name
-from sluice.contracts.ticket_paths import pipe_directory_in, ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of, pipe_directory_in, ticket_name, ticket_of
 from sluice_node_agent.csi import mounts as mounting
 from sluice_node_agent.csi.pod_directories import PodDirectories
 from sluice_node_agent.shell.tickets.tickets import Tickets
@@ -68,16 +67,6 @@ def test_tickets_are_there_whole_or_not_at_all(tmp_path):
         tickets.remove("../../etc")
 
 
-def test_half_a_ticket_is_found_and_removed(tmp_path):
-    """An agent that was killed while it removed a ticket leaves no directory for ever."""
-    tickets = Tickets(tmp_path / "t")
-    tickets.make(_order())
-    (tmp_path / "t" / TICKET).rename(tmp_path / "t" / f".{TICKET}")
-    assert tickets.names() == (TICKET,)
-    tickets.remove(TICKET)
-    assert tickets.names() == ()
-
-
 def test_a_ticket_says_everything_that_its_containers_are_told(tmp_path, home):
     """A person who looks for a pod's devices finds what the pod was given, and strangers find nothing."""
     before = os.umask(0o077)
@@ -95,43 +84,6 @@ def test_a_ticket_says_everything_that_its_containers_are_told(tmp_path, home):
     for directory in (place, place / "main"):
         assert stat.S_IMODE(directory.stat().st_mode) == 0o711, directory
     assert sorted(path.name for path in place.iterdir()) == ["main", "slice.json"]
-
-
-def test_a_container_with_a_share_finds_its_daemon(tmp_path, home):
-    """Each sharing container reaches the control socket of its home through its ticket."""
-    tickets = Tickets(tmp_path / "t")
-    tickets.make(_order(_sharing(home), _sharing(home, "second")))
-    for name in ("main", "second"):
-        assert (tmp_path / "t" / TICKET / name / "pipe" / "control").is_socket()
-        assert (tmp_path / "t" / TICKET / name / "log").samefile(home / "log")
-
-
-def test_a_daemon_survives_the_removal_of_a_ticket(tmp_path, home):
-    """When one tenant leaves, the sockets of those who stay are still there."""
-    tickets = Tickets(tmp_path / "t")
-    tickets.make(_order(_sharing(home)))
-    tickets.remove(TICKET)
-    assert tickets.names() == ()
-    assert (home / "pipe" / "control").is_socket()
-    assert (home / "log").is_dir()
-
-
-def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
-    """A daemon's directory mounted into a ticket survives the ticket."""
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text("1 0 0:1 / / rw - rootfs rootfs rw\n")
-    tickets = Tickets(tmp_path / "t t", mounts=mounts)
-    tickets.make(_order(_sharing(home)))
-    inside = tmp_path / "t t" / f".{TICKET}" / "main" / "mnt"
-    escaped = str(inside).replace(" ", "\\040")
-    mounts.write_text(f"1 0 0:1 / / rw - rootfs rootfs rw\n2 1 0:2 / {escaped} rw - tmpfs tmpfs rw\n")
-    with pytest.raises(OSError, match="something is mounted at"):
-        tickets.remove(TICKET)
-    assert not (tmp_path / "t t" / TICKET).exists(), "no container can start with it any more"
-    assert (tmp_path / "t t" / f".{TICKET}" / "slice.json").exists()
-    mounts.write_text("")
-    tickets.remove(TICKET)
-    assert tickets.names() == ()
 
 
 def test_a_real_mount_in_a_ticket_is_left_alone(tmp_path, home):
@@ -168,7 +120,6 @@ UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 
 @pytest.fixture
 def pods(tmp_path):
-    """The directories of a node with a kubelet."""
     sources = PodDirectories(tmp_path / "pods")
     sources.open()
     return sources

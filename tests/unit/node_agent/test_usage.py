@@ -29,23 +29,19 @@ class Watched:
     """A node's book of looks, and its slices' use by name."""
 
     def __init__(self, node) -> None:
-        """Nothing was looked at."""
         self.node, self.book = node, UsageTracker()
 
     def look(self, now: float, **use) -> None:
-        """Each device is seen to do the same."""
         snapshot = self.node.agent.snapshot()
         for gpu, devices in self.book.wanted(snapshot).items():
             self.book.look(snapshot, gpu, [seen(device, **use) for device in devices], now)
 
     def told(self, now: float):
-        """The use of each slice."""
         usage = self.book.told(self.node.agent.snapshot(), 30.0, now)
         return {each.allocation: each for each in usage.slices}
 
 
 def seen(device, *processes, memory_mib=0, busy=None, sm=None) -> DeviceUse:
-    """One look at a device."""
     return DeviceUse(device, memory_mib, busy, sm, busy, tuple(processes))
 
 
@@ -130,19 +126,6 @@ def test_tenants_of_one_device_are_told_apart_by_their_processes(node, place):
     assert [watched.told(310.0)[a].idle_s for a in ("a1", "a2")] == [10.0, 10.0]
 
 
-def test_what_is_gone_is_forgotten(node):
-    """The next slice at the place would begin with the idleness of the one before."""
-    booking = node.booking("a1", (2, None, 0, 8))
-    live_with(node, booking)
-    watched = Watched(node)
-    watched.look(100.0, busy=0.0)
-    assert set(watched.told(110.0)) == {"a1"}
-    node.order(node.revoke(booking))
-    node.work()
-    assert watched.told(120.0) == {}
-    assert watched.book._watched == {}
-
-
 def test_the_answer_says_the_same_after_the_wire(node):
     """What the driver does not tell would arrive as zero."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)), node.share("a2", WHOLE))
@@ -197,24 +180,18 @@ def test_who_watches_sees_each_gpus_memory_slices(node):
     assert samples["sluice_agent_gpu_creatable", node.gpus[0], model, "2g.10gb"] == 2
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
-
-
 class SlowDevices:
     """A GPU on which everything takes until the test says so."""
 
     def __init__(self) -> None:
-        """Nothing is under way."""
         self.begun, self.go_on, self.looked = asyncio.Event(), None, 0
 
     def processes(self, _gpu, _uuid):
-        """Takes its time."""
         self.loop.call_soon_threadsafe(self.begun.set)
         asyncio.run_coroutine_threadsafe(self.go_on.wait(), self.loop).result(PATIENCE_S)
         return ()
 
     def uses(self, _gpu, devices):
-        """Quick."""
         self.looked += 1
         return tuple(seen(device, busy=0.0) for device in devices)
 
@@ -237,7 +214,6 @@ async def test_a_gpu_that_is_worked_on_is_not_looked_at(node):
 
 
 def node_journal(node):
-    """The node's journal, opened by its life."""
     node.start()
     return node.journal
 
@@ -299,10 +275,7 @@ def test_who_has_dashboards_of_hami_finds_their_names(node):
 
 
 class RefusingDevices:
-    """A GPU whose processes cannot be listed."""
-
     def processes(self, gpu, _uuid):
-        """No."""
         raise GpuLostError(f"{gpu}: it does not answer")
 
 

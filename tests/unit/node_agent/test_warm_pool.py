@@ -10,7 +10,6 @@ PLACE = (0, "2g.10gb", 4, 2)
 
 
 def _given_back(node, place=PLACE, allocation="a1"):
-    """A slice was there and is gone."""
     booking = node.booking(allocation, place)
     node.order(node.grant(booking))
     node.work()
@@ -24,7 +23,6 @@ def _given_back(node, place=PLACE, allocation="a1"):
 
 @pytest.fixture
 def warm(make_node):
-    """A node that keeps instances warm for a minute."""
     node = make_node(keep_warm_s=60.0)
     node.live()
     return node
@@ -42,14 +40,6 @@ def test_the_next_grant_of_the_same_place_takes_the_instance_under_a_new_uuid(wa
     assert isinstance(after, SliceReady)
     assert not any(isinstance(step, CreateGpuInstance) for step in warm.own_done)
     assert after.devices[0].uuid != before.devices[0].uuid
-
-
-def test_nobody_sees_a_warm_instance(warm):
-    """The allocator would count a free place as taken, or take the instance for a stranger's."""
-    _given_back(warm)
-    gpu = warm.agent.snapshot().gpus[0]
-    assert gpu.instances == ()
-    assert sum(gpu.creatable.values()) == 19
 
 
 @pytest.mark.parametrize("other", [(0, "3g.20gb", 4, 4), (0, "7g.40gb", 0, 8), (0, "1g.5gb", 5, 1)])
@@ -95,25 +85,6 @@ def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
     assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
 
 
-def test_what_is_refused_although_nothing_is_warm_any_more_fails(warm):
-    """It would be tried for ever."""
-    _given_back(warm)
-    with warm.hardware.changing() as hardware:
-        hardware.faults.insufficient = 5
-    warm.order(warm.grant(warm.booking("a2", (0, "1g.5gb", 0, 1))))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceFailed)
-
-
-def test_its_time_is_bounded(warm):
-    """An instance that no request wants would block MIG reconfiguration for good."""
-    _given_back(warm)
-    for _ in range(8):
-        warm.tick(9.0)
-    assert warm.instances(0) == []
-    assert warm.agent.snapshot().gpus[0].instances == ()
-
-
 def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
     """An operator's running work would be destroyed."""
     _given_back(warm)
@@ -155,17 +126,6 @@ def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, exec
     assert steps >= 12
 
 
-def test_a_reboot_ends_it(warm):
-    """The journal would name instances that are not there."""
-    _given_back(warm)
-    warm.hardware.reboot()
-    warm.live()
-    assert not any("warm" in line for line in (str(record) for record in warm.journal.records()))
-    warm.order(warm.grant(warm.booking("a2", PLACE)))
-    warm.work()
-    assert isinstance(warm.word("a2"), SliceReady)
-
-
 def test_a_homes_instance_is_kept_too(make_node):
     """Shares that come and go would pay for an instance each time."""
     node = make_node(keep_warm_s=60.0)
@@ -205,13 +165,6 @@ def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, sha
         node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert [i.uuid for i in node.hardware.read().gpus[0].instances] == [""]
-
-
-def test_nothing_is_kept_unless_told(node):
-    """An operator who changes layouts by hand would find unused instances."""
-    node.live()
-    _given_back(node)
-    assert node.instances(0) == []
 
 
 def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm):

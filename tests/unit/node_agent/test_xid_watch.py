@@ -20,14 +20,12 @@ class Driver:
     """Answers as the test says, then waits until the test releases it."""
 
     def __init__(self, *answers):
-        """Errors among the answers are raised."""
         self.answers = list(answers)
         self.waits = threading.Event()
         self.let_go = threading.Event()
         self.under_way = 0
 
     def troubled(self, timeout_s):
-        """The next answer."""
         self.under_way += 1
         try:
             if self.answers:

@@ -34,11 +34,7 @@ def test_the_main_container_is_named_or_else_the_first_that_is_no_known_proxy(an
 
 
 @pytest.mark.parametrize(
-    "ask",
-    [
-        {"sluice.dev/profile": "1g.5gb"},
-        {"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"},
-    ],
+    "ask", [{"sluice.dev/profile": "1g.5gb"}, {"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"}]
 )
 def test_a_mesh_proxy_that_comes_first_gets_no_slice(ask):
     """The notebook would wait for its GPU beside a proxy that has it."""

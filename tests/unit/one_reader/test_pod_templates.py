@@ -17,7 +17,6 @@ GROUPS = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1"}
 
 
 def read(kind, spec, version="x/v1", **metadata):
-    """The pods of one object."""
     text = yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "w", **metadata}, "spec": spec})
     found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert not isinstance(found, Refusal), found
@@ -232,18 +231,6 @@ def test_a_pod_that_leaves_its_name_to_the_api_server_is_read():
     text = yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": {**TEMPLATE["metadata"], "generateName": "train-"}})
     (found,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=RequestLimits())
     assert (found.name, found.refusal) == ("train-0", None)
-
-
-def test_a_pod_that_is_to_be_left_alone_asks_for_nothing():
-    """The label holds in a folder as in a cluster."""
-    metadata = {**TEMPLATE["metadata"], "name": "p", "labels": {"sluice.dev/ignore": ""}}
-    (found,) = read_manifests(
-        "f.yaml",
-        yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": metadata}),
-        limits=ManifestLimits(),
-        asks=RequestLimits(),
-    )
-    assert (found.ask, found.refusal, found.problems) == (None, None, ())
 
 
 @pytest.mark.parametrize(

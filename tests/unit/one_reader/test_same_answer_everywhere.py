@@ -103,7 +103,6 @@ MORE = {
 
 @st.composite
 def containers(draw, name):
-    """A container as somebody or a chart may write it."""
     limits = draw(st.none() | PLAIN_RESOURCES | PLAIN_RESOURCES | gpu_resources)
     requests = draw(st.none() | st.just(limits) | st.just({"cpu": "1"}) | gpu_resources)
     resources = copy.deepcopy(
@@ -142,18 +141,13 @@ def pods(draw):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-# -- what an API server makes of it, written here from its documentation ------------------------------------------
-
-
 def stored(value):
-    """Null leaves a field out."""
     if isinstance(value, dict):
         return {key: stored(each) for key, each in value.items() if each is not None}
     return [stored(each) for each in value] if isinstance(value, list) else value
 
 
 def written(made):
-    """The pod as a person writes it."""
     return yaml.safe_dump(made, sort_keys=False)
 
 
@@ -167,9 +161,6 @@ def as_sent(made):
     notes = found["metadata"].get("annotations") or {}
     notes.update({key: "" for key, value in notes.items() if value is None})
     return stored(found)
-
-
-# -- the three answers --------------------------------------------------------------------------------------------
 
 
 def of_the_webhook(made, config=DEFAULT, mode=""):
@@ -188,7 +179,6 @@ def of_the_webhook(made, config=DEFAULT, mode=""):
 
 
 def of_the_folder(text, config=DEFAULT):
-    """Claims or a refusal, and warnings."""
     (found,) = parse_file(
         ManifestFile("f.yaml", text), FolderConfig(driver_capabilities=config.driver_capabilities)
     ).found

@@ -68,7 +68,6 @@ class Bench:
         return self.watcher.handle(event, self.now)
 
     def handle(self, event: Event) -> None:
-        """One event in; all that follows is carried out."""
         self.carry_out(self.step(event))
 
     def carry_out(self, waiting: list[Instruction]) -> None:
@@ -89,13 +88,11 @@ class Bench:
                     raise AssertionError(instruction)
 
     def land(self, write: Write) -> list[Instruction]:
-        """A write is accepted."""
         self.writes.append(write)
         self.bus[write.subject] = write.message
         return self.step(WriteAccepted(write.operation, next(self.sequence)))
 
     def listing(self) -> FolderListed:
-        """What is in the folder."""
         return FolderListed(tuple(ManifestFile(name, text) for name, text in self.files.items()))
 
     def read(self, *entries: tuple[Address, AnyMessage], incarnation: str = "1000") -> None:
@@ -109,7 +106,6 @@ class Bench:
             self.handle(ReadingCaughtUp(stream))
 
     def observe(self, address: Address, message: AnyMessage, operation: str = "") -> None:
-        """Somebody else wrote a value."""
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         sequence = next(self.sequence)
         self.bus[address.subject] = message
@@ -117,7 +113,6 @@ class Bench:
         self.handle(Observed(stream, entry))
 
     def list(self, after_s: float = 0.0) -> None:
-        """Time passes, and the folder is listed."""
         self.now += after_s
         self.handle(self.listing())
 
@@ -128,7 +123,6 @@ class Bench:
         self.handle(IdentitiesLoaded(disk))
 
     def requests(self) -> dict[str, AnyMessage]:
-        """What the bus says of requests, by id."""
         return {
             subject.rpartition(".")[2]: message
             for subject, message in self.bus.items()
@@ -136,27 +130,22 @@ class Bench:
         }
 
     def only(self) -> AnyMessage:
-        """The one request that there is."""
         (message,) = self.requests().values()
         return message
 
     def bound(self, uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: str = "") -> None:
-        """The allocator has given a slice."""
         self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, warnings=warnings, life=life))
 
     def released(self, uid: str) -> None:
-        """Nothing is held any more."""
         self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="pod gone"))
 
     def refused(self, uid: str, revision: int = 1) -> None:
-        """The allocator has refused."""
         refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
         message = Refused(request=RequestId(uid), request_revision=revision, refusal=refusal)
         self.observe(subjects.binding(RequestId(uid)), message)
 
 
 def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: str = "") -> Bound:
-    """The allocator's answer."""
     return Bound(
         request=RequestId(uid),
         request_revision=revision,
@@ -191,5 +180,4 @@ def bench(new) -> Bench:
 
 @pytest.fixture
 def manifest():
-    """Makes the text of a manifest."""
     return pod

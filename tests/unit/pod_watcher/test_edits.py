@@ -26,7 +26,6 @@ spec:
 
 
 def rejected(bench) -> dict[str, RequestRejected]:
-    """The refusals on the bus, by file."""
     return {message.origin: message for message in bench.requests().values() if isinstance(message, RequestRejected)}
 
 
@@ -209,18 +208,6 @@ def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, mani
     assert "refused" not in bench.watcher.phases()
 
 
-def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest):
-    """A slice cannot be changed under a running pod."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.bound("w1-1")
-    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
-    bench.list()
-    said = bench.requests()
-    assert isinstance(said["w1-1"], RequestWithdrawn)
-    assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
-
-
 def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod_though_the_bus_has_forgotten_it(bench, manifest):
     """It would run on with what it no longer wants: what a pod has was given for its last ask, as long as it has it."""
     bench.files["a.yaml"] = manifest("a")
@@ -257,16 +244,6 @@ def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, man
     assert (message.revision, message.claims[0].profile) == (3, "1g.5gb")
 
 
-def test_an_edit_of_something_else_changes_nothing(bench, manifest):
-    """Comments, images and labels are not ours."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    before = len(bench.writes)
-    bench.files["a.yaml"] = "# a comment\n" + manifest("a").replace("name: main", "name: main\n      image: y")
-    bench.list()
-    assert [write.subject for write in bench.writes[before:]] == ["sluice.source.folder"]
-
-
 def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(bench, manifest):
     """In a namespace a name is one pod; the first one keeps running."""
     bench.files["b.yaml"] = manifest("a")
@@ -279,15 +256,6 @@ def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(benc
     del bench.files["b.yaml"]
     bench.list()
     assert bench.requests()["w1-2"].claims[0].profile == "3g.20gb"
-
-
-def test_a_pod_without_our_annotations_is_left_alone_and_mentioned_once(bench):
-    """Not everything in a folder wants a GPU."""
-    bench.files["web.yaml"] = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    other/key: 1\n"
-    bench.list()
-    bench.list()
-    assert bench.requests() == {}
-    assert bench.told == ["default/web (web.yaml) requests no slice: ignored"]
 
 
 def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.bus.events import Entry, Observed, Stream
 from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -35,7 +35,6 @@ def running(bench, manifest):
 
 
 def evicted(bench) -> dict[str, object]:
-    """What was said of evictions, by request."""
     return {
         subject.rpartition(".")[2]: message
         for subject, message in bench.bus.items()
@@ -59,17 +58,6 @@ def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
     ]
 
 
-def test_it_asks_anew_before_its_old_slice_is_gone(running):
-    """A place that is kept for its replacement would be given up."""
-    running.observe(subjects.eviction(OLD), ORDER)
-    assert not running.requests()[OLD].closing
-    assert isinstance(running.requests()[NEW], AllocationRequested)
-    running.released(OLD)
-    assert running.requests()[OLD].closing
-    running.list(after_s=10)
-    assert sorted(running.requests()) == [OLD, NEW]
-
-
 def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
     """After a crash the pod would go on under its old id, and the allocator was told that it has gone."""
     order = running.step(_observed(ORDER))
@@ -85,14 +73,6 @@ def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
 def _observed(order):
 
     return Observed(Stream.STATE, Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), order))
-
-
-def test_an_order_that_is_heard_twice_evicts_once(running):
-    """Every repetition would take the new pod's place in the queue away."""
-    running.observe(subjects.eviction(OLD), ORDER)
-    running.observe(subjects.eviction(OLD), ORDER)
-    assert sorted(running.requests()) == [OLD, NEW]
-    assert [type(each.message) for each in running.writes].count(EvictionDone) == 1
 
 
 @pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
@@ -121,24 +101,6 @@ def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
     assert evicted(again) == {OLD: EvictionDone(request=OLD)}
 
 
-def test_an_order_for_a_request_that_only_the_bus_remembers_is_carried_out(new, manifest):
-    """After the disk was lost the slice would be held for ever against the order."""
-    asked = AllocationRequested(
-        revision=1,
-        source=SourceName("folder"),
-        namespace="default",
-        name="a",
-        origin="a.yaml",
-        owner=OLD,
-        claims=(Claim(container="main", profile="1g.5gb"),),
-    )
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start((subjects.eviction(OLD), ORDER), (subjects.request(OLD), asked))
-    assert isinstance(bench.requests()[OLD], RequestWithdrawn)
-    assert [uid for uid, each in bench.requests().items() if isinstance(each, AllocationRequested)] == ["w2-1"]
-
-
 def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
     """The pod would be restarted without need."""
     again = new("w2")
@@ -150,26 +112,6 @@ def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, runn
     assert evicted(again) == {}
 
 
-def test_the_orders_of_a_wiped_broker_are_forgotten(running):
-    """A withdrawn order would be carried out when its request is seen again."""
-    running.observe(subjects.eviction(RequestId("later")), EvictionOrdered(request=RequestId("later"), cause="x"))
-    running.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))
-    running.handle(ReadingCaughtUp(Stream.STATE))
-    later = AllocationRequested(
-        revision=1,
-        source=SourceName("folder"),
-        namespace="default",
-        name="b",
-        origin="b.yaml",
-        owner="later",
-        claims=(Claim(container="main", profile="1g.5gb"),),
-    )
-
-    entry = Entry(subjects.request(RequestId("later")).subject, 9000, OperationId("x"), later)
-    running.step(Observed(Stream.STATE, entry))
-    assert running.watcher._identities.get(RequestId("later")).ended is None
-
-
 @pytest.mark.parametrize(("life", "expected"), [("1000", []), ("2000", [OLD]), ("", [OLD])])
 def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, life, expected):
     """The pod would be restarted without need: the order went with the bus, too."""
@@ -177,13 +119,6 @@ def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, li
     running.read((subjects.request(OLD), asked), incarnation="2000")
     running.observe(subjects.eviction(OLD), replace(ORDER, incarnation=Incarnation(life)))
     assert list(evicted(running)) == expected
-
-
-def test_somebody_elses_order_is_none_of_ours(running):
-    """Two folders on one bus."""
-    other = RequestId("w9-1")
-    running.observe(subjects.eviction(other), EvictionOrdered(request=other, cause=WHY))
-    assert (list(running.requests()), evicted(running), running.writes) == ([OLD], {}, [])
 
 
 def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):

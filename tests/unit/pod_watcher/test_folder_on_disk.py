@@ -44,7 +44,6 @@ RECORDS = (
 
 @pytest.fixture
 def folder(tmp_path) -> ManifestFolder:
-    """An empty folder; a file may have 100 bytes."""
     path = tmp_path / "pods"
     path.mkdir()
     return ManifestFolder(path, SystemClock(), 100)
@@ -130,8 +129,7 @@ def test_what_changed_since_the_last_saving_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"\xff", b"{}", b'{"format": 2, "identities": []}', b'{"format": 1, "identities": [{}]}'],
+    "data", [b"", b"{", b"\xff", b"{}", b'{"format": 2, "identities": []}', b'{"format": 1, "identities": [{}]}']
 )
 def test_damaged_identities_stop_the_start_with_the_cure(tmp_path, data):
     """Beginning with new ids would end every running pod."""

@@ -39,7 +39,6 @@ def words(bench) -> list:
 
 
 def scene(new, manifest):
-    """A pod-watcher of a folder with one manifest."""
     bench = new()
     bench.start()
     bench.files["a.yaml"] = manifest("a")

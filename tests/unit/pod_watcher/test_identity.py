@@ -15,21 +15,12 @@ from sluice.contracts.bus.events import (
     Write,
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Claim,
-    Held,
-    RequestRejected,
-    RequestWithdrawn,
-    SourceSynced,
-)
+from sluice.contracts.messages import AllocationRequested, Claim, Held, RequestWithdrawn, SourceSynced
 from sluice_pod_watcher.core.folder.events import (
     FolderListed,
     FolderUnlistable,
-    IdentitiesLoaded,
     IdentitiesSaved,
     IdentityRecord,
-    ListFolder,
     ManifestFile,
     RequestRevision,
     SaveIdentities,
@@ -56,7 +47,6 @@ def asked(uid: str, revision: int = 1, claims=SMALL, *, name: str = "a") -> Allo
 
 
 def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=None) -> IdentityRecord:
-    """What the disk says of the same pod."""
     asks = (RequestRevision(revision, claims),)
     return IdentityRecord(RequestId(uid), f"{name}.yaml", f"default/{name}", "default", name, asks, ended)
 
@@ -94,25 +84,6 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
         request="",
     )
     assert bench.land(write) == [synced]
-
-
-def test_the_folder_is_listed_before_anything_is_said(new, manifest):
-    """A pod-watcher that speaks with half of the facts withdraws living pods."""
-    bench = new()
-    bench.files["a.yaml"] = manifest("a")
-    for stream in (Stream.BOOK, Stream.STATE):
-        assert bench.step(ReadingStarted(stream, Incarnation("1000"))) == []
-        assert bench.step(ReadingCaughtUp(stream)) == []
-    assert bench.step(IdentitiesLoaded(())) == [ListFolder()]
-
-
-def test_a_pod_keeps_its_id_when_everything_else_is_started_anew(new, manifest):
-    """A running pod is known to its node by this id; another one would end it."""
-    bench = new("w2")
-    bench.files["a.yaml"] = manifest("a")
-    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1")), disk=(record("w1-1"),))
-    assert [write.subject for write in bench.writes] == ["sluice.source.folder"]
-    assert bench.requests() == {"w1-1": asked("w1-1")}
 
 
 def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench, manifest):
@@ -289,14 +260,6 @@ def test_a_removed_file_withdraws_its_pod_and_is_forgotten_when_all_is_closed(be
     assert [write.subject for write in bench.writes[before:]] == ["sluice.source.folder"]
 
 
-def test_a_file_that_vanished_while_nobody_watched_is_withdrawn(new):
-    """A slice of a pod that was removed during an outage must not be held for ever."""
-    bench = new("w2")
-    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1")), disk=(record("w1-1"),))
-    bench.list(after_s=2)
-    assert isinstance(bench.requests()["w1-1"], RequestWithdrawn)
-
-
 def test_closing_is_finished_after_a_restart(new):
     """A pod-watcher that dies in between leaves nothing behind."""
     bench = new("w2")
@@ -349,31 +312,6 @@ def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
     assert bench.disk == ()
 
 
-def test_a_file_made_anew_is_a_new_pod(bench, manifest):
-    """Its old slice may still be going; the new pod must not inherit it."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files.clear()
-    bench.list()
-    bench.list(after_s=2)
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    assert isinstance(bench.requests()["w1-1"], RequestWithdrawn)
-    assert bench.requests()["w1-2"] == asked("w1-2")
-
-
-def test_a_renamed_file_is_a_new_pod_at_once(bench, manifest):
-    """It is not refused as a double of itself."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.files = {"b.yaml": manifest("a")}
-    bench.list()
-    bench.list(after_s=2)
-    said = bench.requests()
-    assert isinstance(said["w1-1"], RequestWithdrawn)
-    assert (said["w1-2"].origin, said["w1-2"].claims) == ("b.yaml", SMALL)
-
-
 def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench, manifest):
     """vim, among others, does it at every save."""
     bench.files["a.yaml"] = manifest("a")
@@ -396,8 +334,7 @@ def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
     bench.now += 60
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
         WriteLogLine(
-            "warning",
-            "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed",
+            "warning", "the folder /pods cannot be listed: gone; its pods stay as they are until it can be listed"
         )
     ]
     assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == []
@@ -468,27 +405,6 @@ def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(benc
     assert "another pod-watcher publishes as source 'folder'" in bench.told[-1]
     bench.list()
     assert bench.requests() == {"w1-1": asked("w1-1")}
-
-
-def test_a_lost_slice_is_asked_for_anew_under_another_id(bench, manifest):
-    """The pod is still there, so it shall have a slice again."""
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    bench.bound("w1-1")
-    bench.released("w1-1")
-    bench.list()
-    said = bench.requests()
-    assert (said["w1-1"].closing, said["w1-2"]) == (True, asked("w1-2"))
-
-
-def test_a_mended_file_keeps_the_id_of_its_refusal(bench, manifest):
-    """Who follows the refusal by its id sees it become a pod."""
-    bench.files["a.yaml"] = manifest("a", gpus="0")
-    bench.list()
-    assert isinstance(bench.only(), RequestRejected)
-    bench.files["a.yaml"] = manifest("a")
-    bench.list()
-    assert bench.requests() == {"w1-1": asked("w1-1", revision=2)}
 
 
 def test_the_heartbeat_goes_on_and_counts_what_lives(bench, manifest):

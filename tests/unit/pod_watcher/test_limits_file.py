@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from sluice.contracts.quotas.limits_file import BYTES_MAX
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.limits_source import LimitsRead, LimitsUnreadable
-from sluice_pod_watcher.shell.limits.limits_file import SETTLED_S, LimitsFile
+from sluice_pod_watcher.shell.limits.app import SETTLED_S, LimitsFile
 
 
 class Looks:
@@ -19,7 +19,6 @@ class Looks:
         self.then = list(then)
 
     def utc(self) -> datetime:
-        """The time of day, as files are stamped."""
         return datetime.now(UTC)
 
     async def sleep(self, _seconds: float) -> None:
@@ -30,10 +29,7 @@ class Looks:
 
 
 class Later(Looks):
-    """A clock that is some seconds ahead."""
-
     def utc(self) -> datetime:
-        """The time of day, after a while."""
         return datetime.now(UTC) + timedelta(seconds=SETTLED_S + 1)
 
 
@@ -59,14 +55,6 @@ async def test_what_is_in_the_file_is_passed_on_once_and_each_change_of_it(tmp_p
     path = tmp_path / "limits.toml"
     path.write_text("a")
     found = await seen(path, nothing, nothing, nothing, lambda: path.write_text("b"), nothing, nothing)
-    assert found == [LimitsRead("a"), LimitsRead("b")]
-
-
-async def test_a_file_that_is_empty_for_a_moment_lifts_no_limit(tmp_path):
-    """Editors truncate a file before they write it."""
-    path = tmp_path / "limits.toml"
-    path.write_text("a")
-    found = await seen(path, nothing, lambda: path.write_text(""), lambda: path.write_text("b"), nothing)
     assert found == [LimitsRead("a"), LimitsRead("b")]
 
 

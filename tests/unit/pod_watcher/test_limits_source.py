@@ -44,7 +44,6 @@ TTL_S = 60
 
 
 def lab(gpus: int, source: str = CLUSTER) -> QuotaSet:
-    """The limit of a namespace."""
     return QuotaSet(namespace="lab", total=Amounts(gpus=gpus), source=SourceName(source))
 
 
@@ -56,7 +55,6 @@ UNCORDONED = Uncordoned(node=NodeName("gpu-1.example"), source=CLUSTER)
 def write(
     run: str, number: int, address: Address, message: AnyMessage, expected: int = 0, ttl_s: int | None = None
 ) -> Write:
-    """One write of the limits' core as it must be."""
     return Write(
         operation=OperationId(f"{run}-{number}"),
         attempt=1,
@@ -80,13 +78,11 @@ class Bus:
     landed: list[Write] = field(default_factory=list)
 
     def put(self, address: Address, message: AnyMessage, operation: str = "console-1") -> Entry:
-        """Somebody says something."""
         entry = Entry(address.subject, next(self.sequence), OperationId(operation), message)
         self.values[address.subject] = entry
         return entry
 
     def take(self, wanted: Write) -> WriteAccepted | WriteRefused:
-        """A write arrives."""
         last = self.values.get(wanted.subject)
         if (last.sequence if last is not None else 0) != wanted.expected:
             return WriteRefused(wanted.operation, last.sequence if last is not None else 0)
@@ -95,18 +91,15 @@ class Bus:
         return WriteAccepted(wanted.operation, self.put(address, wanted.message, wanted.operation).sequence)
 
     def wipe(self) -> None:
-        """A broker without data takes its place."""
         self.values.clear()
         self.incarnation += 1000
         self.sequence = itertools.count(self.incarnation * 1000)
 
     def said(self) -> dict[str, AnyMessage]:
-        """The last word at each subject."""
         return {subject: entry.message for subject, entry in self.values.items() if entry.message is not None}
 
 
 def said_in(bus: Bus) -> LimitsPublished:
-    """All is on the bus, in its present life."""
     return LimitsPublished(Incarnation(str(bus.incarnation)))
 
 
@@ -124,15 +117,12 @@ class Watcher:
     core: LimitsSource = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with a core that knows nothing."""
         self.core = LimitsSource(RunId(self.run), self.source, origin="limits.toml", closing_ttl_s=TTL_S)
 
     def step(self, event: Event) -> list[Instruction]:
-        """One event in, its instructions out."""
         return self.core.handle(event, self.now)
 
     def do(self, event: Event) -> None:
-        """One event in; everything that follows is done."""
         waiting = self.step(event)
         while waiting:
             match waiting.pop(0):
@@ -165,32 +155,18 @@ class Watcher:
         self.do(ReadingCaughtUp(Stream.BOOK))
 
     def hear(self, address: Address) -> None:
-        """It reads what the bus says now."""
         self.do(Observed(Stream.BOOK, self.bus.values[address.subject]))
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes."""
         self.now += seconds
         self.do(Ticked())
 
 
 def started(bus: Bus, text: str, run: str = "w", source: SourceName = CLUSTER) -> Watcher:
-    """A process that has read the file and the bus."""
     watcher = Watcher(bus, run, source)
     watcher.do(LimitsRead(text))
     watcher.read()
     return watcher
-
-
-# -- what is said -------------------------------------------------------------------------------------------------
-
-
-def test_what_the_file_says_is_said_once_both_were_read():
-    """Limits that only a person can say are gone with a broker."""
-    watcher = Watcher(Bus())
-    told = WriteLogLine("info", "limits.toml names 1 namespaces and 1 nodes")
-    assert watcher.step(LimitsRead(FOUR + CORDON)) == [told]
-    assert watcher.reading() == [write("w", 1, LAB, lab(4)), write("w", 2, NODE, CORDONED)]
 
 
 def test_nothing_is_said_before_the_file_was_read_well_once():
@@ -220,15 +196,6 @@ def test_nothing_is_said_before_the_file_was_read_well_once():
     ]
 
 
-def test_what_is_said_already_is_not_said_again():
-    """Each start would be another decision in the ledger's order."""
-    bus = Bus()
-    bus.put(LAB, lab(4), "before-1")
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    assert watcher.reading() == [said_in(bus)]
-
-
 def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
     """Pods that are asked for before are granted beyond a limit, and a limit takes nothing away."""
     bus = Bus()
@@ -245,19 +212,6 @@ def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
     assert watcher.said == 0
 
 
-def test_after_a_wipe_it_is_told_again_that_all_is_said_and_not_before_it_is_on_the_bus():
-    """Pods that are asked for again before that are granted beyond the limit, on nodes that are cordoned."""
-    bus = Bus()
-    watcher = started(bus, FOUR)
-    watcher.said = 0
-    bus.wipe()
-    (again,) = watcher.reading()
-    assert isinstance(again, Write)
-    assert watcher.step(bus.take(again)) == [said_in(bus)]
-    watcher.read()
-    assert watcher.said == 0
-
-
 def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
     """The pods of a fleet without limits would wait for them after each wipe."""
     bus = Bus()
@@ -267,27 +221,6 @@ def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
     assert watcher.reading() == [said_in(bus)]
     bus.wipe()
     assert watcher.reading() == [said_in(bus)]
-
-
-def test_an_edit_is_said_and_what_it_leaves_out_is_taken_back_once():
-    """A dropped limit would hold forever."""
-    bus = Bus()
-    watcher = started(bus, FOUR + CORDON)
-    assert watcher.step(LimitsRead(FIVE)) == [
-        WriteLogLine("info", "limits.toml names 1 namespaces and 0 nodes"),
-        WriteLogLine("info", "node gpu-1.example may be used again: limits.toml does not name it"),
-        write("w", 3, LAB, lab(5), expected=1001),
-        write("w", 4, NODE, UNCORDONED, expected=1002, ttl_s=TTL_S),
-    ]
-    assert watcher.step(WriteAccepted(OperationId("w-4"), 1003)) == []
-    assert watcher.step(WriteAccepted(OperationId("w-3"), 1004)) == []
-    bus.put(NODE, UNCORDONED, "w-4")
-    assert watcher.step(Observed(Stream.BOOK, bus.values[NODE.subject])) == []
-    assert watcher.step(LimitsRead("")) == [
-        WriteLogLine("info", "limits.toml names 0 namespaces and 0 nodes"),
-        WriteLogLine("info", "namespace lab no longer has limits: limits.toml does not name it"),
-        write("w", 5, LAB, UNSET, expected=1004, ttl_s=TTL_S),
-    ]
 
 
 @pytest.mark.parametrize("bad", [LimitsRead(BAD), LimitsUnreadable("it is away", missing=True)])
@@ -301,28 +234,6 @@ def test_a_bad_edit_and_a_missing_file_leave_in_force_what_was_said_before(bad):
     assert told.sentence.endswith("; what it said before stays in force")
     bus.wipe()
     assert watcher.reading() == [write("w", 2, LAB, lab(4))]
-
-
-def test_all_of_it_is_said_again_to_a_wiped_broker():
-    """The reason why there is a file."""
-    bus = Bus()
-    watcher = started(bus, FOUR + CORDON)
-    bus.wipe()
-    assert watcher.reading() == [write("w", 3, LAB, lab(4)), write("w", 4, NODE, CORDONED)]
-
-
-def test_a_write_without_an_answer_is_settled_by_itself():
-    """PROTOCOL W3: a read would take a late one for lost."""
-    bus = Bus()
-    watcher = Watcher(bus)
-    watcher.do(LimitsRead(FOUR))
-    (first,) = watcher.reading()
-    assert isinstance(first, Write)
-    (again,) = watcher.step(WriteUnknown(first.operation))
-    assert (again.operation, again.expected, again.message, again.attempt) == (first.operation, 0, lab(4), 2)
-
-
-# -- what others say ----------------------------------------------------------------------------------------------
 
 
 def test_what_a_person_said_of_others_is_left_alone():
@@ -454,9 +365,6 @@ def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
     assert watcher.step(LimitsRead(""))[1:] == []
 
 
-# -- whatever happens in between ----------------------------------------------------------------------------------
-
-
 @dataclass
 class Life:
     """One process after another, through edits and a wipe; a restart may come after any step."""
@@ -472,12 +380,10 @@ class Life:
         self.start()
 
     def start(self) -> None:
-        """A process with nothing but the file and the bus."""
         self.runs += 1
         self.watcher = started(self.bus, self.text, f"run{self.runs}")
 
     def edit(self, text: str) -> None:
-        """The file changes."""
         self.text = text if text != BAD else self.text
         self.watcher.do(LimitsRead(text))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, RequestRejected, Toleration
+from sluice.contracts.messages import AllocationRequested, RequestRejected
 
 SHARED = """\
 apiVersion: v1
@@ -25,24 +25,7 @@ spec:
 
 
 def shared(*, priority: int = 3, zone: str = "west", memory: str = "8000") -> str:
-    """A manifest in HAMi's words."""
     return SHARED.format(priority=priority, zone=zone, memory=memory)
-
-
-def test_a_manifest_of_another_scheduler_is_asked_for_as_it_is(bench):
-    """People switch without editing their manifests, and the node must have room for the rest of the pod."""
-    bench.files["a.yaml"] = shared()
-    bench.list()
-    asked = bench.only()
-    assert isinstance(asked, AllocationRequested)
-    (claim,) = asked.claims
-    assert (claim.gpus, claim.memory_mib, claim.modes, claim.uid) == (2, 8000, ("exclusive", "mps"), 1000)
-    assert (asked.priority, asked.node_policy, asked.gpu_policy) == (3, "", "binpack")
-    assert asked.host == HostNeeds(
-        room=HostRoom(cpu_milli=500, memory_mib=1024, resources={"example.com/nic": 1}),
-        node_selector={"zone": "west"},
-        tolerations=(Toleration(key="gpu", operator="Exists"),),
-    )
 
 
 @pytest.mark.parametrize(
@@ -95,19 +78,6 @@ def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chose
     assert (len(bench.requests()) == 2) == is_new
 
 
-def test_terms_survive_a_restart(bench, new):
-    """A pod-watcher that starts again must not take its own pods for changed ones."""
-    bench.files["a.yaml"] = shared()
-    bench.list()
-    (uid,) = bench.requests()
-    bench.bound(uid)
-    again = new("w2")
-    again.files = dict(bench.files)
-    again.start(disk=bench.disk)
-    again.list()
-    assert list(again.requests()) == [uid]
-
-
 CLASS = """\
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
@@ -126,12 +96,10 @@ spec:
 
 
 def in_class(more: str = "", spec: str = "") -> str:
-    """A pod of that class."""
     return IN_CLASS.format(more=more, spec=spec)
 
 
 def urgency(bench) -> tuple[int, bool]:
-    """What the only pod asks."""
     (asked,) = [each for each in bench.requests().values() if isinstance(each, AllocationRequested)]
     return asked.priority, asked.preempts
 
@@ -176,27 +144,6 @@ def test_a_file_that_is_being_written_takes_nobody_his_class(bench):
     del bench.files["classes.yaml"]
     bench.list()
     assert urgency(bench) == (0, True)
-
-
-VIDEO = """\
-apiVersion: v1
-kind: Pod
-metadata: {name: codec}
-spec:
-  containers:
-    - name: main
-      env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,video"}]
-      resources: {limits: {nvidia.com/gpu: 1}}
-"""
-
-
-def test_what_a_container_says_of_the_driver_is_asked_for(bench):
-    """A folder's pod is read as a cluster's is."""
-    bench.files["a.yaml"] = VIDEO
-    bench.list()
-    asked = bench.only()
-    assert isinstance(asked, AllocationRequested)
-    assert [claim.driver_capabilities for claim in asked.claims] == ["compute,video"]
 
 
 EXPORTED = """\

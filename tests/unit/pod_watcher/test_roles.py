@@ -10,7 +10,6 @@ from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 
 
 def loaded(**own: str) -> PodWatcherSettings:
-    """From an environment."""
     environ = {f"SLUICE_POD_WATCHER_{name}": value for name, value in own.items()}
     return load(PodWatcherSettings, service="pod-watcher", environ=environ)
 
@@ -18,16 +17,13 @@ def loaded(**own: str) -> PodWatcherSettings:
 @pytest.mark.parametrize(
     ("own", "sentence"),
     [
-        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all, uninstall\\)"),
+        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all, callout, uninstall\\)"),
         ({"ROLE": "folder"}, "SLUICE_POD_WATCHER_PODS_DIR is not set: role = 'folder' reads"),
         ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir applies to role = 'folder' only; role = 'watch' is set"),
         ({"ROLE": "webhook", "LIMITS_FILE": "/l"}, "limits_file does not apply to role = 'webhook'"),
         ({"ROLE": "all", "FLEET_FILE": "/f"}, "fleet_file applies to role = 'folder' only"),
         ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "8443"}, "webhook_address = '8443': must be HOST:PORT with a port"),
-        (
-            {"ROLE": "webhook", "WEBHOOK_ADDRESS": "::1:8443"},
-            "an IPv6 address stands in brackets",
-        ),
+        ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "::1:8443"}, "an IPv6 address stands in brackets"),
         ({"ROLE": "watch", "WATCH_HEALTH_ADDRESS": "x:70000"}, "watch_health_address = 'x:70000'"),
         ({"ROLE": "webhook", "NAMESPACE": "Sluice System"}, "namespace = 'Sluice System': must be an object name"),
         ({"ROLE": "webhook", "TLS_SECRET": ""}, "tls_secret = '': must be an object name"),
@@ -92,12 +88,9 @@ def test_addresses_are_read(text, address):
 
 
 class Clock:
-    """Stands where it is put."""
-
     now = 0.0
 
     def monotonic(self) -> float:
-        """Seconds."""
         return self.now
 
 

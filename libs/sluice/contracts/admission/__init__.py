@@ -5,7 +5,7 @@ All readers of pods use this package (the webhook, a folder of manifests, `sluic
 answer. Pure: no clock, no network, no state. Nothing here changes a pod or grants anything.
 """
 
-from sluice.contracts.admission.config import AdmissionConfig
-from sluice.contracts.admission.stored_request import ResolvedRequest, StoredRequest, read_stored
-
-__all__ = ["AdmissionConfig", "ResolvedRequest", "StoredRequest", "read_stored"]
+from sluice.contracts.admission.config import AdmissionConfig as AdmissionConfig
+from sluice.contracts.admission.stored_request import ResolvedRequest as ResolvedRequest
+from sluice.contracts.admission.stored_request import StoredRequest as StoredRequest
+from sluice.contracts.admission.stored_request import read_stored as read_stored

@@ -1,12 +1,42 @@
 """The settings of admission, with the reason for each default."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sluice.contracts.admission.host_paths import parts_of
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.driver_capabilities import CAPABILITIES, why_no_capabilities
 from sluice.contracts.kube.names import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS, HAND_OVERS
 from sluice.contracts.request_syntax import RequestLimits
+
+_SELF = frozenset({"self", "thread-self"})
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """The components of an absolute path as the kernel walks them, with `/var/run` as `/run`."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in {"", "."}:
+            parts.append(part)
+        if parts == ["var", "run"]:
+            parts = ["run"]
+    return tuple(parts)
+
+
+def leads_to(path: str, directories: Sequence[str]) -> str:
+    """The first of `directories` that is at, below or above `path`; `/proc` for its processes; else empty."""
+    parts = parts_of(path)
+    if parts == ("proc",) or (parts[:1] == ("proc",) and (parts[1].isdecimal() or parts[1] in _SELF)):
+        return "/proc"
+    for directory in directories:
+        ours = parts_of(directory)
+        common = min(len(parts), len(ours))
+        if parts[:common] == ours[:common]:
+            return directory
+    # /var holds the link `run`, which a container could follow.
+    return next((each for each in directories if parts_of(each)[:1] == ("run",)), "") if parts == ("var",) else ""
+
 
 HOST_DIRECTORIES = (
     "/run/sluice",
@@ -69,7 +99,6 @@ class AdmissionConfig:
         return RequestLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for invalid values."""
         why = why_no_capabilities(self.driver_capabilities)
         if why:
             raise ValueError(why)

@@ -140,11 +140,7 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
 
 
 def chooses_devices(entry: EnvVar) -> bool:
-    """
-    Whether a variable of the pod selects devices; one read from elsewhere may select any.
-
-    As in the policy `sluice-no-side-door` (deploy/kubernetes/base/admission).
-    """
+    """Whether a variable of the pod selects devices; one read from elsewhere may (policy `sluice-no-side-door`)."""
     if entry.name not in {ENV_VISIBLE_DEVICES, _CUDA_DEVICES}:
         return entry.name.startswith(_MPS)
     hides = _NONE if entry.name == ENV_VISIBLE_DEVICES else _CUDA_NONE

@@ -29,11 +29,7 @@ def claim_added(spec: Spec) -> str:
 
 
 def names_others(spec: Spec) -> bool:
-    """
-    Whether a pod names ResourceClaims or templates besides the added one: they may be of a class that Sluice serves.
-
-    A review does not see them, so that the pod-watcher decides.
-    """
+    """Whether a pod names claims or templates besides the added one: only the pod-watcher sees their class."""
     return any(_name(entry) != POD_CLAIM for entry in _entries(spec))
 
 

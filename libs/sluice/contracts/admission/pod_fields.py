@@ -15,11 +15,7 @@ from sluice.contracts.request_syntax.source_text import requested_amounts
 
 
 class _Fields(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """
-    The fields of an object that are read; others are not.
-
-    Trees without cycles, so the garbage collector can skip the thousands of them in a large pod.
-    """
+    """The fields of an object that are read. Trees without cycles: the garbage collector can skip them."""
 
 
 class FieldRef(_Fields, frozen=True):

@@ -8,7 +8,7 @@ from sluice.contracts.admission.stored_request import ResolvedRequest, StoredReq
 from sluice.contracts.kube.names import ENV_VISIBLE_DEVICES, NO_DEVICES
 from sluice.contracts.kube.quantities import suspicious_memory
 from sluice.contracts.pod_specs import main_container
-from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
+from sluice.contracts.pod_specs.containers import DEFAULT_CONTAINER
 from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax import hami, is_gpu_resource
 from sluice.contracts.request_syntax.keys import HAMI, SLUICE
@@ -49,7 +49,6 @@ def new_pod_warnings(pod: Pod, before: StoredRequest, stored: StoredRequest, ask
 
 
 def _on_scheduler(pod: Pod) -> Iterator[str]:
-    """A scheduler that must run, or that decides what Sluice has decided."""
     name = pod.spec.scheduler_name
     if name == HAMI_SCHEDULER:
         yield f"spec.schedulerName = {name!r}: that scheduler starts the pod, so it must be running"

@@ -18,11 +18,7 @@ _LEAVE_OUT = "leave it out"
 
 
 def was_reviewed(pod: Pod) -> bool:
-    """
-    Whether the pod has all marks of the first review.
-
-    They may have been copied by hand: then the pod is reviewed by its stored request.
-    """
+    """Whether the pod has all marks of the first review; if copied, it is reviewed by its stored request."""
     annotations, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
     return ANNOTATION_REQUEST in annotations and labels.get(LABEL_MANAGED) == MANAGED and has_gate(pod.spec)
 

@@ -123,20 +123,11 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
         found = {name: source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
             resources[container.name] = found
-    return StoredRequest(
-        version=1,
-        first=main,
-        annotations=asks,
-        resources=resources,
-    )
+    return StoredRequest(version=1, first=main, annotations=asks, resources=resources)
 
 
 def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mapping[str, Any]) -> StoredRequest:
-    """
-    The request with the driver capabilities that its containers set by a variable, as our own key for each.
-
-    From then on they are read from one place, and the variable can be read from the grant.
-    """
+    """The request with the capabilities in its containers' variables as our own keys: they are read in one place."""
     claiming = {claim.container for claim in asked.pod.claims}
     said = {str(each.get("name")): literal_variable(each, ENV_DRIVER_CAPABILITIES) for each in _containers(spec)}
     added = {f"{name}.{SLUICE}/{DRIVER_CAPABILITIES}": text for name, text in said.items() if text and name in claiming}
@@ -164,9 +155,6 @@ def is_by_claims(stored: StoredRequest) -> bool:
 def requests_gpus(stored: StoredRequest) -> bool:
     """Whether the request makes the pod ours; HAMi's annotations alone do not."""
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
-
-
-# -- parsing ------------------------------------------------------------------------------------------------------
 
 
 def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
@@ -226,7 +214,6 @@ def _requesting_containers(stored: StoredRequest, spec: Mapping[str, Any]) -> _R
 
 
 def _asks_something(stored: StoredRequest, container: str) -> bool:
-    """Whether the request has anything for this container."""
     if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
@@ -276,9 +263,6 @@ def _served(
         value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
         allowed="the same request and runAsUser as another container of the pod, or none",
     )
-
-
-# -- the spec -----------------------------------------------------------------------------------------------------
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

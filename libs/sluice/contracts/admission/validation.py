@@ -12,9 +12,7 @@ import msgspec
 
 from sluice.contracts.admission import pod_claims, reserved_fields
 from sluice.contracts.admission.config import AdmissionConfig
-from sluice.contracts.admission.default_modes import with_default_mode
 from sluice.contracts.admission.environment import validate_env
-from sluice.contracts.admission.gpu_amounts import validate_amounts, validate_class_resources
 from sluice.contracts.admission.pod_fields import Container, Pod, Spec
 from sluice.contracts.admission.stored_request import (
     ResolvedRequest,
@@ -24,15 +22,90 @@ from sluice.contracts.admission.stored_request import (
     stored_from,
     with_variables,
 )
-from sluice.contracts.admission.violations import Violation, refused
+from sluice.contracts.admission.violations import Violation, forbidden, invalid, refused
 from sluice.contracts.admission.volumes import validate_mounts, validate_volumes
+from sluice.contracts.dra.names import class_of_resource
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES, LABEL_IGNORE
+from sluice.contracts.kube.quantities import NotANumber, parse_quantity
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.pod_specs import read_host_needs, with_node
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
-from sluice.contracts.request_syntax.keys import SLUICE
-from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES
+from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, VgpuNames, is_gpu_resource
+from sluice.contracts.request_syntax.sluice_keys import CONTAINER_KEYS, DRIVER_CAPABILITIES
+from sluice.contracts.request_syntax.source_text import is_blank_amount, source_text_of
+
+
+def validate_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Violation]:
+    """What the API server would refuse about the GPU resources of a container's request (not about defaults)."""
+    limits, requests = container.amounts()
+    for name, requested in requests.items():
+        if not is_gpu_resource(name) or is_blank_amount(requested) or name not in asked:
+            continue
+        field, value = f"{path}.resources.requests[{name}]", source_text_of(requested)
+        if is_blank_amount(limits.get(name)):
+            yield invalid(field, value, "a GPU resource needs a limit, and has only a request", "the same under limits")
+        elif not _equal(value, source_text_of(limits[name])):
+            limit = source_text_of(limits[name])[:40]
+            yield invalid(
+                field, value, f"differs from its limit {limit!r}", "equal request and limit, or the limit alone"
+            )
+
+
+def validate_class_resources(path: str, container: Container) -> Iterator[Violation]:
+    """Resources that stand for a DeviceClass of ours: the scheduler would make the claim, and find no devices."""
+    for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
+        for name, amount in amounts.items():
+            device_class = class_of_resource(name)
+            if device_class and not is_blank_amount(amount):
+                why = f"the scheduler itself would allocate {device_class} for it, past Sluice"
+                right = f"a ResourceClaimTemplate of class {device_class}, or nvidia.com/gpu"
+                yield forbidden(f"{path}.resources.{part}[{name}]", source_text_of(amount), why, right)
+
+
+def _equal(one: str, other: str) -> bool:
+    sizes = parse_quantity(one), parse_quantity(other)
+    return one == other or any(isinstance(size, NotANumber) for size in sizes) or sizes[0] == sizes[1]
+
+
+_VGPU_MODES = {"exclusive": "mig", "mps": "hami-core", "fractional": "hami-core"}
+"""HAMi's names for our modes; `auto` has none, as HAMi means it by default."""
+
+
+def with_default_mode(
+    stored: StoredRequest, asked: ResolvedRequest, spec: Mapping[str, Any], limits: RequestLimits, mode: str
+) -> tuple[StoredRequest, ResolvedRequest]:
+    """The request with `mode` for containers that name none, where nothing else changes by it."""
+    if not mode:
+        return stored, asked
+    for added in _additions(stored, asked, mode):
+        tried = msgspec.structs.replace(stored, annotations=stored.annotations | added)
+        understood = parse_stored(tried, spec, limits)
+        if not isinstance(understood, Refusal):
+            stored, asked = tried, understood
+    return stored, asked
+
+
+def _additions(stored: StoredRequest, asked: ResolvedRequest, mode: str) -> Iterator[dict[str, str]]:
+    for claim in asked.pod.claims:
+        group = (claim.container, *(init for init, app in asked.served_by.items() if app == claim.container))
+        if all(_in_our_words_without_mode(stored, name) for name in group):
+            yield {f"{name}.{SLUICE}/mode": mode for name in group}
+    for names in (HAMI, VOLCANO):
+        if mode in _VGPU_MODES and names.mode not in stored.annotations and _speaks(stored, names):
+            yield {names.mode: _VGPU_MODES[mode]}
+
+
+def _in_our_words_without_mode(stored: StoredRequest, container: str) -> bool:
+    own = {key for key in CONTAINER_KEYS if f"{container}.{SLUICE}/{key}" in stored.annotations}
+    if container == stored.first:
+        own |= {key for key in CONTAINER_KEYS if f"{SLUICE}/{key}" in stored.annotations}
+    return bool(own) and "mode" not in own
+
+
+def _speaks(stored: StoredRequest, names: VgpuNames) -> bool:
+    return any(name in amounts for amounts in stored.resources.values() for name in names.resources)
+
 
 NODE_NAME = "fastgshare/node_name"
 """The annotation that names a node, besides the spec."""

@@ -3,20 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sluice.contracts.admission.config import AdmissionConfig
-from sluice.contracts.admission.host_paths import leads_to, parts_of
+from sluice.contracts.admission.config import AdmissionConfig, leads_to, parts_of
 from sluice.contracts.admission.pod_fields import Container, CsiVolume, Spec, Volume, VolumeMount
 from sluice.contracts.admission.violations import Violation, forbidden
 from sluice.contracts.kube.names import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
 from sluice.contracts.messages import Claim
 
 OUR_VOLUME: dict[str, Any] = {"name": VOLUME, "csi": {"driver": CSI_DRIVER, "readOnly": True}}
-OUR_MOUNT: dict[str, Any] = {
-    "name": VOLUME,
-    "mountPath": MOUNT_PATH,
-    "subPathExpr": TICKET_SUB_PATH,
-    "readOnly": True,
-}
+OUR_MOUNT: dict[str, Any] = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": TICKET_SUB_PATH, "readOnly": True}
 DEVICE_LIST = "nvidia-container-devices"
 """NVIDIA's runtime may read devices from mounts at /var/run/nvidia-container-devices/<device>."""
 _OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)

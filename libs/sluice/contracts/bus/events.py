@@ -46,9 +46,6 @@ class Entry(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-# -- events -------------------------------------------------------------------------------------------------------
-
-
 class ReadingStarted(msgspec.Struct, frozen=True):
     """A reader starts from the beginning: until `ReadingCaughtUp`, the entries observed are the whole snapshot."""
 
@@ -77,11 +74,7 @@ class WriteAccepted(msgspec.Struct, frozen=True):
 
 
 class WriteRefused(msgspec.Struct, frozen=True):
-    """
-    The guard did not hold: its newest sequence is `last_sequence` (None when the server did not say).
-
-    The sequence tells how far to read before comparing. It is never used as a guard (W2).
-    """
+    """The guard did not hold: its newest sequence is `last_sequence` (None: unknown). Never used as a guard (W2)."""
 
     operation: OperationId
     last_sequence: int | None
@@ -106,9 +99,6 @@ class Ticked(msgspec.Struct, frozen=True):
 
 BusEvent = ReadingStarted | Observed | ReadingCaughtUp | WriteAccepted | WriteRefused | WriteUnknown | LastRead
 CoreEvent = BusEvent | Ticked
-
-
-# -- instructions -------------------------------------------------------------------------------------------------
 
 
 class Write(msgspec.Struct, frozen=True):

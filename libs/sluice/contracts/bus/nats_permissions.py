@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.streams import SUBJECT_KINDS, UNRECORDED_KINDS, Role, SubjectKind, consumer_of
-from sluice.contracts.bus.subjects import HISTORY_PREFIX, node_token
+from sluice.contracts.bus.subjects import ALIVE_PREFIX, HISTORY_PREFIX, node_token
 from sluice.contracts.ids import NodeName
 
 SERVICES_ACCOUNT, AGENTS_ACCOUNT = "SLUICE", "AGENTS"
 """Accounts of the broker: the first has the streams, the second only what it imports of them."""
+_LEASED = frozenset({Role.ALLOCATOR, Role.POD_WATCHER, Role.INVENTORY})
+"""Roles of which one process works at a time. A standby probes it; the answer goes to the inbox of the user of both."""
+_ALIVE = f"{ALIVE_PREFIX}*.*"
 _API = "$JS.API"
 _BUS_DOMAIN = "bus.sluice.internal"
 """See `sluice.contracts.rpc_permissions`. Names under it have no gRPC rights."""
@@ -56,6 +59,7 @@ def inbox_prefix(user: str) -> str:
 def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
     """The rights of one user; `node` for a node's agent."""
     user = user_name(role, node)
+    subscribe = [f"{inbox_prefix(user)}.>"]
     if node is not None:
         publish = _agent_publish(node)
     else:
@@ -69,8 +73,11 @@ def permissions_of(role: Role, node: NodeName | None = None) -> Permissions:
                 f"{HISTORY_PREFIX}{_subjects_of(noun)}" for noun in SUBJECT_KINDS if Role.NODE_AGENT in noun.writers
             ]
             publish.append(f"{_API}.STREAM.PURGE.{Stream.STATE}")
+        if role in _LEASED:
+            publish += [_ALIVE, f"{inbox_prefix(user)}.>"]
+            subscribe.append(_ALIVE)
     account = SERVICES_ACCOUNT if node is None else AGENTS_ACCOUNT
-    return Permissions(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), account)
+    return Permissions(user, tuple(dict.fromkeys(publish)), tuple(subscribe), account)
 
 
 def _subjects_of(noun: SubjectKind, *first: str) -> str:
@@ -79,7 +86,6 @@ def _subjects_of(noun: SubjectKind, *first: str) -> str:
 
 
 def _with_copies(words: list[str]) -> list[str]:
-    """Whatever may be published may also be copied to HISTORY."""
     recorded = [word for word in words if word.split(".")[1] not in UNRECORDED_KINDS]
     return [*words, *(f"{HISTORY_PREFIX}{word}" for word in recorded)]
 
@@ -96,11 +102,7 @@ def _reads(role: Role, noun: SubjectKind, stream: Stream) -> bool:
 
 
 def _reading(stream: Stream) -> list[str]:
-    """
-    Rights to read a stream: ask about it, create a consumer, pull from it, get single values.
-
-    No right to delete consumers: unused ones expire, and agents' durables must stay.
-    """
+    """Rights to read a stream by consumers that expire, and its single values; not to delete consumers."""
     return [
         f"{_API}.STREAM.INFO.{stream}",
         f"{_API}.CONSUMER.CREATE.{stream}.>",
@@ -110,7 +112,6 @@ def _reading(stream: Stream) -> list[str]:
 
 
 def _declaring() -> list[str]:
-    """Rights to create missing streams and agents' durables; not to change or delete them."""
     each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
     book = Stream.BOOK
     return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]
@@ -121,11 +122,7 @@ def _agent_publish(node: NodeName) -> list[str]:
 
 
 def of_any_agent() -> tuple[str, ...]:
-    """
-    What of agents reaches the streams, each on its own node, with `*` for the node.
-
-    Not what they copy to HISTORY: agents of 0.2 do, and end where that is denied, so it goes nowhere.
-    """
+    """What of agents reaches the streams, `*` for the node. Copies of agents of 0.2 for HISTORY go nowhere."""
     return tuple(subject for subject in _agents("*", "*") if not subject.startswith(HISTORY_PREFIX))
 
 

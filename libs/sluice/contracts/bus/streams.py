@@ -43,11 +43,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubjectKind:
-    """
-    One kind of subject, `sluice.<kind>.<key>`: its writer, its readers, and the messages allowed there.
-
-    `key` names the parts of the subject after the kind.
-    """
+    """One kind of subject, `sluice.<kind>.<key>`: the parts of its key, its writers, readers and messages."""
 
     kind: str
     key: tuple[str, ...]
@@ -62,128 +58,93 @@ class SubjectKind:
         return stream_of(self.kind)
 
 
-_PEOPLE = (Role.CONSOLE, Role.OPERATOR)
+_WATCHER, _ALLOCATOR, _INVENTORY, _AGENT = Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT
+_OPERATOR = Role.OPERATOR
+_PEOPLE = (Role.CONSOLE, _OPERATOR)
+
+_BY_SOURCES = ((_WATCHER, _OPERATOR), (_WATCHER, _ALLOCATOR, *_PEOPLE))
+"""Writers and readers."""
+_BY_WATCHER = ((_WATCHER,), (_WATCHER, _ALLOCATOR, *_PEOPLE))
+_BY_ALLOCATOR = ((_ALLOCATOR,), (_ALLOCATOR, _WATCHER, *_PEOPLE))
+_BY_OPERATORS = ((_OPERATOR, _WATCHER), (_ALLOCATOR, _WATCHER, *_PEOPLE))
+_ASKED = (m.AllocationRequested, m.RequestRejected, m.RequestWithdrawn)
+_ORDERS = (m.NodeOpened, m.NodeClosed, m.Grant, m.Revoke, m.Closed)
+_SLICES = (m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone)
+_ROLES = (_WATCHER, _ALLOCATOR, _INVENTORY)
 
 SUBJECT_KINDS: tuple[SubjectKind, ...] = (
-    SubjectKind(
-        "request",
-        ("request",),
-        (Role.POD_WATCHER, Role.OPERATOR),
-        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
-        (m.AllocationRequested, m.RequestRejected, m.RequestWithdrawn),
-        "what one pod asks for",
-    ),
+    SubjectKind("request", ("request",), *_BY_SOURCES, _ASKED, "what one pod asks for"),
     SubjectKind(
         "source",
         ("source",),
-        (Role.POD_WATCHER, Role.OPERATOR),
-        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
+        *_BY_SOURCES,
         (m.SourceSynced,),
         "the sync marker of a source: it has published all it has",
     ),
-    SubjectKind(
-        "host",
-        ("node",),
-        (Role.POD_WATCHER,),
-        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
-        (m.HostFacts,),
-        "what a node has besides GPUs",
-    ),
+    SubjectKind("host", ("node",), *_BY_WATCHER, (m.HostFacts,), "what a node has besides GPUs"),
     SubjectKind(
         "ledger",
         ("node", "allocation, or `head`"),
-        (Role.ALLOCATOR,),
-        (Role.ALLOCATOR, Role.NODE_AGENT, *_PEOPLE),
-        (m.NodeOpened, m.NodeClosed, m.Grant, m.Revoke, m.Closed),
+        (_ALLOCATOR,),
+        (_ALLOCATOR, _AGENT, *_PEOPLE),
+        _ORDERS,
         "the booked places of a node: the orders to its agent; `head` says for which agent run the node was adopted",
     ),
     SubjectKind(
         "binding",
         ("request",),
-        (Role.ALLOCATOR,),
-        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        *_BY_ALLOCATOR,
         (m.Bound, m.Refused, m.Released, m.Waived),
         "the one answer to a request",
     ),
-    SubjectKind(
-        "waiting",
-        ("request",),
-        (Role.ALLOCATOR,),
-        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
-        (m.Pending, m.WaitOver),
-        "why a request still waits",
-    ),
+    SubjectKind("waiting", ("request",), *_BY_ALLOCATOR, (m.Pending, m.WaitOver), "why a request still waits"),
     SubjectKind(
         "eviction",
         ("request",),
-        (Role.ALLOCATOR,),
-        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        *_BY_ALLOCATOR,
         (m.EvictionOrdered, m.EvictionOver),
         "the order to evict a request's pod",
     ),
     SubjectKind(
-        "evicted",
-        ("request",),
-        (Role.POD_WATCHER,),
-        (Role.POD_WATCHER, Role.ALLOCATOR, *_PEOPLE),
-        (m.EvictionDone, m.EvictionBlocked),
-        "what became of an eviction",
+        "evicted", ("request",), *_BY_WATCHER, (m.EvictionDone, m.EvictionBlocked), "what became of an eviction"
     ),
     SubjectKind(
         "slice",
         ("node", "allocation"),
-        (Role.NODE_AGENT,),
-        (Role.ALLOCATOR, Role.NODE_AGENT, *_PEOPLE),
-        (m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone),
+        (_AGENT,),
+        (_ALLOCATOR, _AGENT, *_PEOPLE),
+        _SLICES,
         "how far the agent is with one slice",
     ),
     SubjectKind(
         "node",
         ("node",),
-        (Role.NODE_AGENT, Role.POD_WATCHER, Role.OPERATOR),
-        (Role.INVENTORY, Role.ALLOCATOR, Role.NODE_AGENT, Role.POD_WATCHER, *_PEOPLE),
+        (_AGENT, _WATCHER, _OPERATOR),
+        (_INVENTORY, _ALLOCATOR, _AGENT, _WATCHER, *_PEOPLE),
         (m.NodeChanged, m.NodeRemoved),
         "a node's announcement: its agent's endpoint, and that something changed; or its removal",
     ),
     SubjectKind(
         "inventory",
         ("node",),
-        (Role.INVENTORY,),
-        (Role.INVENTORY, Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        (_INVENTORY,),
+        (_INVENTORY, _ALLOCATOR, _WATCHER, *_PEOPLE),
         (m.NodeInventory,),
         "everything the agent knows of its node, as pulled",
     ),
+    SubjectKind("quota", ("namespace",), *_BY_OPERATORS, (m.QuotaSet, m.QuotaUnset), "the limits of a namespace"),
     SubjectKind(
-        "quota",
-        ("namespace",),
-        (Role.OPERATOR, Role.POD_WATCHER),
-        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
-        (m.QuotaSet, m.QuotaUnset),
-        "the limits of a namespace",
-    ),
-    SubjectKind(
-        "cordon",
-        ("node",),
-        (Role.OPERATOR, Role.POD_WATCHER),
-        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
-        (m.Cordoned, m.Uncordoned),
-        "the cordon of a node, or of some of its GPUs",
+        "cordon", ("node",), *_BY_OPERATORS, (m.Cordoned, m.Uncordoned), "the cordon of a node, or of some of its GPUs"
     ),
     SubjectKind(
         "pool",
         ("pool",),
-        (Role.ALLOCATOR,),
-        (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
+        *_BY_ALLOCATOR,
         (m.PoolDemand,),
         "what a new node of a pool would have, and how many more are needed",
     ),
     SubjectKind(
-        "lease",
-        ("role",),
-        (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY),
-        (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, *_PEOPLE),
-        (m.LeaseHeld,),
-        "the holder of a role: a hint, never the lock",
+        "lease", ("role",), _ROLES, (*_ROLES, *_PEOPLE), (m.LeaseHeld,), "the holder of a role: a hint, never the lock"
     ),
 )
 """Every subject kind."""
@@ -249,11 +210,7 @@ STREAMS: tuple[StreamDeclaration, ...] = (
     ),
     StreamDeclaration(Stream.BOOK, _subjects(Stream.BOOK), rebuildable=False),
     StreamDeclaration(
-        Stream.STATE,
-        _subjects(Stream.STATE),
-        rebuildable=True,
-        max_bytes=state_bytes(HISTORY_BYTES_MAX),
-        refuses=True,
+        Stream.STATE, _subjects(Stream.STATE), rebuildable=True, max_bytes=state_bytes(HISTORY_BYTES_MAX), refuses=True
     ),
 )
 """
@@ -266,7 +223,7 @@ subject. Sourcing a last-value stream loses values that are overwritten before t
 """
 SLICES_PER_NODE_MAX = 2_000
 """Slice statuses of one node in STATE: more than twice what MPS shares on 16 GPUs have, those just gone included."""
-AGENTS_MESSAGES = (m.SliceReady, m.SliceFailed, m.SliceDegraded, m.SliceQuarantined, m.SliceGone, m.NodeChanged)
+AGENTS_MESSAGES = (*_SLICES, m.NodeChanged)
 """What node agents write."""
 UNRECORDED_KINDS = frozenset({"lease"})
 """Kinds that HISTORY leaves out: renewed every second, of no use to a person."""
@@ -278,11 +235,7 @@ def consumer_of(node: NodeName) -> str:
 
 
 def consumer_config(node: NodeName, incarnation: Incarnation) -> dict[str, Any]:
-    """
-    The server's configuration of a node agent's durable on BOOK.
-
-    CONSUMER.RESET needs `deliver_policy: all`; on a last-value stream it delivers only last values.
-    """
+    """The server's configuration of a node agent's durable on BOOK. CONSUMER.RESET needs `deliver_policy: all`."""
     return {
         "name": consumer_of(node),
         "durable_name": consumer_of(node),

@@ -10,9 +10,10 @@ from functools import lru_cache
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, is_token
 from sluice.contracts.reasons import shorten
 
+ALIVE_PREFIX = "alive."
 HISTORY_PREFIX = "hist."
 SUBJECTS_REMEMBERED = 1024
 """Size of the parse cache: a subject is read a few times in a short while, then rarely."""
@@ -25,17 +26,12 @@ class SubjectError(ValueError):
     """A name that cannot be part of a subject, or a subject that is not ours. Carries the offending `text`."""
 
     def __init__(self, text: str, why: str) -> None:
-        """Report the invalid `text` and `why`."""
         super().__init__(f"{shorten(text)!r}: {why}")
         self.text = text
 
 
 class Address(msgspec.Struct, frozen=True):
-    """
-    The subject of one last value, and the filter that guards writing it.
-
-    `kind` is the subject kind (`ledger`, `binding`, ...); `key` its parts, with node names spelled as in Kubernetes.
-    """
+    """The subject of one last value (its `kind`, the parts of its `key`, nodes as in Kubernetes), and its guard."""
 
     kind: str
     key: tuple[str, ...]
@@ -96,11 +92,7 @@ _PARTS = {
 
 @lru_cache(maxsize=SUBJECTS_REMEMBERED)
 def parse(subject: str) -> Address:
-    """
-    Parse a subject (with or without the `hist.` prefix) into its address.
-
-    Raises SubjectError when it is not ours.
-    """
+    """Parse a subject (with or without `hist.`) into its address. Raises SubjectError when it is not ours."""
     root, *rest = subject.removeprefix(HISTORY_PREFIX).split(".")
     if root != "sluice" or not rest or _PARTS.get(rest[0]) != len(rest) - 1 or "" in rest:
         raise SubjectError(subject, "not a subject of Sluice")
@@ -192,3 +184,8 @@ def pool(name: str) -> Address:
 def lease(role: str) -> Address:
     """The holder of a role: a hint, never the lock."""
     return guarded("lease", role)
+
+
+def alive(role: str, run: RunId) -> str:
+    """Where the candidate `run` for a role answers that it runs. No stream keeps it."""
+    return f"{ALIVE_PREFIX}{role}.{run}"

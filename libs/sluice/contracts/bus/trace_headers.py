@@ -29,11 +29,7 @@ _ABSURD_MS = 30 * 24 * 3600 * 1000.0
 
 
 def trace_id(request: str, part: TracePart = "request") -> str:
-    """
-    The id of one of a request's traces: 32 hex digits.
-
-    Evenly spread, as samplers want it: https://www.w3.org/TR/trace-context-2/#considerations-for-trace-id-field-generation
-    """
+    """The id of one of a request's traces: 32 hex digits, evenly spread as samplers want it (W3C, level 2)."""
     return _digest(request, part)[:32]
 
 

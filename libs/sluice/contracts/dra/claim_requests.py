@@ -28,10 +28,6 @@ class ClaimRequests:
 
 @dataclass(frozen=True, slots=True)
 class NotOurs:
-    """
-    A claim that Sluice leaves to other drivers.
-
-    `unknown` are DeviceClasses that were not found: with them the claim may be ours.
-    """
+    """A claim for other drivers. It may be ours if `unknown` names DeviceClasses that were not found."""
 
     unknown: tuple[str, ...] = ()

@@ -29,11 +29,7 @@ _SHARE_INSTEAD = f"class {DEVICE_CLASS} with mode mps and memory, or mode fracti
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """
-    How the containers of a claim share its device: in turns, or by MPS with these limits for each process.
-
-    `percent` is of the SMs, `memory_mib` of each device; None is no limit.
-    """
+    """How containers share a device: in turns, or by MPS with limits of SMs and MiB a process (None: no limit)."""
 
     kind: str
     mps: bool = False
@@ -106,7 +102,6 @@ def _mps(kind: str, config: Fields, devices: int) -> Sharing:
 
 
 def _limit_mib(config: Fields, key: str) -> int | None:
-    """In whole MiB, rounded down as their driver does."""
     size = config.quantity(key)
     if size is not None and size < _MIB:
         raise config.at(key).wrong(RefusalReason.OUT_OF_RANGE, "less than one MiB", "at least 1Mi")

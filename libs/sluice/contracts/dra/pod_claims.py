@@ -84,11 +84,7 @@ def unknown_request(spec: Mapping[str, Any], pod_claim: str, found: ClaimRequest
 
 
 def combined(claims: Sequence[ClaimRequests], *, limits: RequestLimits = DEFAULT_LIMITS) -> ClaimRequests | Refusal:
-    """
-    All claims of one pod as one request, granted together; its `requests` stay with each claim.
-
-    The claims were read with different prefixes.
-    """
+    """All claims of one pod, read with different prefixes, as one request; its `requests` stay with each claim."""
     count = prod(1 + len(each.alternatives) for each in claims)
     if count > ALTERNATIVES_MAX:
         return _refused(
@@ -110,7 +106,6 @@ def combined(claims: Sequence[ClaimRequests], *, limits: RequestLimits = DEFAULT
 
 
 def _merged(options: Sequence[Options]) -> Options | Refusal:
-    """The options of all claims; two that say different things are refused."""
     said: dict[str, Any] = {}
     for field in fields(Options):
         values = [getattr(each, field.name) for each in options]

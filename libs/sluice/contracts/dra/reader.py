@@ -6,6 +6,7 @@ driver (kubernetes-sigs/dra-driver-nvidia-gpu).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
-from sluice.contracts.dra.constraints import Binding, read_constraints
 from sluice.contracts.dra.device_classes import Kind, class_kind
 from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DRIVER
@@ -23,10 +23,67 @@ from sluice.contracts.dra.slice_request import Options, Parameters, options_of, 
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import RequestLimits
-from sluice.contracts.request_syntax.device_limit import too_many
-from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue
+from sluice.contracts.request_syntax.device_limit import may_be_instances, too_many
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, did_you_mean
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
+
+PARENT = "gpu.nvidia.com/parentUUID"
+NUMA = "resource.kubernetes.io/numaNode"
+_KNOWN = (PARENT, NUMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Groups of requests whose devices are on one GPU, and requests whose devices are on one NUMA node."""
+
+    same_gpu: tuple[tuple[str, ...], ...] = ()
+    numa_bind: frozenset[str] = frozenset()
+
+
+def read_constraints(
+    constraints: Sequence[Fields], mains: Mapping[str, str], options: Mapping[str, tuple[Claim, ...]]
+) -> Binding:
+    """
+    What the constraints say about the requests (or subrequests) of a claim. Raises RequestSyntaxError.
+
+    `mains` are the requests by the names in results; `options` the claims that may serve each.
+    """
+    groups: list[tuple[str, ...]] = []
+    numa: set[str] = set()
+    for each in constraints:
+        each.only(("requests", "matchAttribute", "distinctAttribute"))
+        if each.has("distinctAttribute"):
+            why = "Sluice cannot keep devices apart by an attribute"
+            right = "no distinctAttribute; a GPU policy such as spread chooses GPUs (docs/policies.md)"
+            raise each.at("distinctAttribute").wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+        listed = [
+            named(written, (*dict.fromkeys(mains.values()), *mains), "request") for written in each.texts("requests")
+        ]
+        concerned = tuple(name for name, main in mains.items() if not listed or name in listed or main in listed)
+        attribute = each.text("matchAttribute")
+        if attribute == PARENT:
+            _check_instances(each, concerned, options)
+            if len(concerned) > 1 or any(claim.gpus > 1 for name in concerned for claim in options[name]):
+                groups.append(concerned)
+        elif attribute == NUMA and len({mains[name] for name in concerned}) == 1:
+            numa.update(concerned)
+        elif attribute == NUMA:
+            why = "Sluice binds the devices of one request to a NUMA node, not those of several"
+            raise each.at("matchAttribute").wrong(RefusalReason.UNSUPPORTED_KEY, why, "one request with a count")
+        else:
+            why = f"Sluice does not match devices by it{did_you_mean(attribute, _KNOWN)}"
+            raise each.at("matchAttribute").wrong(RefusalReason.UNSUPPORTED_KEY, why, " or ".join(_KNOWN))
+    return Binding(tuple(groups), frozenset(numa))
+
+
+def _check_instances(each: Fields, concerned: Sequence[str], options: Mapping[str, tuple[Claim, ...]]) -> None:
+    for name in concerned:
+        if not all(may_be_instances(claim) and claim.modes == ("exclusive",) for claim in options[name]):
+            why = f"{name} is no MIG device, and only those have a parent"
+            right = "the requests of MIG devices alone"
+            raise each.at("matchAttribute").wrong(RefusalReason.CONTRADICTION, why, right)
+
 
 ALTERNATIVES_MAX = 32
 """Ways to serve one claim, each tried in turn."""
@@ -90,7 +147,6 @@ def _claim(spec: Fields, context: Context) -> ClaimRequests | NotOurs:
 
 
 def _options(asked: Sequence[Asked], config: Sequence[Fields]) -> Options:
-    """The options of the whole claim: of our class, and of the claim's configurations for all requests."""
     of_class = [each for one in asked if one.device_class.kind is Kind.OURS for each in one.device_class.config]
     given = Parameters()
     for each in (*of_class, *config):

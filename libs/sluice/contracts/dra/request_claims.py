@@ -82,7 +82,6 @@ def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple
 
 
 def _least(request: Fields) -> dict[str, int]:
-    """The capacity that a device must have, in bytes and counts, by name."""
     capacity = request.inside("capacity")
     capacity.only(("requests",))
     wanted = capacity.inside("requests")
@@ -109,8 +108,6 @@ def _first_capacity(request: Fields) -> SourceValue | None:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A configuration of the claim or of a request's class, seen from that request."""
-
     fields: Fields
     asked: Asked
     is_class: bool = False
@@ -134,7 +131,6 @@ class _Given:
 def _slice_claim(
     asked: Asked, base: Claim, configs: Sequence[_Given], selectors: Sequence[SourceValue], context: Context
 ) -> Claim:
-    """The claim of a request of our own class: its parameters, those of all requests, and the class's."""
     request = asked.fields
     for written in selectors:
         why = f"class {DEVICE_CLASS} has no devices to select among"
@@ -173,7 +169,6 @@ def _slice_claim(
 
 
 def _shape_claim(asked: Asked, base: Claim, shape: Shape, configs: Sequence[_Given], context: Context) -> Claim:
-    """The claim for one shape, with the last configuration that is for it."""
     claim = replace(base, profile=shape.profile, only=shape.only)
     sharing = _sharing(asked, shape, base.gpus, configs)
     if sharing.interval != "Default":

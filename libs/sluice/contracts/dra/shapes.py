@@ -14,14 +14,14 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from sluice.contracts.dra.cel import CelError, holds, literals
-from sluice.contracts.dra.model_filter import filter_for
+from sluice.contracts.dra.cel_functions import CelError, holds, literals
 from sluice.contracts.dra.virtual_devices import (
     ATTRIBUTES,
     CAPACITIES,
     NVIDIA,
     UNKNOWN,
     VirtualDevice,
+    products_of,
     unlisted,
     virtual_devices,
 )
@@ -30,10 +30,37 @@ from sluice.contracts.messages import DeviceFilter
 from sluice.contracts.messages.requests import ANY_DEVICE
 from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean
+from sluice.contracts.request_syntax.values import LIST_MAX
 from sluice.mig.catalog import normalized_name
 from sluice.mig.model import GpuModel
-from sluice.mig.model_names import suggestions
+from sluice.mig.model_names import is_meant, suggestions
 from sluice.mig.profile_name import ProfileName, ProfileNameError
+
+
+@lru_cache(maxsize=512)
+def filter_for(wanted: frozenset[str], others: frozenset[str], models: tuple[GpuModel, ...]) -> DeviceFilter | None:
+    """The filter that admits every product in `wanted` and none of `others`; None where names cannot say that."""
+    by_model = [model for model in models if wanted.issuperset(products_of(model))]
+    covered = {name for model in by_model for name in products_of(model)}
+    keys = (*(model.key for model in by_model), *sorted(wanted - covered))
+    for names in (keys, tuple(sorted(wanted))):
+        astray = tuple(sorted(each for each in others if any(is_meant(each, name) for name in names)))
+        found = DeviceFilter(models=names, not_models=astray)
+        if len(names) <= LIST_MAX and len(astray) <= LIST_MAX and _is_exact(found, wanted, others):
+            return found
+    return None
+
+
+def admits(only: DeviceFilter, product: str) -> bool:
+    """Whether a filter admits a product, by its models alone."""
+    if any(is_meant(product, part) for part in only.not_models):
+        return False
+    return not only.models or any(is_meant(product, part) for part in only.models)
+
+
+def _is_exact(only: DeviceFilter, wanted: frozenset[str], others: Iterable[str]) -> bool:
+    return all(admits(only, each) for each in wanted) and not any(admits(only, each) for each in others)
+
 
 SELECTORS_MAX = 16 * 1024
 """Characters of all selectors of a request, counted once for each UUID in them: each is evaluated on each device."""
@@ -69,10 +96,7 @@ class _Devices:
 
 
 def shapes_of(
-    selectors: Sequence[SourceValue],
-    least: Mapping[str, int],
-    models: tuple[GpuModel, ...],
-    asked: SourceValue,
+    selectors: Sequence[SourceValue], least: Mapping[str, int], models: tuple[GpuModel, ...], asked: SourceValue
 ) -> tuple[Shape, ...]:
     """
     The shapes that all selectors admit, smallest first; never empty. Raises RequestSyntaxError.
@@ -124,9 +148,6 @@ def _is_profile(text: str) -> bool:
     return name.compute_slices == name.slices
 
 
-# -- evaluation ---------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=256)
 def _on_gpu(
     pool: tuple[VirtualDevice, ...],
@@ -168,10 +189,7 @@ def _by_uuid(found: Mapping[GpuUuid, _Devices], written: SourceValue) -> tuple[t
 
 
 def _refuse_nothing(
-    found: Iterable[_Devices],
-    texts: Mapping[str, SourceValue],
-    asked: SourceValue,
-    models: tuple[GpuModel, ...],
+    found: Iterable[_Devices], texts: Mapping[str, SourceValue], asked: SourceValue, models: tuple[GpuModel, ...]
 ) -> NoReturn:
     """Why no device matches: an error in a selector, or sizes and names that no GPU has."""
     problem = next((each.problem for each in found if each.problem is not None), None)
@@ -206,9 +224,6 @@ def _about(error: CelError) -> tuple[RefusalReason, str, str]:
         )
     right = "an expression over device.driver, device.attributes and device.capacity that is true or false"
     return RefusalReason.INVALID_VALUE, f"it cannot be evaluated: {shorten(error.why, 200)}", right
-
-
-# -- shapes -------------------------------------------------------------------------------------------------------
 
 
 def _shapes(
@@ -252,7 +267,6 @@ def _shapes(
 
 
 def _products(devices: Iterable[VirtualDevice]) -> dict[str | None, set[str]]:
-    """The products of devices, by profile."""
     found: dict[str | None, set[str]] = {}
     for each in devices:
         found.setdefault(each.name, set()).add(each.product)

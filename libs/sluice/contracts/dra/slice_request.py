@@ -14,7 +14,7 @@ from sluice.contracts.dra.fields import Fields
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice.contracts.request_syntax import container_capabilities, pod_options, profile_check, sluice_keys, values
+from sluice.contracts.request_syntax import mig_resources, pod_options, sluice_keys, values
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
 from sluice.contracts.request_syntax.source_text import (
@@ -80,11 +80,7 @@ def read_parameters(given: Fields) -> Parameters:
 
 
 def claim_of(base: Claim, given: Parameters, count: SourceValue, uid: int | None, limits: RequestLimits) -> Claim:
-    """
-    The claim of a request of our class with the container and number of `base`. Raises RequestSyntaxError.
-
-    `count` is where the number stands.
-    """
+    """The claim of our class with the container and number (from `count`) of `base`. Raises RequestSyntaxError."""
     try:
         return _claim(ContainerRequest(base.container, uid=uid), given, base.gpus, limits)
     except RequestSyntaxError as wrong:
@@ -101,10 +97,10 @@ def _claim(container: ContainerRequest, given: Parameters, count: int, limits: R
             raise own["gpus"].contradicts(SourceValue("count", count), "these say the same thing", "one of them")
         own["gpus"] = SourceValue(_NUMBER, str(count))
     claim = sluice_keys.claim_of(container, own, limits)
-    profile_check.check_memory(claim, own)
+    mig_resources.check_memory(claim, own)
     said = given.own.get(sluice_keys.DRIVER_CAPABILITIES)
     by_container = {container.name: said} if said is not None else {}
-    chosen = container_capabilities.chosen_for(container, claim, by_container, limits)
+    chosen = pod_options.chosen_for(container, claim, by_container, limits)
     return replace(claim, driver_capabilities=chosen) if chosen else claim
 
 

@@ -56,7 +56,6 @@ def gpu_uuid(node: NodeSpec, index: int) -> GpuUuid:
 
 
 def _reports(node: NodeSpec, kind: GpuGroupSpec, first: int) -> list[GpuReport]:
-    """The GPUs of one entry; `first` is the index of its first on the node."""
     model = kind.model
     linked = {gpu: group for group in kind.nvlink for gpu in group}
     return [
@@ -81,7 +80,6 @@ def _reports(node: NodeSpec, kind: GpuGroupSpec, first: int) -> list[GpuReport]:
 
 
 def _instances(gpu: GpuUuid, kind: GpuGroupSpec) -> tuple[InstanceReport, ...]:
-    """The instances that an administrator made."""
     return tuple(
         InstanceReport(
             gi_id=number, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{gpu}-{each.start}"
@@ -92,5 +90,4 @@ def _instances(gpu: GpuUuid, kind: GpuGroupSpec) -> tuple[InstanceReport, ...]:
 
 @lru_cache(maxsize=64)
 def _profiles(model: GpuModel) -> tuple[ProfileReport, ...]:
-    """The same tuple for every GPU of a model: there are many GPUs and few models."""
     return profile_reports(model)

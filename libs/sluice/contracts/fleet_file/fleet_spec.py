@@ -135,11 +135,7 @@ class FleetSpec:
 
 
 def parse_fleet(text: str, *, origin: str) -> FleetSpec:
-    """
-    Read a fleet from TOML; errors name `origin`, for instance the file's path.
-
-    Raises FleetSpecError at the first mistake.
-    """
+    """Read a fleet from TOML; errors name `origin`. Raises FleetSpecError at the first mistake."""
     top = read_toml(text, origin=origin, error=FleetSpecError)
     top.only(_FLEET_KEYS)
     nodes: dict[str, NodeSpec] = {}
@@ -211,7 +207,6 @@ def _gpu(item: Table) -> GpuGroupSpec:
 
 
 def _numa(item: Table, count: int) -> tuple[int, ...]:
-    """One NUMA node per GPU, where given."""
     if "numa" not in item.values:
         return ()
     value = item.values["numa"]
@@ -221,7 +216,6 @@ def _numa(item: Table, count: int) -> tuple[int, ...]:
 
 
 def _nvlink(item: Table, count: int) -> tuple[tuple[int, ...], ...]:
-    """Groups of linked GPUs."""
     groups = item.values.get("nvlink", [])
     right = f"must be a list of groups of GPUs, each from 0 to {count - 1} and none twice: [[0, 1], [2, 3]]"
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
@@ -237,7 +231,6 @@ def _is_from(value: object, least: int, most: int) -> bool:
 
 
 def _labels(entry: Table) -> dict[str, str]:
-    """The labels, and the pool as one of them."""
     table = entry.table("labels")
     for key, value in table.values.items():
         if not isinstance(value, str):
@@ -263,7 +256,6 @@ def _resources(table: Table) -> dict[str, int]:
 
 
 def _modes(entry: Table) -> tuple[Mode, ...]:
-    """The given modes in the order of ALL_MODES: an agent's modes are unordered."""
     if "modes" not in entry.values:
         return ALL_MODES
     given = entry.texts("modes")

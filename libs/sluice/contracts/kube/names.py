@@ -33,10 +33,7 @@ HAND_OVERS = ("dra", "tickets")
 """By a ResourceClaim, which the kubelet prepares; by a volume, which holds a ticket of the slice."""
 CONFIG_HAND_OVER, KEY_HAND_OVER = "sluice-hand-over", "mode"
 """The ConfigMap that the pod-watcher keeps for admission, and its key: one of HAND_OVERS."""
-KEEPS_NODE = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
+KEEPS_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """On a pod: node autoscalers leave its node and it alone."""
 ANNOTATION_REQUEST = "sluice.dev/request"
 """The pod's request as created, as JSON; written at the first admission, only read later."""
@@ -51,7 +48,6 @@ RESOURCE_GROUP = "resource.k8s.io"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 
-# -- annotations on a pod that has its slice ------------------------------------------------------------------------
 
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
 GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
@@ -87,11 +83,7 @@ GRANTED_KEYS = (
 
 
 def granted(container: str, key: str) -> str:
-    """
-    The annotation with the value of `key` for `container`.
-
-    Container names contain no dot, so it cannot be mistaken for a request key (`<container>.sluice.dev/<key>`).
-    """
+    """The annotation with the value of `key` for `container`: no request key, as container names contain no dot."""
     return f"{container}.{GRANTED_DOMAIN}/{key}"
 
 
@@ -105,8 +97,6 @@ def granted_field_path(container: str, key: str) -> str:
     """The `fieldRef.fieldPath` of that annotation. The API server takes single quotes only."""
     return f"metadata.annotations['{granted(container, key)}']"
 
-
-# -- the environment of a container -------------------------------------------------------------------------------
 
 ENV_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 ENV_DRIVER_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
@@ -128,15 +118,11 @@ ENV_SHARES = (
     (ENV_PINNED_MEMORY_LIMIT, PINNED_MEMORY_LIMIT),
 )
 """Also for every container that a share (MPS or fractional) may serve."""
-ENV_QUOTA = (
-    (ENV_QUOTA_SOCKET, QUOTA_SOCKET),
-    (ENV_PRELOAD, QUOTA_PRELOAD),
-)
+ENV_QUOTA = ((ENV_QUOTA_SOCKET, QUOTA_SOCKET), (ENV_PRELOAD, QUOTA_PRELOAD))
 """Also for every container that a fractional share may serve."""
 NO_DEVICES = "void"
 """NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""
 
-# -- the volume and its tickets -----------------------------------------------------------------------------------
 
 CSI_DRIVER = "slice.sluice.dev"
 VOLUME = "sluice-slice"
@@ -149,15 +135,8 @@ _TICKET_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
 def is_ticket_name(text: str) -> bool:
-    """
-    Whether `text` is a valid ticket directory name: one path component of a-z, 0-9 and '-', without a dot.
-
-    `.` would mount the pod's whole volume: the kubelet allows it, so we check.
-    """
+    """Whether it is one path component of a-z, 0-9 and '-' (`.` would mount the pod's whole volume)."""
     return _TICKET_NAME.fullmatch(text) is not None
-
-
-# -- the ResourceClaim that admission adds ------------------------------------------------------------------------
 
 
 def claim_name(seed: str) -> str:

@@ -56,11 +56,7 @@ def pod_templates(value: Mapping[str, Any]) -> list[PodTemplate]:
 
 
 def meant(kind: object, version: object) -> tuple[str, str]:
-    """
-    The correct kind and `apiVersion` of a misspelt object of Kubernetes' own groups, each empty if it is right.
-
-    Kubernetes compares kinds exactly. A missing version counts as the right one.
-    """
+    """The right kind and `apiVersion` of a misspelt object of Kubernetes, each empty if right (or no version)."""
     group = version.partition("/")[0] if isinstance(version, str) else ""
     if not isinstance(kind, str) or (kind != "Pod" and group not in {"", *_GROUPS}):
         return "", ""
@@ -74,11 +70,7 @@ def meant(kind: object, version: object) -> tuple[str, str]:
 
 
 def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator[str]:
-    """
-    A warning about a request on the object itself, which its pods do not have.
-
-    Controllers of Kubernetes do not copy annotations to pods; others may, as Kubeflow's for notebooks does.
-    """
+    """A warning about a request on the object itself: controllers of Kubernetes do not copy annotations to pods."""
     metadata = value.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     if isinstance(annotations, dict) and str(value.get("apiVersion")).startswith(("apps/", "batch/")):
@@ -91,7 +83,6 @@ def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator
 def _templates(
     value: Any, path: str, roles: tuple[str, ...], counts: tuple[int | Refusal, ...]
 ) -> Iterator[PodTemplate]:
-    """Every template in a value. Its depth is that of the text, which is bounded."""
     if isinstance(value, list):
         for at, each in enumerate(value):
             yield from _templates(each, f"{path}[{at}]", (*roles[:-1], _name(each) or f"{roles[-1]}-{at}"), counts)
@@ -134,7 +125,6 @@ def _of_a_group(value: Mapping[str, Any], key: str, path: str) -> Iterator[int |
 
 
 def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | None:
-    """A number of pods as the API server takes it; None if absent, or of another type."""
     value = mapping.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -147,13 +137,11 @@ def _number(mapping: Mapping[str, Any], key: str, path: str) -> int | Refusal | 
 
 
 def _name(value: Any) -> str:
-    """The name of a list's item: JobSet's `name`, Ray's `groupName`."""
     named = [value.get(key) for key in ("name", "groupName")] if isinstance(value, dict) else []
     return next((each for each in named if isinstance(each, str)), "")
 
 
 def _role(path: tuple[str, ...]) -> str:
-    """The nearest name on the path that is not part of the shape (`template`), as part of a pod's name."""
     words = [_NOT_IN_A_NAME.sub("-", word.lower()).strip("-") for word in path]
     role = next((word for word in reversed(words) if word not in {"", "template", "pod", "spec", "job"}), "")
     return role[:_ROLE_CHARACTERS_MAX].strip("-")

@@ -24,10 +24,8 @@ from sluice.contracts.admission.validation import (
 )
 from sluice.contracts.admission.violations import Violation, refused
 from sluice.contracts.kube.names import NVIDIA_CLASSES, NVIDIA_NAMESPACES
-from sluice.contracts.manifests.cluster_admission import ClusterAdmission, read_namespace
-from sluice.contracts.manifests.manifest_errors import in_file, not_a_pod, wrong
-from sluice.contracts.manifests.objects import ManifestObject, objects_of
-from sluice.contracts.manifests.pod_manifest import PodManifest
+from sluice.contracts.manifests.objects import ManifestObject, in_file, not_a_pod, objects_of, wrong
+from sluice.contracts.manifests.pod_manifest import ClusterAdmission, PodManifest, read_namespace
 from sluice.contracts.manifests.pod_templates import PODS_MAX, PodTemplate, meant, not_handed_down, pod_templates
 from sluice.contracts.manifests.resource_claims import (
     AskedByClaims,
@@ -60,8 +58,6 @@ ANY_CLUSTER = ClusterAdmission()
 
 @dataclass(frozen=True, slots=True)
 class _Judge:
-    """The rules for pods: request limits, and the cluster's admission."""
-
     asks: RequestLimits
     cluster: ClusterAdmission
     claims: FileClaims | None
@@ -77,11 +73,7 @@ def read_manifests(
     cluster: ClusterAdmission = ANY_CLUSTER,
     by_claims: bool = False,
 ) -> tuple[PodManifest, ...] | Refusal:
-    """
-    The pods of a text, in order; or why it cannot be read. Never raises.
-
-    `by_claims`: pods may ask by ResourceClaims, which are then read from the same text.
-    """
+    """The pods of a text, or why it cannot be read; `by_claims` reads ResourceClaims from it, too. Never raises."""
     if len(text) > limits.file_bytes_max:
         return too_large(file, limits)
     try:
@@ -112,7 +104,6 @@ def too_large(file: str, limits: ManifestLimits) -> Refusal:
 
 
 def _line(text: str, number: int) -> str:
-    """The line of that number (1 is the first) for people; empty without a number."""
     if not number:
         return ""
     lines = text.split("\n", number)
@@ -120,11 +111,7 @@ def _line(text: str, number: int) -> str:
     return shown or "(end of file)"
 
 
-# -- one document -------------------------------------------------------------------------------------------------
-
-
 def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifest]:
-    """The pods that one object is, or creates."""
     where = f"{file}, line {item.line}"
     value = item.value
     if not isinstance(value, dict):
@@ -193,11 +180,7 @@ def _made(
                 yield replace(first, name=name)
 
 
-# -- one pod ------------------------------------------------------------------------------------------------------
-
-
 def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> PodManifest:
-    """The request of one pod, and its problems."""
     if "name" not in metadata and isinstance(metadata.get("generateName"), str):
         metadata = {**metadata, "name": f"{metadata['generateName']}0"}
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
@@ -236,7 +219,6 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> Po
 def _by_claims(
     item: ManifestObject, metadata: Mapping[str, Any], claims: AskedByClaims, plain: PodManifest
 ) -> PodManifest:
-    """A pod that asks by its ResourceClaims, or not at all; `plain` is what it is without them."""
     unnamed = _wrong_identity(item, metadata) if claims.request is not None else None
     if unnamed is not None:
         return replace(plain, refusal=unnamed)
@@ -245,7 +227,6 @@ def _by_claims(
 
 
 def _asks_nothing(namespace: str, name: str, pod: Pod | MalformedReview, config: AdmissionConfig) -> PodManifest:
-    """A pod without a request, which may still carry marks of ours."""
     if isinstance(pod, MalformedReview):
         return PodManifest(namespace, name)
     problems = tuple(validate_new_pod(pod, None, config))
@@ -262,7 +243,6 @@ def _asked(
     pod: Pod | MalformedReview,
     ask: NewRequest,
 ) -> PodManifest:
-    """The request of a pod; the caller sets its identity."""
     labels = read_pod_labels(metadata)
     if isinstance(labels, Refusal):
         return _refused(item, labels)
@@ -304,7 +284,6 @@ def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """A mapping; empty for any other type."""
     return value if isinstance(value, dict) else {}
 
 

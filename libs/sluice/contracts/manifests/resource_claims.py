@@ -18,9 +18,9 @@ from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import read_host_needs, read_pod_labels, read_priority, unknown_demands
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
+from sluice.contracts.request_syntax.claim_text import written_claims
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.source_text import did_you_mean
-from sluice.contracts.request_syntax.written_claim import written_claims
 
 _GROUP = "resource.k8s.io/"
 _CLAIM, _TEMPLATE, _CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
@@ -111,7 +111,6 @@ def asked_by_claims(
 def _read_one(
     known: FileClaims, pod: _Name, spec: Mapping[str, Any], each: PodClaim, limits: RequestLimits
 ) -> ClaimRequests | Refusal | str:
-    """One claim of a pod; a sentence where it asks for nothing here."""
     namespace, name = pod
     before = known.served.get((namespace, each.claim)) if each.claim else None
     if before is not None and before != name:
@@ -191,7 +190,6 @@ def two_vocabularies() -> Refusal:
 
 
 def _spec_of(known: FileClaims, namespace: str, each: PodClaim) -> Fields | None:
-    """The spec of a claim, or of a template's claims, with the beginning of its fields' names."""
     if each.claim:
         spec = known.claims.get((namespace, each.claim))
         return None if spec is None else Fields(f"{_CLAIM} {shorten(each.claim, 63)}: spec", spec)

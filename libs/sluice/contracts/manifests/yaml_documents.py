@@ -51,7 +51,6 @@ class YamlError(ValueError):
     """A text that is not YAML, or over a limit (`too_large`). `line` is 0 if unknown."""
 
     def __init__(self, why: str, line: int, *, too_large: bool = False) -> None:
-        """Store `why`, and where."""
         super().__init__(why)
         self.why = why
         self.line = line
@@ -96,8 +95,6 @@ def _indents_with_tab(text: str, line: int) -> bool:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list that is still open."""
-
     value: dict[str, Any] | list[Any]
     line: int
     anchor: str | None
@@ -115,8 +112,6 @@ class _Open:
 
 
 class _Builder:
-    """Builds values from events."""
-
     def __init__(self, loader: Any, limits: ManifestLimits) -> None:
         self._loader = loader
         self._limits = limits
@@ -202,7 +197,6 @@ class _Builder:
             raise YamlError(f"more than {self._limits.nodes_max} values, aliases expanded", line, too_large=True)
 
     def _put(self, value: Any, line: int, weight: int) -> None:
-        """Put a finished value into its parent."""
         is_key = bool(self._open) and self._open[-1].expects_key
         if isinstance(value, _Merge) and not is_key:
             value = "<<"

@@ -64,11 +64,7 @@ class Bound(Message, frozen=True, kw_only=True):
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """
-    The request is wrong in itself, or exceeds the configured limits.
-
-    Older allocators also refused what no known model could serve; a newer one waives that.
-    """
+    """The request is wrong in itself, or exceeds the limits. A newer allocator waives refusals for unknown models."""
 
     request: RequestId
     request_revision: int

@@ -74,11 +74,7 @@ class NodeOpened(Message, frozen=True, kw_only=True):
 
 
 class NodeClosed(Message, frozen=True, kw_only=True):
-    """
-    A node was removed; it is unused until adopted again. Replaces `NodeOpened`, with a TTL.
-
-    Only under this message are grants closed that no agent reported gone.
-    """
+    """A node was removed until adopted again; closes its grants. Replaces `NodeOpened`, with a TTL."""
 
     node: NodeName
     incarnation: Incarnation

@@ -16,11 +16,7 @@ domain; a share of SMs, of time and of memory.
 
 
 class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    Which GPUs may serve a claim. An empty tuple is no constraint.
-
-    `models` and `not_models` name models or parts of product names; UUIDs are compared exactly.
-    """
+    """Which GPUs may serve a claim: parts of model or product names, exact UUIDs; empty is no constraint."""
 
     models: tuple[str, ...] = ()
     not_models: tuple[str, ...] = ()
@@ -196,11 +192,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceClaimRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """
-    A ResourceClaim through which the kubelet hands devices over.
-
-    `requests`: request of the claim -> `container` of the Claim whose devices it gets.
-    """
+    """A ResourceClaim by which the kubelet hands devices over. `requests`: request -> `container` of the Claim."""
 
     uid: str
     name: str

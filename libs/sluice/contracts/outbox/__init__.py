@@ -6,24 +6,11 @@ an unanswered write by writing again, never by a read. The core decides whether 
 (`Contested`).
 """
 
-from sluice.contracts.outbox.guard_queue import IN_FLIGHT_MAX
-from sluice.contracts.outbox.outbox import (
-    EXPLAIN_TIMEOUT_S,
-    LAGS_MAX_S,
-    REREAD_S,
-    Contested,
-    Outbox,
-    OutboxReport,
-    Settled,
-)
-
-__all__ = [
-    "EXPLAIN_TIMEOUT_S",
-    "IN_FLIGHT_MAX",
-    "LAGS_MAX_S",
-    "REREAD_S",
-    "Contested",
-    "Outbox",
-    "OutboxReport",
-    "Settled",
-]
+from sluice.contracts.outbox.guard_queue import IN_FLIGHT_MAX as IN_FLIGHT_MAX
+from sluice.contracts.outbox.outbox import EXPLAIN_TIMEOUT_S as EXPLAIN_TIMEOUT_S
+from sluice.contracts.outbox.outbox import LAGS_MAX_S as LAGS_MAX_S
+from sluice.contracts.outbox.outbox import REREAD_S as REREAD_S
+from sluice.contracts.outbox.outbox import Contested as Contested
+from sluice.contracts.outbox.outbox import Outbox as Outbox
+from sluice.contracts.outbox.outbox import OutboxReport as OutboxReport
+from sluice.contracts.outbox.outbox import Settled as Settled

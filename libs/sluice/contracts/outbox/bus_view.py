@@ -28,7 +28,6 @@ class BusView:
     """The last values read or written, and the latest reading of each stream."""
 
     def __init__(self) -> None:
-        """Start with nothing read."""
         self.current: dict[str, Entry] = {}
         self._guards: dict[Stream, dict[str, int]] = {stream: {} for stream in Stream}
         """The values of guards over several subjects; the guard of one subject is its sequence."""
@@ -92,10 +91,7 @@ class BusView:
             reading.accepted[entry.subject] = (entry, expected)
 
     def is_gone(self, stream: Stream, sequence: int) -> bool:
-        """
-        Whether the write with this number, not observed, is gone: the latest reading is complete and past it. It
-        expired, was overwritten, or the stream lost it.
-        """
+        """Whether an own write is gone, by a complete later reading: expired, overwritten, or lost by the stream."""
         reading = self._of.get(stream)
         return reading is not None and reading.fresh is None and sequence <= reading.highest
 
@@ -140,6 +136,5 @@ class BusView:
         return True
 
     def _drop(self, stream: Stream) -> None:
-        """Nothing is known of a stream's values."""
         self.current = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
         self._guards[stream] = {}

@@ -78,23 +78,3 @@ class KeptValue(msgspec.Struct, frozen=True):
     message: AnyMessage
     request: str
     ttl_s: int | None
-
-
-class ReadyGuards:
-    """
-    Guards with something to send now, in the order they became ready.
-
-    An OrderedDict: taking the first key of a plain dict walks over all keys removed before it.
-    """
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.guards: OrderedDict[str, None] = OrderedDict()
-
-    def add(self, guard: str) -> None:
-        """Mark a guard as ready."""
-        self.guards[guard] = None
-
-    def take(self) -> str:
-        """Remove and return the first guard."""
-        return self.guards.popitem(last=False)[0]

@@ -8,6 +8,7 @@ There are two ways to write:
 * `commit`: write once, if nothing under the guard has changed since the core read it. Ends in exactly one `Settled`.
 """
 
+from collections import OrderedDict
 from typing import Literal
 
 from sluice.contracts.bus.events import Entry, Stream, stream_of
@@ -15,14 +16,13 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import OperationId, RunId, operation_id
 from sluice.contracts.messages import AnyMessage
 from sluice.contracts.outbox.bus_view import BusView
-from sluice.contracts.outbox.guard_queue import EXPLAINED_BY_READING, GuardQueue, KeptValue, QueuedWrite, ReadyGuards
+from sluice.contracts.outbox.guard_queue import EXPLAINED_BY_READING, GuardQueue, KeptValue, QueuedWrite
 
 
 class Intents:
     """What is wanted, and which part of it waits to be sent."""
 
     def __init__(self, run: RunId, reading: Literal["stream", "last"]) -> None:
-        """Start with nothing wanted and nothing known."""
         self._run = run
         self._reading = reading
         self._number = 0
@@ -30,7 +30,8 @@ class Intents:
         self._kept: dict[str, KeptValue] = {}
         self._committing: dict[str, int] = {}
         """Commits without a result, counted by subject."""
-        self._ready = ReadyGuards()
+        self._ready: OrderedDict[str, None] = OrderedDict()
+        """Guards with something to send now; taking the first key of a plain dict walks over all that were removed."""
         self._view = BusView()
         self._landed: dict[str, OperationId] = {}
         """For direct readers: the own write that landed last at each subject."""
@@ -42,7 +43,7 @@ class Intents:
         in_flight = self._new_write(address, message, request, ttl_s, "commit")
         self._queue(address).commits[in_flight.operation] = in_flight
         self._committing[address.subject] = self._committing.get(address.subject, 0) + 1
-        self._ready.add(address.guard)
+        self._ready[address.guard] = None
         return in_flight.operation
 
     def cancel(self, address: Address, operation: OperationId) -> bool:
@@ -103,8 +104,6 @@ class Intents:
             self._view.current.pop(kept.address.subject, None)
             self._mark(kept)
 
-    # -- inside --------------------------------------------------------------------------------------------------------
-
     def _queue(self, address: Address) -> GuardQueue:
         queue = self._queues.get(address.guard)
         if queue is None:
@@ -114,7 +113,6 @@ class Intents:
         return queue
 
     def _guard_of(self, stream: Stream, guard: str) -> int | None:
-        """The known value of a guard: 0 where nothing was seen, None where it was not read."""
         if self._reading == "last":
             return None
         return self._view.guard(stream, guard)
@@ -127,7 +125,7 @@ class Intents:
 
     def _mark(self, kept: KeptValue) -> None:
         self._queue(kept.address).dirty[kept.address.subject] = None
-        self._ready.add(kept.address.guard)
+        self._ready[kept.address.guard] = None
 
     def _next_dirty(self, queue: GuardQueue) -> QueuedWrite | None:
         while queue.dirty:
@@ -163,11 +161,7 @@ class Intents:
             del self._committing[subject]
 
     def _drop_if_idle(self, queue: GuardQueue) -> None:
-        """
-        Drop an idle queue, so that memory does not grow with history.
-
-        A stream reader still knows the guard; a direct reader forgets it, unless it keeps the subject.
-        """
+        """Drop an idle queue: memory grows with work only. A direct reader forgets guards it does not keep."""
         if not queue.idle or (self._reading == "last" and queue.guard in self._kept):
             return
         if self._reading == "last":

@@ -75,15 +75,12 @@ class Outbox(Intents):
     """
 
     def __init__(self, run: RunId, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
-        """Start with nothing wanted and nothing known."""
         super().__init__(run, reading)
         self._kinds = kinds
         self._in_flight: dict[OperationId, GuardQueue] = {}
         self._out: list[BusInstruction] = []
         self.paused = False
         """While set, nothing new is sent; writes in flight are still settled."""
-
-    # -- hearing --------------------------------------------------------------------------------------------------
 
     def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
         """Take in one event of the exchange. Returns events for the core."""
@@ -119,17 +116,15 @@ class Outbox(Intents):
 
     def drain(self) -> list[BusInstruction]:
         """The instructions to carry out now. Call at the end of every `handle` of the core."""
-        if self._ready.guards and not self.paused:
-            while self._ready.guards and len(self._in_flight) < IN_FLIGHT_MAX:
-                queue = self._queues.get(self._ready.take())
+        if self._ready and not self.paused:
+            while self._ready and len(self._in_flight) < IN_FLIGHT_MAX:
+                queue = self._queues.get(self._ready.popitem(last=False)[0])
                 if queue is not None:
                     self._advance(queue)
         if not self._out:
             return []
         out, self._out = self._out, []
         return out
-
-    # -- inside: sending ------------------------------------------------------------------------------------------
 
     def _advance(self, queue: GuardQueue) -> None:
         """Send the queue's next write, if none is in flight and its guard is known."""
@@ -168,8 +163,6 @@ class Outbox(Intents):
                 ttl_s=in_flight.ttl_s,
             )
         )
-
-    # -- inside: answers ------------------------------------------------------------------------------------------
 
     def _accept(self, event: WriteAccepted) -> list[OutboxReport]:
         queue = self._in_flight.get(event.operation)
@@ -210,8 +203,6 @@ class Outbox(Intents):
             self._out.append(ReadLast(queue.stream, in_flight.address.subject))
         elif self._view.ask_again(queue.stream):
             self._out.append(ReadAgain(queue.stream))
-
-    # -- inside: reading ------------------------------------------------------------------------------------------
 
     def _observe(self, entry: Entry) -> list[OutboxReport]:
         if self._reading == "last":
@@ -266,7 +257,7 @@ class Outbox(Intents):
         if self._reading == "stream" and queue.idle:
             del self._queues[queue.guard]
         else:
-            self._ready.add(queue.guard)
+            self._ready[queue.guard] = None
         if in_flight.kind == "commit":
             self._end_committing(in_flight.address.subject)
             return [Settled(in_flight.operation, in_flight.address, in_flight.message, landed)]
@@ -284,7 +275,7 @@ class Outbox(Intents):
             in_flight = queue.in_flight
             if in_flight is not None and self._is_explained(queue, in_flight, now):
                 reports += self._settle_by_current(queue, in_flight)
-            self._ready.add(queue.guard)
+            self._ready[queue.guard] = None
         for kept in self._kept.values():
             if stream_of(kept.address.kind) is stream:
                 self._mark(kept)
@@ -320,7 +311,7 @@ class Outbox(Intents):
             self._view.current[event.subject] = event.entry
         else:
             self._view.current.pop(event.subject, None)
-        self._ready.add(queue.guard)
+        self._ready[queue.guard] = None
         kept = self._kept.get(event.subject)
         if kept is not None and is_older:
             self._mark(kept)  # read before an own write landed, or of a new life: a write finds out which

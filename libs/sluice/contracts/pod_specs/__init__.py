@@ -5,35 +5,19 @@ Takes plain mappings and lists, as from YAML or JSON, and validates what it read
 The containers' GPU requests are passed on unread (`sluice.contracts.request_syntax`).
 """
 
-from sluice.contracts.pod_specs.containers import literal_variable, read_containers
-from sluice.contracts.pod_specs.host_needs import read_host_needs, read_node_terms, read_pod_labels, with_node
-from sluice.contracts.pod_specs.main_container import MainContainer, main_container
-from sluice.contracts.pod_specs.pod_affinity import unknown_demands
-from sluice.contracts.pod_specs.pod_priority import (
-    NO_PRIORITY,
-    PodPriority,
-    PriorityClass,
-    read_priority,
-    read_priority_class,
-    unknown_class,
-    with_priority_class,
-)
-
-__all__ = [
-    "NO_PRIORITY",
-    "MainContainer",
-    "PodPriority",
-    "PriorityClass",
-    "literal_variable",
-    "main_container",
-    "read_containers",
-    "read_host_needs",
-    "read_node_terms",
-    "read_pod_labels",
-    "read_priority",
-    "read_priority_class",
-    "unknown_class",
-    "unknown_demands",
-    "with_node",
-    "with_priority_class",
-]
+from sluice.contracts.pod_specs.containers import MainContainer as MainContainer
+from sluice.contracts.pod_specs.containers import literal_variable as literal_variable
+from sluice.contracts.pod_specs.containers import main_container as main_container
+from sluice.contracts.pod_specs.containers import read_containers as read_containers
+from sluice.contracts.pod_specs.host_needs import read_host_needs as read_host_needs
+from sluice.contracts.pod_specs.host_needs import read_node_terms as read_node_terms
+from sluice.contracts.pod_specs.host_needs import read_pod_labels as read_pod_labels
+from sluice.contracts.pod_specs.host_needs import with_node as with_node
+from sluice.contracts.pod_specs.pod_affinity import unknown_demands as unknown_demands
+from sluice.contracts.pod_specs.pod_priority import NO_PRIORITY as NO_PRIORITY
+from sluice.contracts.pod_specs.pod_priority import PodPriority as PodPriority
+from sluice.contracts.pod_specs.pod_priority import PriorityClass as PriorityClass
+from sluice.contracts.pod_specs.pod_priority import read_priority as read_priority
+from sluice.contracts.pod_specs.pod_priority import read_priority_class as read_priority_class
+from sluice.contracts.pod_specs.pod_priority import unknown_class as unknown_class
+from sluice.contracts.pod_specs.pod_priority import with_priority_class as with_priority_class

@@ -35,11 +35,7 @@ _Amounts = dict[str, Fraction]
 def read_host_needs(
     spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None
 ) -> HostNeeds | Refusal:
-    """
-    The node needs of the pod with this `spec`; or what is wrong with them. Never raises.
-
-    Its affinity terms default to its namespace and labels.
-    """
+    """The node needs of the pod with this `spec`, in its namespace and with its labels. Never raises."""
     try:
         read = field_types.mapping(spec, "spec")
         others = read_pod_affinity(read, namespace, labels or {})
@@ -97,9 +93,6 @@ def _needs(spec: Mapping[str, Any]) -> HostNeeds:
         affinity=affinity,
         tolerations=_tolerations(spec),
     )
-
-
-# -- resources ----------------------------------------------------------------------------------------------------
 
 
 def _room(spec: Mapping[str, Any]) -> HostRoom:
@@ -168,7 +161,6 @@ def _limits_and_requests(whose: Mapping[str, Any], path: str) -> tuple[_Amounts,
 
 
 def _amounts(written: Mapping[str, Any], path: str) -> _Amounts:
-    """CPU, memory, and countable resources. The kubelet checks disk and huge pages."""
     return {
         name: _amount(value, f"{path}.{name}", whole="/" in name)
         for name, value in written.items()
@@ -187,9 +179,6 @@ def _amount(value: object, path: str, *, whole: bool) -> Fraction:
     if not 0 <= size <= (WHOLE_MAX if whole or path.endswith("cpu") else WHOLE_MAX * _MIB):
         raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", allowed)
     return size
-
-
-# -- which nodes --------------------------------------------------------------------------------------------------
 
 
 def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...], ...], str]:
@@ -215,7 +204,6 @@ def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...]
 
 
 def _term(value: object, path: str) -> tuple[tuple[NodeExpression, ...], str]:
-    """The expressions of one term, and the node that its fields name."""
     term = field_types.mapping(value, path)
     expressions = tuple(
         _expression(each, f"{path}.matchExpressions[{at}]")

@@ -80,11 +80,7 @@ def _unknown(spec: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-# -- affinity -----------------------------------------------------------------------------------------------------
-
-
 def _listed(affinity: Mapping[str, Any], kind: str) -> tuple[str, list[Any]]:
-    """The required terms and their path."""
     path = f"spec.affinity.{kind}"
     of_kind = field_types.mapping(affinity.get(kind), path)
     return f"{path}.{REQUIRED}", field_types.sequence(of_kind.get(REQUIRED), f"{path}.{REQUIRED}")
@@ -123,9 +119,6 @@ def _namespaces(term: Mapping[str, Any], path: str) -> tuple[str, ...] | None:
     return None
 
 
-# -- spreading ----------------------------------------------------------------------------------------------------
-
-
 def _spread(spec: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[SpreadTerm]:
     path = "spec.topologySpreadConstraints"
     for at, value in enumerate(field_types.sequence(spec.get("topologySpreadConstraints"), path)):
@@ -153,9 +146,6 @@ def _spread(spec: Mapping[str, Any], labels: Mapping[str, str]) -> Iterator[Spre
         )
 
 
-# -- ports --------------------------------------------------------------------------------------------------------
-
-
 def _ports(spec: Mapping[str, Any]) -> Iterator[HostPort]:
     """Of containers and sidecars; with `hostNetwork` every port of a container is a host port."""
     on_host = field_types.is_true(spec.get("hostNetwork"))
@@ -175,9 +165,6 @@ def _ports(spec: Mapping[str, Any]) -> Iterator[HostPort]:
                     yield HostPort(
                         port=wanted, protocol=protocol, ip=field_types.text(port.get("hostIP"), f"{where}.hostIP")
                     )
-
-
-# -- labels -------------------------------------------------------------------------------------------------------
 
 
 def _topology_key(holder: Mapping[str, Any], path: str) -> str:
@@ -220,13 +207,8 @@ def _expression(value: object, path: str) -> NodeExpression:
 
 
 def _of_keys(
-    holder: Mapping[str, Any],
-    field: str,
-    path: str,
-    labels: Mapping[str, str],
-    operator: Literal["In", "NotIn"],
+    holder: Mapping[str, Any], field: str, path: str, labels: Mapping[str, str], operator: Literal["In", "NotIn"]
 ) -> Selector:
-    """The pod's own values of these labels; a label that it lacks is skipped."""
     keys = field_types.texts(holder.get(field), f"{path}.{field}")
     return tuple(NodeExpression(key=key, operator=operator, values=(labels[key],)) for key in keys if key in labels)
 

@@ -102,9 +102,6 @@ def unknown_class(urgency: PodPriority, classes: Iterable[PriorityClass]) -> str
     return f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: {why}{remedy}"
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _urgency(spec: Mapping[str, Any]) -> PodPriority:
     policy = field_types.choice(spec.get("preemptionPolicy"), "spec.preemptionPolicy", _POLICIES)
     return PodPriority(
@@ -126,7 +123,6 @@ def _priority(value: object, path: str) -> int | None:
 
 
 def _class_of(name: str, classes: Iterable[PriorityClass]) -> PriorityClass | None:
-    """The class of a name; without a name the default class, the lowest of several as in Kubernetes."""
     if name in SYSTEM_CLASSES:
         return PriorityClass(name, SYSTEM_CLASSES[name])
     if name:

@@ -1,150 +1,126 @@
 """
-Convert bookings to protobuf and back, down to the shares.
+Convert messages of the bus to protobuf and back, each field to the one of its name.
 
-The part of `snapshots` that several answers share.
+The structs of `sluice.contracts.messages` define the data. Invalid data from the wire is returned as `Undecodable`,
+never raised out of this package.
 """
 
-from collections.abc import Iterable
-from typing import get_args
+from functools import lru_cache
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
 
 from sluice.contracts.bus.codec import Undecodable
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceGrant, HostRoom, Mode, ResourceClaimRef, Share
+from sluice.contracts.messages import DaemonState, Mode, MpsDaemonReport, NodeSnapshot, Share, SliceReport, SliceState
 from sluice.contracts.pb import node_pb2
+from sluice.contracts.slice_usage import SliceUsage
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 MODES: dict[Mode, str] = {mode: f"MODE_{mode.upper()}" for mode in get_args(Mode)}
 MODES_BACK: dict[int, Mode] = {node_pb2.Mode.Value(name): mode for mode, name in MODES.items()}
+_STATES = {state: f"SLICE_STATE_{state.upper()}" for state in get_args(SliceState)}
+_DAEMON_STATES = {state: f"DAEMON_STATE_{state.upper()}" for state in get_args(DaemonState)}
+_NAMES: dict[tuple[type, str], dict[Any, str]] = {
+    (Share, "mode"): {mode: name for mode, name in MODES.items() if mode != "exclusive"},
+    (SliceUsage, "mode"): dict(MODES),
+    (NodeSnapshot, "modes"): dict(MODES),
+    (SliceReport, "state"): dict(_STATES),
+    (MpsDaemonReport, "state"): dict(_DAEMON_STATES),
+}
+"""The names in protobuf of what is one of several words."""
 
 
-# -- to protobuf --------------------------------------------------------------------------------------------------
+class UnreadableError(Exception):
+    """A message from the wire is invalid; the text says why."""
 
 
-def booking_to_proto(booking: Booking) -> node_pb2.Booking:
-    """A booking in its gRPC form. Raises ValueError as `convert.snapshot_to_proto`."""
-    return node_pb2.Booking(
-        allocation=booking.allocation,
-        request=booking.request,
-        request_revision=booking.request_revision,
-        source=booking.source,
-        owner=booking.owner,
-        namespace=booking.namespace,
-        name=booking.name,
-        node=booking.node,
-        devices=devices_to_proto(booking.devices),
-        room=_room_to_proto(booking.room),
-        instead_of=booking.instead_of,
-        resource_claims=[
-            node_pb2.ResourceClaimRef(uid=each.uid, name=each.name, requests=each.requests, shared=each.shared)
-            for each in booking.resource_claims
-        ],
-    )
+def fields_of(value: msgspec.Struct) -> dict[str, Any]:
+    """The fields of a struct as the constructor of its protobuf message takes them."""
+    kind = type(value)
+    return {name: _plain(getattr(value, name), _NAMES.get((kind, name))) for name in value.__struct_fields__}
 
 
-def devices_to_proto(devices: Iterable[DeviceGrant]) -> list[node_pb2.DeviceGrant]:
-    """Booked devices in their gRPC form. Raises ValueError as `convert.snapshot_to_proto`."""
-    return [_device_to_proto(device) for device in devices]
+def _plain(value: Any, names: dict[Any, str] | None) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return fields_of(value)
+    if isinstance(value, tuple):
+        return [_plain(each, names) for each in value]
+    return value if names is None else names[value]
 
 
-def _room_to_proto(room: HostRoom) -> node_pb2.HostRoom:
-    return node_pb2.HostRoom(cpu_milli=room.cpu_milli, memory_mib=room.memory_mib, resources=room.resources)
+def read(message: Any, kind: type[T]) -> T:
+    """The struct in a message. Raises UnreadableError."""
+    if kind is SliceReport:
+        _check_slice(message)
+    given: dict[str, Any] = {}
+    for name, origin, inner, may_be_none, has_presence, words in _plan(kind, message.DESCRIPTOR):
+        if has_presence and (may_be_none or inner is None) and not message.HasField(name):
+            if may_be_none:
+                given[name] = None
+            continue
+        value = getattr(message, name)
+        if words is not None:
+            # An unknown mode that an agent offers is left out: no request of ours could use it.
+            known = tuple(words[each] for each in value if each in words) if origin is tuple else ()
+            value = known or ("exclusive",) if origin is tuple else _word(kind, value, words)
+        elif origin is tuple:
+            value = tuple(value) if inner is None else tuple([read(each, inner) for each in value])
+        elif origin is dict:
+            value = dict(sorted(value.items()))  # a protobuf map is unordered; equal snapshots are equal in every form
+        elif inner is not None:
+            value = read(value, inner)
+        given[name] = value
+    return kind(**given)
 
 
-def _device_to_proto(device: DeviceGrant) -> node_pb2.DeviceGrant:
-    return node_pb2.DeviceGrant(
-        container=device.container,
-        gpu=device.gpu,
-        profile=device.profile,
-        start=device.start,
-        size=device.size,
-        share=share_to_proto(device.share) if device.share is not None else None,
-    )
+def _word(kind: type, number: int, words: dict[int, Any]) -> Any:
+    if kind is Share and number not in words:
+        raise UnreadableError(f"a share of mode {number}, which is unknown here")
+    return words.get(number, "down")  # of a daemon, which is only shown
+
+
+def _check_slice(report: node_pb2.SliceReport) -> None:
+    if not report.HasField("booking"):
+        raise UnreadableError("a slice has no booking")
+    if report.state not in _back(SliceReport, "state", report.DESCRIPTOR):
+        raise UnreadableError(f"slice {report.booking.allocation} is in state {report.state}, which is unknown here")
+    for device in (*report.booking.devices, *report.counts):
+        if device.HasField("share") and device.share.mode not in _back(Share, "mode", device.share.DESCRIPTOR):
+            why = f"a share of mode {device.share.mode}, which is unknown here"
+            raise UnreadableError(f"slice {report.booking.allocation}: {why}")
+
+
+@lru_cache
+def _back(kind: type, name: str, descriptor: Any) -> dict[int, Any]:
+    values = descriptor.fields_by_name[name].enum_type.values_by_name
+    return {values[text].number: word for word, text in _NAMES[kind, name].items()}
+
+
+@lru_cache
+def _plan(kind: type[msgspec.Struct], descriptor: Any) -> tuple[tuple[str, Any, Any, bool, bool, Any], ...]:
+    """
+    Of each field: its name, whether it is a tuple or a dict, the struct in it, whether it may be None, whether the wire
+    says that it is there, and its words by their numbers.
+    """
+    found = []
+    for field in msgspec.structs.fields(kind):
+        parts = (field.type, *get_args(field.type))
+        inner = next((part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct)), None)
+        words = _back(kind, field.name, descriptor) if (kind, field.name) in _NAMES else None
+        presence = descriptor.fields_by_name[field.name].has_presence
+        found.append((field.name, get_origin(field.type), inner, type(None) in parts, presence, words))
+    return tuple(found)
 
 
 def share_to_proto(share: Share) -> node_pb2.Share:
     """A share in its gRPC form."""
-    return node_pb2.Share(
-        mode=MODES[share.mode],
-        uid=share.uid,
-        memory_mib=share.memory_mib,
-        sm_partition=share.sm_partition,
-        quota_request_permille=share.quota_request_permille,
-        quota_limit_permille=share.quota_limit_permille,
-    )
-
-
-# -- from protobuf ------------------------------------------------------------------------------------------------
-
-
-def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
-    """The booking in an answer, or why it is invalid: a share of an unknown mode."""
-    devices = devices_from_proto(booking.devices)
-    if isinstance(devices, Undecodable):
-        return Undecodable(f"slice {booking.allocation}: {devices.why}")
-    return Booking(
-        allocation=AllocationId(booking.allocation),
-        request=RequestId(booking.request),
-        request_revision=booking.request_revision,
-        source=SourceName(booking.source),
-        owner=booking.owner,
-        namespace=booking.namespace,
-        name=booking.name,
-        node=NodeName(booking.node),
-        devices=devices,
-        room=_room_from_proto(booking.room),
-        instead_of=booking.instead_of,
-        resource_claims=tuple(
-            ResourceClaimRef(
-                uid=each.uid,
-                name=each.name,
-                requests=dict(sorted(each.requests.items())),
-                shared=each.shared,
-            )
-            for each in booking.resource_claims
-        ),
-    )
-
-
-def devices_from_proto(entries: Iterable[node_pb2.DeviceGrant]) -> tuple[DeviceGrant, ...] | Undecodable:
-    """The booked devices in an answer, or why they are invalid."""
-    devices: list[DeviceGrant] = []
-    for entry in entries:
-        device = _device_from_proto(entry)
-        if isinstance(device, Undecodable):
-            return device
-        devices.append(device)
-    return tuple(devices)
-
-
-def _room_from_proto(room: node_pb2.HostRoom) -> HostRoom:
-    return HostRoom(
-        cpu_milli=room.cpu_milli, memory_mib=room.memory_mib, resources=dict(sorted(room.resources.items()))
-    )
-
-
-def _device_from_proto(device: node_pb2.DeviceGrant) -> DeviceGrant | Undecodable:
-    share = share_from_proto(device.share) if device.HasField("share") else None
-    if isinstance(share, Undecodable):
-        return share
-    return DeviceGrant(
-        container=device.container,
-        gpu=GpuUuid(device.gpu),
-        profile=device.profile if device.HasField("profile") else None,
-        start=device.start,
-        size=device.size,
-        share=share,
-    )
+    return node_pb2.Share(**fields_of(share))
 
 
 def share_from_proto(share: node_pb2.Share) -> Share | Undecodable:
     """The share in an answer, or why it is invalid (an unknown mode)."""
-    mode = MODES_BACK.get(share.mode)
-    if mode is None or mode == "exclusive":
-        return Undecodable(f"a share of mode {share.mode}, which is unknown here")
-    return Share(
-        mode=mode,
-        uid=share.uid,
-        memory_mib=share.memory_mib,
-        sm_partition=share.sm_partition,
-        quota_request_permille=share.quota_request_permille,
-        quota_limit_permille=share.quota_limit_permille,
-    )
+    try:
+        return read(share, Share)
+    except UnreadableError as error:
+        return Undecodable(str(error))

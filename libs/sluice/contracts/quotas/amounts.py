@@ -32,11 +32,7 @@ class GuaranteeAboveTotal:
 
 
 def parse_limit(dimension: str, text: str) -> int | NotANumber | None:
-    """
-    One limit; None is no limit. Memory comes in MiB, rounded down: never more than was written.
-
-    An invalid limit comes back with what would be right.
-    """
+    """One limit (memory in MiB, rounded down; None: no limit), or what would be right instead."""
     if text == UNLIMITED:
         return None
     number = parse_whole(text)

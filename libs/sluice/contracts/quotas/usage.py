@@ -29,19 +29,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     compute_permille: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        """The sum of both."""
         return Usage(
-            self.gpus + other.gpus,
-            self.memory_mib + other.memory_mib,
-            self.compute_permille + other.compute_permille,
+            self.gpus + other.gpus, self.memory_mib + other.memory_mib, self.compute_permille + other.compute_permille
         )
 
     def __sub__(self, other: "Usage") -> "Usage":
-        """The difference."""
         return Usage(
-            self.gpus - other.gpus,
-            self.memory_mib - other.memory_mib,
-            self.compute_permille - other.compute_permille,
+            self.gpus - other.gpus, self.memory_mib - other.memory_mib, self.compute_permille - other.compute_permille
         )
 
 

@@ -6,22 +6,14 @@ key of ours is understood or refused. One file per vocabulary: `sluice_keys` (`s
 Volcano), `mig_resources` (`nvidia.com/mig-...`), `fastgshare`.
 """
 
-from sluice.contracts.request_syntax.claim_text import claim_modes, claim_sizes, claims_text
-from sluice.contracts.request_syntax.keys import is_gpu_resource, is_our_annotation
-from sluice.contracts.request_syntax.pod_parser import parse_pod
-from sluice.contracts.request_syntax.pod_request import ANY_COUNT, ContainerRequest, PodRequest, RequestLimits
-from sluice.contracts.request_syntax.source_text import Unquoted
-
-__all__ = [
-    "ANY_COUNT",
-    "ContainerRequest",
-    "PodRequest",
-    "RequestLimits",
-    "Unquoted",
-    "claim_modes",
-    "claim_sizes",
-    "claims_text",
-    "is_gpu_resource",
-    "is_our_annotation",
-    "parse_pod",
-]
+from sluice.contracts.request_syntax.claim_text import claim_modes as claim_modes
+from sluice.contracts.request_syntax.claim_text import claim_sizes as claim_sizes
+from sluice.contracts.request_syntax.claim_text import claims_text as claims_text
+from sluice.contracts.request_syntax.keys import is_gpu_resource as is_gpu_resource
+from sluice.contracts.request_syntax.keys import is_our_annotation as is_our_annotation
+from sluice.contracts.request_syntax.pod_parser import parse_pod as parse_pod
+from sluice.contracts.request_syntax.pod_request import ANY_COUNT as ANY_COUNT
+from sluice.contracts.request_syntax.pod_request import ContainerRequest as ContainerRequest
+from sluice.contracts.request_syntax.pod_request import PodRequest as PodRequest
+from sluice.contracts.request_syntax.pod_request import RequestLimits as RequestLimits
+from sluice.contracts.request_syntax.source_text import Unquoted as Unquoted

@@ -99,7 +99,6 @@ def read(container: ContainerRequest, given: SourceValues) -> FastPod:
 
 
 def _mode(given: SourceValues) -> Mode:
-    """FASTPOD when no type is given: the only one that the first version of FaST-GShare had."""
     written = given.get("allocation_type")
     if written is None:
         return "fractional"

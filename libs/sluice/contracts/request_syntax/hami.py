@@ -55,9 +55,6 @@ def resources_of(container: ContainerRequest, names: VgpuNames) -> dict[str, Sou
     return {name: SourceValue(name, asked[name]) for name in names.resources if name in asked}
 
 
-# -- the pod ------------------------------------------------------------------------------------------------------
-
-
 def pod_options_of(given: Mapping[str, SourceValue], names: VgpuNames) -> HamiPodOptions:
     """Read HAMi's annotations for containers that use its resources (or NVIDIA's). Raises RequestSyntaxError."""
     other = VOLCANO.mode if names is HAMI else HAMI.mode
@@ -88,7 +85,6 @@ def _models(given: Mapping[str, SourceValue], key: str) -> tuple[str, ...]:
 
 
 def _vgpu_modes(written: SourceValue) -> tuple[str, ...]:
-    """The allowed ones of HAMi's modes."""
     named = values.names(written, "modes")
     for name in named:
         if name not in VGPU_MODES:
@@ -109,9 +105,6 @@ def _check_weights(written: SourceValue) -> None:
         raise written.wrong(wrong.refusal.reason, wrong.refusal.message, _WEIGHTS_ALLOWED) from None
     if not any(weights):
         raise written.wrong(RefusalReason.OUT_OF_RANGE, "all weights are zero", _WEIGHTS_ALLOWED)
-
-
-# -- one container ------------------------------------------------------------------------------------------------
 
 
 def claim_of(

@@ -64,9 +64,6 @@ def without_defaults(
     )
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _of_owner(container: ContainerRequest, filled: Mapping[str, Container[str]]) -> dict[str, object]:
     """The amounts of GPUs that a person wrote: LimitRanger did not fill in both request and limit."""
     found: dict[str, object] = {}

@@ -5,17 +5,42 @@ Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.
 resource names of https://github.com/NVIDIA/k8s-device-plugin. They always mean exclusive instances.
 """
 
+from collections.abc import Mapping
+
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.hami import HamiPodOptions
 from sluice.contracts.request_syntax.keys import MIG_RESOURCE
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
-from sluice.contracts.request_syntax.profile_check import meant_profile
-from sluice.contracts.request_syntax.source_text import SourceValue, requested_amounts
+from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean, requested_amounts
+from sluice.mig.catalog import catalog
 from sluice.mig.model import INSTANCES_MAX
-from sluice.mig.profile_name import ProfileNameError
-from sluice.mig.resource_names import from_resource
+from sluice.mig.profile_name import ProfileName, ProfileNameError, from_resource
+
+
+def meant_profile(text: str) -> str:
+    """`; did you mean 1g.10gb?` for a near miss of a profile name (`1G.10GB`), else empty."""
+    folded = text.strip().casefold()
+    try:
+        return f"; did you mean {ProfileName.parse(folded)}?"
+    except ProfileNameError:
+        return did_you_mean(folded, sorted({profile.name for model in catalog() for profile in model.profiles}))
+
+
+def check_memory(claim: Claim, given: Mapping[str, SourceValue]) -> None:
+    """
+    Raises RequestSyntaxError for more memory than the name of the claim's profile has, on any GPU.
+
+    `given` are the values as written, by our own keys. A name has GB, rounded up from the instance's memory
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Names"); SMs and parts depend on the model.
+    """
+    if claim.profile is None or claim.memory_mib is None or "memory" not in given:
+        return
+    most_gib = ProfileName.parse(claim.profile).memory_gb
+    if claim.memory_mib > most_gib * 1024:
+        why = f"such an instance has at most {most_gib} GiB"
+        raise given["memory"].contradicts(given["profile"], why, f"at most {most_gib}Gi, or another profile")
 
 
 def resources_of(container: ContainerRequest) -> dict[str, SourceValue]:

@@ -7,12 +7,64 @@ Reads our own keys only; other vocabularies have no equivalent.
 import re
 from collections.abc import Mapping
 
-from sluice.contracts.messages import NO_LEEWAY, Leeway, PodGroup
+from sluice.contracts.driver_capabilities import (
+    ALL,
+    CAPABILITIES,
+    NotAllowedError,
+    UnknownCapabilityError,
+    implied,
+    same,
+)
+from sluice.contracts.driver_capabilities import chosen as chosen_from
+from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
+from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 from sluice.contracts.messages.requests import Substitute
 from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.keys import SLUICE
-from sluice.contracts.request_syntax.source_text import SourceValue
+from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
+from sluice.contracts.request_syntax.source_text import SourceValue, did_you_mean
+
+CHARACTERS_MAX = 200
+"""Of one list; all capabilities together have half of that."""
+
+
+def chosen_for(
+    container: ContainerRequest, claim: Claim | None, given: Mapping[str, SourceValue], limits: RequestLimits
+) -> str:
+    """A container's capabilities by its own key or the pod's; empty: by its devices. Raises RequestSyntaxError."""
+    own = given.get(container.name)
+    if claim is None:
+        if own is not None:
+            why = "it only says how to use a GPU, and the container asks for none"
+            raise own.wrong(
+                RefusalReason.CONTRADICTION, why, f"for instance {container.name}.{SLUICE}/memory beside it"
+            )
+        return ""
+    variable = SourceValue(f"{container.name}: env {ENV_DRIVER_CAPABILITIES}", container.driver_capabilities)
+    in_env, in_own = read(variable, limits), read(own, limits) if own is not None else ""
+    if own is not None and in_own and in_env and not same(in_own, in_env):
+        raise own.contradicts(variable, "these say the same thing", "one of them")
+    of_pod = given.get("")
+    chosen = in_own or in_env or (read(of_pod, limits) if of_pod is not None else "")
+    restricts = not set(limits.driver_capabilities) >= set(CAPABILITIES)
+    return chosen or (implied((claim.profile,), limits.driver_capabilities) if restricts else "")
+
+
+def read(written: SourceValue, limits: RequestLimits) -> str:
+    """A list of capabilities; empty when none is named. Raises RequestSyntaxError."""
+    allowed = f"{', '.join(limits.driver_capabilities)}, or {ALL}"
+    text = written.text()
+    if len(text) > CHARACTERS_MAX:
+        raise written.wrong(RefusalReason.TOO_LARGE, "too long", allowed)
+    try:
+        return chosen_from(text, limits.driver_capabilities)
+    except UnknownCapabilityError as error:
+        why = f"{error}{did_you_mean(error.word, (*CAPABILITIES, ALL))}"
+        raise written.wrong(RefusalReason.INVALID_VALUE, why, allowed) from None
+    except NotAllowedError as error:
+        raise written.wrong(RefusalReason.INVALID_VALUE, str(error), allowed) from None
+
 
 GROUP_SIZE_MAX = 1000
 """Pods of one job. A group is decided as a whole, so its size bounds one decision."""

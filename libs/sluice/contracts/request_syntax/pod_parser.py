@@ -14,13 +14,11 @@ from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax import (
-    container_capabilities,
     device_limit,
     fastgshare,
     hami,
     mig_resources,
     pod_options,
-    profile_check,
     sluice_keys,
     values,
 )
@@ -49,8 +47,6 @@ def parse_pod(
 
 @dataclass(slots=True)
 class _PodAnnotations:
-    """The annotations of a pod, by container."""
-
     pod: dict[str, SourceValue] = field(default_factory=dict)
     """Our own keys of the pod at large."""
     own: dict[str, dict[str, SourceValue]] = field(default_factory=dict)
@@ -95,9 +91,6 @@ def _check_containers(written: SourceValue, containers: Sequence[ContainerReques
         raise written.wrong(RefusalReason.UNKNOWN_CONTAINER, "the pod has no containers", "a container")
 
 
-# -- all of a pod -------------------------------------------------------------------------------------------------
-
-
 def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits: RequestLimits) -> PodRequest:
     reader = _Reader(given, limits)
     for position, container in enumerate(containers):
@@ -107,7 +100,6 @@ def _pod(given: _PodAnnotations, containers: Sequence[ContainerRequest], limits:
 
 
 def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Reader") -> PodRequest:
-    """The request with the pod's options."""
     first = next(iter((*given.pod.values(), *given.container_capabilities.values())), None)
     if first is not None and not request.claims:
         why = "it only says how to use a GPU, and the pod asks for none"
@@ -131,8 +123,6 @@ def _with_pod_options(request: PodRequest, given: _PodAnnotations, reader: "_Rea
 
 
 class _Reader:
-    """Goes through the containers, one after the other."""
-
     def __init__(self, given: _PodAnnotations, limits: RequestLimits) -> None:
         self._given = given
         self._limits = limits
@@ -154,7 +144,7 @@ class _Reader:
         claim: Claim | None = None
         if own:
             claim = sluice_keys.claim_of(container, own, self._limits)
-            profile_check.check_memory(claim, own)
+            mig_resources.check_memory(claim, own)
         elif fast:
             pod = fastgshare.read(container, fast)
             claim, self.node_name = pod.claim, pod.node_name
@@ -164,7 +154,7 @@ class _Reader:
             for names, asked in vgpus.values():
                 if asked:
                     claim = hami.claim_of(container, asked, names, self._words(names), self._limits)
-        chosen = container_capabilities.chosen_for(container, claim, self._given.container_capabilities, self._limits)
+        chosen = pod_options.chosen_for(container, claim, self._given.container_capabilities, self._limits)
         if claim is not None:
             claim = msgspec.structs.replace(claim, driver_capabilities=chosen) if chosen else claim
             self._add(claim, next(each for each in spoken if each))

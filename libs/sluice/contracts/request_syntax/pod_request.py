@@ -10,11 +10,7 @@ from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """
-    One container as written: resources by name, with their original values (text, a number, or `Unquoted`).
-
-    A flat list of resources without limits and requests goes into `limits`, which are read first.
-    """
+    """One container as written: values of resources are text, a number, or `Unquoted`. Limits are read first."""
 
     name: str
     limits: Mapping[str, object] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax import values
 from sluice.contracts.request_syntax.device_limit import devices_max
 from sluice.contracts.request_syntax.keys import SLUICE
+from sluice.contracts.request_syntax.mig_resources import meant_profile
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
-from sluice.contracts.request_syntax.profile_check import meant_profile
 from sluice.contracts.request_syntax.source_text import RequestSyntaxError, SourceValue, did_you_mean
 from sluice.mig.model_names import is_meant
 from sluice.mig.profile_name import ProfileName, ProfileNameError
@@ -65,15 +65,8 @@ SourceValues = Mapping[str, SourceValue]
 _Value = TypeVar("_Value")
 
 
-# -- one key ------------------------------------------------------------------------------------------------------
-
-
 def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> tuple[str | None, str]:
-    """
-    The container that a key applies to (None: the pod, or its first one), and the key. Raises RequestSyntaxError.
-
-    `containers` are the pod's, by name, in their order.
-    """
+    """The container that a key applies to (None: pod or first one), and the key. Raises RequestSyntaxError."""
     prefix, _, key = written.field.partition("/")
     container = prefix.removesuffix(SLUICE).removesuffix(".")
     if container == _GRANTED or container.endswith(f".{_GRANTED}"):
@@ -96,9 +89,6 @@ def container_and_key(written: SourceValue, containers: Mapping[str, None]) -> t
 
 def _listed(keys: Iterable[str]) -> str:
     return ", ".join(f"{SLUICE}/{key}" for key in keys)
-
-
-# -- one container ------------------------------------------------------------------------------------------------
 
 
 def claim_of(container: ContainerRequest, given: SourceValues, limits: RequestLimits) -> Claim:
@@ -144,7 +134,6 @@ def _take(given: SourceValues, key: str, read: Callable[[SourceValue], _Value]) 
 
 
 def _modes(given: SourceValues) -> tuple[tuple[Mode, ...], bool]:
-    """The modes in the order in which they are tried, and whether the choice is `auto`."""
     written = given.get("mode")
     if written is None:
         return (("fractional",) if any(key in given for key in _FRACTIONAL_BY) else ("exclusive",)), False
@@ -238,7 +227,6 @@ def _memory(given: SourceValues) -> tuple[int | None, int | None]:
 
 
 def _quotas(given: SourceValues) -> tuple[int, int]:
-    """Request and limit in thousandths of each time window. A limit alone is also the request."""
     request = _take(given, "quota-request", _part_of_time)
     limit = _take(given, "quota-limit", _part_of_time)
     if request is not None and limit is not None and request > limit:

@@ -53,7 +53,6 @@ class RequestSyntaxError(Exception):
     """A value cannot be parsed, and why."""
 
     def __init__(self, refusal: Refusal) -> None:
-        """Carry the refusal to the parser of the pod."""
         super().__init__(refusal.message)
         self.refusal = refusal
 

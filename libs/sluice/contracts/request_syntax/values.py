@@ -37,11 +37,7 @@ def whole(written: SourceValue, least: int, most: int) -> int:
 
 
 def amount(written: SourceValue, least: int, most: int, *, unit: str = "") -> int:
-    """
-    A whole number as the amount of a resource, in any notation of a quantity (`2`, `8k`, `2000m`).
-
-    A fraction is refused, as by the API server; a number that is too large is refused too, not ignored.
-    """
+    """A whole amount of a resource, in any notation (`2`, `8k`, `2000m`); fractions and large ones are refused."""
     size = parse_quantity(written.number_text())
     if isinstance(size, NotANumber):
         raise written.wrong(RefusalReason.INVALID_VALUE, size.why, _range(least, most, unit))
@@ -140,11 +136,7 @@ def choice(written: SourceValue, choices: Sequence[str]) -> str:
 
 
 def refuse_compute_instance(written: SourceValue, text: str, prefix: str = "") -> None:
-    """
-    Refuse the name of a compute instance, `1c.3g.20gb`: a part of the SMs of a GPU instance, whose memory is shared.
-
-    NVIDIA's names: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Compute Instances".
-    """
+    """Refuse a compute instance, `1c.3g.20gb` (NVIDIA's MIG user guide): its memory is shared."""
     slices, _, instance = text.partition(".")
     if re.fullmatch(r"[0-9]{1,2}c", slices) and instance:
         why = f"compute-instance profiles are not supported; {shorten(instance, 40)} is the GPU instance around it"

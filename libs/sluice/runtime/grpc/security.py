@@ -6,13 +6,18 @@ It proves identity; rights are in `sluice.contracts.rpc_permissions`. An agent m
 write.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
+import grpc.aio
 
+from sluice.contracts.rpc_permissions import deny_reason
+from sluice.runtime import logs
 from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls.certificate_files import (
     CHECK_EVERY_S,
@@ -23,15 +28,76 @@ from sluice.runtime.tls.certificate_files import (
     WatchedFiles,
 )
 
-__all__ = [
-    "LOOPBACK",
-    "CertificateError",
-    "CertificateMaterial",
-    "Identity",
-    "TlsIdentity",
-    "TransportSecurity",
-    "security_from_settings",
-]
+_SAN = "peer_dns"
+"""DNS names in the subject alternative names (grpc, include/grpc/grpc_security_constants.h)."""
+_LOG_AGAIN_S = 60.0
+"""A repeated refusal is logged once in this time."""
+_SAID_MAX = 256
+
+
+class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Answers PERMISSION_DENIED, with the reason, to callers without the right."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+        self._log = logs.get("rpc")
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Wrap the called method with the check."""
+        handler = await continuation(details)
+        if handler is None:
+            return handler
+        if handler.request_streaming:
+            raise NotImplementedError(f"{details.method}: methods that read a stream are not looked after")
+
+        async def check(context: grpc.aio.ServicerContext) -> None:
+            names = [name.decode(errors="replace") for name in context.auth_context().get(_SAN, ())]
+            reason = deny_reason(names, details.method)
+            if reason:
+                self._say(reason, context.peer())
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _streaming_after(check, handler.unary_stream), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            _answering_after(check, handler.unary_unary), handler.request_deserializer, handler.response_serializer
+        )
+
+    def _say(self, reason: str, peer: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._said.get(reason, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
+            return
+        self._said.pop(reason, None)
+        while len(self._said) >= _SAID_MAX:
+            del self._said[next(iter(self._said))]
+        self._said[reason] = now
+        self._log.warning("refused a call", why=reason, peer=peer)
+
+
+_Check = Callable[[grpc.aio.ServicerContext], Awaitable[None]]
+
+
+def _answering_after(check: _Check, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[..., Any]:
+    async def answer(request: object, context: object) -> object:
+        await check(context)
+        return await behaviour(request, context)
+
+    return answer
+
+
+def _streaming_after(check: _Check, behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[..., Any]:
+    async def stream(request: object, context: object) -> AsyncIterator[object]:
+        await check(context)
+        async for answer in behaviour(request, context):
+            yield answer
+
+    return stream
 
 
 class Identity(ABC):
@@ -92,9 +158,6 @@ class TlsIdentity(Identity):
 
 def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)
-
-
-# -- from settings ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,7 @@ NO_MESSAGE = "its answer is not a message of Sluice"
 
 
 class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    """
-    Sends our trace context along, and a deadline where the caller set none.
-
-    An unparsable answer fails the call: otherwise the caller would get None and crash.
-    """
+    """Sends our trace context along, and a deadline where there is none. An unparsable answer fails the call."""
 
     def __init__(self, deadline_s: float, traces: RequestTraces) -> None:
         """Calls without a timeout get `deadline_s`."""
@@ -74,7 +70,6 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
     """Answers a call within its caller's trace."""
 
     def __init__(self, traces: RequestTraces) -> None:
-        """Unary calls are spans in `traces`."""
         self._traces = traces
 
     async def intercept_service(

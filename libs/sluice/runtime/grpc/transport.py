@@ -15,9 +15,8 @@ import grpc.aio
 
 from sluice.runtime.addresses import host_and_port, is_loopback, joined
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.grpc.authorization import AuthorizationInterceptor
 from sluice.runtime.grpc.health import Health
-from sluice.runtime.grpc.security import LOOPBACK, TransportSecurity
+from sluice.runtime.grpc.security import LOOPBACK, AuthorizationInterceptor, TransportSecurity
 from sluice.runtime.grpc.trace_interceptors import (
     TraceServerInterceptor,
     TraceStreamClientInterceptor,
@@ -60,10 +59,7 @@ LIMITS = CallLimits()
 HEALTH_LIMITS = CallLimits(message_bytes_max=4096, calls_max=32, streams_max=8, handshake_s=5.0)
 """Of probes, open to anyone who reaches the port. A request is some bytes; a kubelet sends one at a time."""
 
-_SIZES = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-)
+_SIZES = (("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.max_send_message_length", MESSAGE_BYTES_MAX))
 _SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on a taken port is an error, not a silent sharing of its calls
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
@@ -209,8 +205,6 @@ def _speaks_tls(address: str, security: TransportSecurity) -> bool:
         )
     return security.identity is not None
 
-
-# -- failures in words --------------------------------------------------------------------------------------------
 
 _FAILURES = (
     ("Hostname Verification Check failed", "its certificate is not for {name}"),

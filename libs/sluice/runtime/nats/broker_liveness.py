@@ -28,7 +28,6 @@ class AwakeDeadline:
     """A deadline for the other side that counts only time in which this process ran."""
 
     def __init__(self, bound_s: float, now: float) -> None:
-        """Start with the whole time left."""
         self._bound_s = bound_s
         self._begin(now)
 
@@ -57,7 +56,6 @@ class BrokerLiveness:
     """For how long writes have had no answer in spite of a connection. For one event loop."""
 
     def __init__(self, log: FilteringBoundLogger, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without a problem."""
         self._log = log
         self._clock = clock
         self._deadline: AwakeDeadline | None = None

@@ -108,7 +108,6 @@ class Client(_Client):
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Msg:
-        """A message. A subject that is not text is decoded loosely, and matches no name of ours."""
         if headers and _STATUS in headers and (reply.startswith(_DELIVERED) or _SEQUENCE in headers):
             del headers[_STATUS]
         return self.msg_class(

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from sluice.runtime import logs
@@ -67,7 +67,6 @@ class Connection:
     """A connection that outlives its server. `changed` callbacks are called after a reconnect and when it fails."""
 
     def __init__(self, name: str) -> None:
-        """Use `open`."""
         self.name = name
         self._client = Client()
         self._fatal: BusError | None = None
@@ -165,8 +164,6 @@ class Connection:
             await _end(connecting, *ends)
         return True
 
-    # -- asking ---------------------------------------------------------------------------------------------------
-
     def check(self) -> None:
         """Raise the BusError that ended this connection, if one did."""
         if self._fatal is not None:
@@ -228,19 +225,16 @@ class Connection:
             raise self._too_large(subject, data) from error
 
     def _too_large(self, subject: str, data: bytes) -> BusError:
-        """Our messages have their own limit, so the broker's limit is too low."""
         return BusError(
             f"the broker takes no message of {len(data)} bytes ({subject}): its max_payload is "
             f"{self._client.max_payload} bytes, and must be 1MB (deploy/nats/nats-server.conf)"
         )
 
-    async def subscribe(self, subject: str, heard: Callable[[Msg], None], *, messages_max: int) -> Subscription:
-        """Call `heard` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
+    async def subscribe(
+        self, subject: str, hear: Callable[[Msg], Awaitable[None]], *, messages_max: int
+    ) -> Subscription:
+        """Await `hear` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
         self.check()
-
-        async def hear(message: Msg) -> None:
-            heard(message)
-
         try:
             return await self._client.subscribe(
                 subject, cb=hear, pending_msgs_limit=messages_max, pending_bytes_limit=0
@@ -261,8 +255,6 @@ class Connection:
     def new_inbox(self) -> str:
         """A new reply subject in our own inbox."""
         return self._client.new_inbox()
-
-    # -- knowing --------------------------------------------------------------------------------------------------
 
     @property
     def clustered(self) -> bool:
@@ -309,8 +301,6 @@ class Connection:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await _end(*self._client.tasks())
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _watch_credentials(self) -> None:
         """
@@ -411,7 +401,6 @@ class Connection:
         self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S
 
     def _log_problem(self, error: Exception) -> None:
-        """Log each kind of problem once, until the bus is reached again."""
         about_identity = is_identity_error(error)
         why = explain_connect_error(error)
         if about_identity or not self._trouble:

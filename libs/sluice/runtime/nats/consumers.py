@@ -89,7 +89,6 @@ class LedgerConsumer:
     tells_missing = True
 
     def __init__(self, connection: Connection, node: NodeName) -> None:
-        """`node` is the agent's own."""
         self._connection = connection
         self._name = consumer_of(node)
 

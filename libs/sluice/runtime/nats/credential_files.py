@@ -21,8 +21,8 @@ from sluice.runtime.tls.certificate_files import (
     WatchedFiles,
     invalid_ca_error,
     read_pem_file,
+    warn_if_open,
 )
-from sluice.runtime.tls.secret_permissions import warn_if_open
 
 _PASSWORD_BYTES_MAX = 1024
 _TOKEN_BYTES_MAX = 16 * 1024

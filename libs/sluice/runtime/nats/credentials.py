@@ -100,7 +100,6 @@ def parse_server_urls(url: str) -> list[str]:
 
 
 def _problem_of(server: str) -> str:
-    """Why it is not a server's address; empty when it is. The client takes a host without a scheme, too."""
     scheme, separator, _ = server.partition("://")
     if separator and scheme not in _SCHEMES:
         return f"begins with {shorten(scheme)!r}"

@@ -7,7 +7,7 @@ An ephemeral pull consumer in memory, without acknowledgements, over the writers
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -63,7 +63,6 @@ class NatsHistory:
     """A connection for reading the history. Make it with `open_history`."""
 
     def __init__(self, stream: JetStreamContext) -> None:
-        """Use an open connection."""
         self._stream = stream
 
     async def read(
@@ -95,22 +94,14 @@ class NatsHistory:
         if after is not None:
             config.deliver_policy = DeliverPolicy.BY_START_SEQUENCE
             config.opt_start_seq = after + 1
-        try:
+        with _errors_explained():
             async for batch in self._batches(config, follow=follow):
                 yield batch
-        except NotFoundError as error:
-            raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
-        except (NatsError, TimeoutError) as error:
-            raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error
 
     async def created(self) -> str:
         """When the server made HISTORY: another value is another life of it. Raises BusError."""
-        try:
+        with _errors_explained():
             return (await self._stream.stream_info(STREAM)).created.isoformat()  # type: ignore[union-attr]
-        except NotFoundError as error:
-            raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
-        except (NatsError, TimeoutError) as error:
-            raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error
 
     async def _batches(self, config: ConsumerConfig, *, follow: bool) -> AsyncIterator[list[HistoryRecord]]:
         made = await self._stream.add_consumer(STREAM, config)
@@ -178,6 +169,16 @@ async def open_history(
         yield NatsHistory(connection.jetstream(timeout=timeout_s))
     finally:
         await connection.close()
+
+
+@contextlib.contextmanager
+def _errors_explained() -> Iterator[None]:
+    try:
+        yield
+    except NotFoundError as error:
+        raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
+    except (NatsError, TimeoutError) as error:
+        raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error
 
 
 def _end_if_cancelled() -> None:

@@ -43,7 +43,6 @@ class Budget:
     """How many bytes may be copied about each node."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with a full budget for every node."""
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -61,8 +60,6 @@ class Budget:
 
 @dataclass(slots=True)
 class _Unanswered:
-    """A write whose answer is awaited or was lost, and the sequence at which it was observed meanwhile."""
-
     data: bytes
     headers: dict[str, str]
     lost: bool = False
@@ -78,7 +75,6 @@ class HistoryWriter:
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Start with nothing to record."""
         self._connection = connection
         self._unanswered: OrderedDict[OperationId, _Unanswered] = OrderedDict()
         self._unsent: deque[tuple[str, bytes, dict[str, str]]] = deque(maxlen=UNANSWERED_MAX)
@@ -127,11 +123,7 @@ class HistoryWriter:
                 self._record_soon(entry.operation, entry.subject, entry.sequence, mine)
 
     def read_of_agent(self, entry: Entry, message: Msg) -> None:
-        """
-        An entry was read: copy it if an agent wrote it, it was not read before and is new at this process's start.
-
-        Several allocators copy the same; the server leaves out the second within two seconds.
-        """
+        """Copy an entry that an agent wrote since this start, once; the server drops copies of other allocators."""
         stored_ns = stored_ns_of(message.reply)
         if not stored_ns or entry.sequence <= self._copied or not isinstance(entry.message, AGENTS_MESSAGES):
             return

@@ -10,7 +10,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -22,10 +22,10 @@ from sluice.contracts.bus.trace_headers import COMMIT
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
-from sluice.runtime.bus import Answer, BusError, Reading
+from sluice.runtime.bus import Answer, BusError, Probe, Reading
 from sluice.runtime.nats import stream_management
 from sluice.runtime.nats.broker_liveness import BrokerLiveness
-from sluice.runtime.nats.client import Msg
+from sluice.runtime.nats.client import ConnectionClosedError, Msg, NoRespondersError
 from sluice.runtime.nats.connection import Connection
 from sluice.runtime.nats.consumers import LedgerConsumer, StreamConsumer
 from sluice.runtime.nats.credentials import CredentialSource
@@ -34,6 +34,7 @@ from sluice.runtime.nats.reader import Consumer, Reader
 from sluice.runtime.nats.wire_format import (
     EXPECTED,
     EXPECTED_SUBJECT,
+    NO_ANSWER,
     OTHER_IN_FLIGHT,
     SEQUENCE,
     SUBJECT,
@@ -58,6 +59,8 @@ REFRESH_S = 300.0
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
 """The longest pause before a write is reported unknown, growing with its attempts: the outbox retries at once."""
+PROBES_MAX = 64
+"""Unanswered probes that are kept: more than candidates for a role ask within one probe's time."""
 UNAVAILABLE = 500
 """From this code on the server is at fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
@@ -83,7 +86,6 @@ class NatsBus:
     def __init__(
         self, connection: Connection, traces: Arrivals | None, refresh_s: float, *, records_agents: bool
     ) -> None:
-        """Use `connect`."""
         self._records_agents = records_agents
         self._agents_share = stream_management.AgentsShare(connection)
         self._connection = connection
@@ -118,8 +120,6 @@ class NatsBus:
         """
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
-
-    # -- writing --------------------------------------------------------------------------------------------------
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
         """
@@ -171,18 +171,12 @@ class NatsBus:
         await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
         return WriteUnknown(write.operation)
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
         """All last values under `filters`, then the live tail. HISTORY is read from its first message on."""
         return self._read(StreamConsumer(self._connection, stream, filters))
 
     def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
-        """
-        A node's ledger by its agent's durable, which holds the incarnation (agents may not ask about streams).
-
-        It is the empty string when another program than `ensure_agent` created the durable.
-        """
+        """A node's ledger by its agent's durable and its incarnation (empty: `ensure_agent` did not create it)."""
         return self._read(LedgerConsumer(self._connection, node))
 
     async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
@@ -226,11 +220,7 @@ class NatsBus:
         return read
 
     def _log_set_aside(self, subject: str, sequence: int, read: Read) -> None:
-        """
-        Log once that a message was set aside, and count it: reading on must not hide it.
-
-        A foreign subject is named nowhere else, and as shown it may not be usable in a command.
-        """
+        """Log once that a message was set aside, and count it. A foreign subject is named nowhere else."""
         self._set_aside[subject, sequence] = None
         if len(self._set_aside) > SET_ASIDE_MAX:
             self._set_aside.popitem(last=False)
@@ -247,8 +237,6 @@ class NatsBus:
             else f"finish an upgrade that goes on; otherwise remove it: nats stream rmm {stream.value} {sequence}",
         )
 
-    # -- for people -----------------------------------------------------------------------------------------------
-
     async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
         """When the last value of a subject was written, or None for none. Raises TimeoutError without an answer."""
         return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
@@ -260,8 +248,6 @@ class NatsBus:
     async def unstored_s(self, stream: Stream) -> float | None:
         """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
         return await stream_management.unstored_s(self._connection, stream)
-
-    # -- declaring ------------------------------------------------------------------------------------------------
 
     async def incarnation(self, stream: Stream) -> Incarnation:
         """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
@@ -282,6 +268,34 @@ class NatsBus:
     async def ensure_agent(self, node: NodeName) -> None:
         """Create the durable of a node's agent if missing. Raises BusError where it differs."""
         await stream_management.ensure_agent(self._connection, node)
+
+    @asynccontextmanager
+    async def answering(self, subject: str) -> AsyncIterator[None]:
+        """Answer `probe`s of `subject` while the context lasts. Raises BusError."""
+
+        async def answer(message: Msg) -> None:
+            with suppress(TimeoutError):  # the one that asked asks again
+                await self._connection.publish(message.reply, b"")
+
+        try:
+            subscription = await self._connection.subscribe(subject, answer, messages_max=PROBES_MAX)
+        except TimeoutError as error:
+            raise BusError(str(error)) from error
+        try:
+            yield
+        finally:
+            with suppress(*NO_ANSWER, ConnectionClosedError):
+                await subscription.unsubscribe()
+
+    async def probe(self, subject: str, within_s: float) -> Probe:
+        """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
+        try:
+            await self._connection.request(subject, timeout_s=within_s)
+        except TimeoutError as error:
+            if not self.connected:
+                return Probe.UNKNOWN
+            return Probe.ABSENT if isinstance(error.__cause__, NoRespondersError) else Probe.SILENT
+        return Probe.ANSWERED
 
     @property
     def connected(self) -> bool:

@@ -87,14 +87,9 @@ class Consumer(Protocol):
 
 
 class Reader:
-    """
-    One endless read of one consumer's stream.
-
-    `refresh_s` is the time after which a reading is restarted although nothing seems wrong.
-    """
+    """One endless read of one consumer's stream; a reading is restarted after `refresh_s` at the latest."""
 
     def __init__(self, connection: Connection, consumer: Consumer, take: OnBatch, *, refresh_s: float) -> None:
-        """Nothing is requested before `batches`."""
         self._connection = connection
         self._consumer = consumer
         self._take = take
@@ -168,7 +163,6 @@ class Reader:
         self.restart("the connection was lost")
 
     async def _found(self) -> Incarnation:
-        """Wait until there is something to read."""
         while True:
             await self._pause()
             self._connection.check()
@@ -177,7 +171,6 @@ class Reader:
                 return incarnation
 
     async def _look(self) -> Incarnation | None:
-        """The incarnation to read, at this moment."""
         try:
             return await self._consumer.find()
         except (TimeoutError, ApiError) as error:
@@ -185,7 +178,6 @@ class Reader:
             return None
 
     async def _pause(self, at_least_s: float = 0.0) -> None:
-        """A growing pause; a change of the connection ends it early."""
         self._news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(max(at_least_s, self._backoff.next_s())):
@@ -196,8 +188,6 @@ class Reader:
         if self._consumer.outlives_reading and isinstance(error, LostMessagesError):
             return self._pulls_end_at - asyncio.get_running_loop().time()
         return 0.0
-
-    # -- one reading ----------------------------------------------------------------------------------------------
 
     async def _read(self, incarnation: Incarnation) -> AsyncGenerator[list[Reading]]:
         async with self._inbox() as inbox:
@@ -262,12 +252,12 @@ class Reader:
     async def _inbox(self) -> AsyncGenerator["_Inbox"]:
         inbox = _Inbox(self._connection.new_inbox())
 
-        def heard(message: Msg) -> None:
+        async def hear(message: Msg) -> None:
             inbox.messages.append(message)
             self._news.set()
 
         messages_max = self._consumer.batch * AHEAD + 1_000
-        subscription = await self._connection.subscribe(inbox.subject, heard, messages_max=messages_max)
+        subscription = await self._connection.subscribe(inbox.subject, hear, messages_max=messages_max)
         try:
             yield inbox
         finally:
@@ -336,11 +326,7 @@ class _Position:
             self.broken = f"the server says {status} {headers.get(DESCRIPTION, '')}".rstrip()
 
     def _pass_on(self, message: Msg) -> Iterator[Reading]:
-        """
-        The entry of a delivered message, and the end of the snapshot after its last one.
-
-        Nothing is passed on behind a gap. Redeliveries, caused by late acknowledgements, are skipped.
-        """
+        """The entry, and the end of the snapshot after its last one. Nothing behind a gap; redeliveries are skipped."""
         delivery = delivery_of(message.reply)
         if delivery is None or delivery.consumer_sequence != self._delivered + 1:
             self.broken, self.lost = f"a gap after message {self._delivered}", True

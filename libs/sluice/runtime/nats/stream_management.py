@@ -66,16 +66,14 @@ async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY
 
 
 async def _ensure_stream(connection: Connection, declaration: StreamDeclaration, wanted: dict[str, Any]) -> None:
-    found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
+    found = await _info(connection, declaration.stream)
     if found is None:
         try:
             made = await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
         except ApiError as error:
             if error.err_code != STREAM_IN_USE:
                 raise _not_made(error, wanted) from error
-            found = await _find(
-                connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND
-            )  # another process was first
+            found = await _info(connection, declaration.stream)  # another process was first
         else:
             _log.info("stream made", stream=declaration.stream.value, first_sequence=wanted["first_seq"])
             _refuse_older(declaration.stream, made)
@@ -91,7 +89,7 @@ async def resize_history(connection: Connection, history_bytes: int) -> None:
     For a broker without users: the right to STREAM.UPDATE would allow to make the server write elsewhere, so no user of
     ours has it. Raises BusError where the broker's store has no room for it.
     """
-    found = await _find(connection, f"STREAM.INFO.{Stream.HISTORY}", STREAM_NOT_FOUND)
+    found = await _info(connection, Stream.HISTORY)
     if found is None or found["config"].get("max_bytes") == history_bytes:
         return
     wanted = {**found["config"], "max_bytes": history_bytes}
@@ -103,12 +101,8 @@ async def resize_history(connection: Connection, history_bytes: int) -> None:
 
 
 async def unstored_s(connection: Connection, stream: Stream) -> float | None:
-    """
-    For how long nothing has been stored in a stream, by the broker's own clock; None for an empty one.
-
-    Raises TimeoutError while the cluster does not answer, BusError without the right to ask.
-    """
-    found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    """How long nothing was stored, by the broker's clock; None: it is empty. Raises TimeoutError, BusError."""
+    found = await _info(connection, stream)
     if found is None or not found["state"]["messages"]:
         return None
     now, last = (datetime.fromisoformat(each) for each in (found["ts"], found["state"]["last_ts"]))
@@ -116,15 +110,11 @@ async def unstored_s(connection: Connection, stream: Stream) -> float | None:
 
 
 async def stream_problems(connection: Connection) -> list[str]:
-    """
-    Differences from the declarations, a sentence each; changes nothing. For people.
-
-    Raises TimeoutError while the cluster does not answer, BusError without the right to ask.
-    """
+    """Differences from the declarations, for people, a sentence each. Raises TimeoutError, BusError."""
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
     problems = []
     for declaration in STREAMS:
-        found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
+        found = await _info(connection, declaration.stream)
         if found is None:
             problems.append(f"there is no stream {declaration.stream}")
             continue
@@ -147,21 +137,16 @@ async def stream_problems(connection: Connection) -> list[str]:
 
 
 class AgentsShare:
-    """
-    Keeps any node's agent from filling STATE: one that wrote too many slice statuses loses them all.
-
-    Nothing else is lost: its node's bookings are in BOOK, and an agent that is well publishes its statuses again.
-    """
+    """Removes the statuses of an agent that fills STATE; bookings are in BOOK, and a sound agent publishes again."""
 
     def __init__(self, connection: Connection) -> None:
-        """Nothing is counted yet."""
         self._connection = connection
         self._counted = 0
         """How many subjects STATE had when nodes were last counted."""
 
     async def enforce(self) -> None:
         """Count where STATE is half full or has grown. Raises TimeoutError, BusError."""
-        found = await _find(self._connection, f"STREAM.INFO.{Stream.STATE}", STREAM_NOT_FOUND)
+        found = await _info(self._connection, Stream.STATE)
         if found is None:
             return
         state, limit = found["state"], found["config"].get("max_bytes", -1)
@@ -182,7 +167,6 @@ class AgentsShare:
                 )
 
     async def _slices(self) -> Counter[str]:
-        """The number of slice statuses by node."""
         counts: Counter[str] = Counter()
         offset, total = 0, 1
         while offset < total:
@@ -195,11 +179,7 @@ class AgentsShare:
 
 
 async def ensure_agent(connection: Connection, node: NodeName) -> None:
-    """
-    Create the durable of a node's agent if it is missing.
-
-    Raises BusError where it exists with other settings, TimeoutError while there is no BOOK.
-    """
+    """Create a node agent's durable if missing. Raises BusError for other settings, TimeoutError without BOOK."""
     life = await incarnation(connection, Stream.BOOK)
     wanted = consumer_config(node, life)
     try:
@@ -242,7 +222,7 @@ async def _check_life(connection: Connection, life: Incarnation) -> None:
 
 async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
     """The first sequence that a stream was created with. Raises TimeoutError when there is no such stream."""
-    found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    found = await _info(connection, stream)
     if found is None:
         raise TimeoutError(f"there is no {stream}")
     return Incarnation(str(found["config"].get("first_seq", 0)))
@@ -251,6 +231,10 @@ async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
 def incarnation_of_durable(info: dict[str, Any]) -> Incarnation:
     """The incarnation that `ensure_agent` wrote into a durable; empty for a durable created by other means."""
     return Incarnation((info["config"].get("metadata") or {}).get(INCARNATION_KEY, ""))
+
+
+async def _info(connection: Connection, stream: Stream) -> dict[str, Any] | None:
+    return await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
 
 
 async def _find(connection: Connection, verb: str, missing: int) -> dict[str, Any] | None:

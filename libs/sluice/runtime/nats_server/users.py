@@ -78,11 +78,7 @@ class Callout:
 
 
 def authorization(users: Sequence[User | CertifiedUser], callout: Callout | None = None) -> list[str]:
-    """
-    The configuration lines that give these users exactly their rights, and all others what the `callout` says.
-
-    Raises ValueError for a password that would need quoting.
-    """
+    """Lines that give users their rights, and others what the `callout` says. Raises ValueError for a password."""
     if not users and callout is None:
         return []
     lines = ["accounts {", f"  {SERVICES_ACCOUNT} {{", "    jetstream: enabled"]
@@ -116,10 +112,7 @@ def _users(users: Sequence[User | CertifiedUser], account: str) -> list[str]:
 
 
 def _user(user: User | CertifiedUser) -> str:
-    allow = {
-        "publish": {"allow": list(user.rights.publish)},
-        "subscribe": {"allow": list(user.rights.subscribe)},
-    }
+    allow = {"publish": {"allow": list(user.rights.publish)}, "subscribe": {"allow": list(user.rights.subscribe)}}
     return f"      {{ {user.who()}, permissions: {json.dumps(allow, separators=(',', ':'))} }}"
 
 

@@ -67,8 +67,6 @@ def _parts(address: str) -> tuple[str, int]:
 
 
 class _Page:
-    """Answers connections, up to a limit at once."""
-
     def __init__(self, counts: MetricRegistry, host: str) -> None:
         self._names = (host, socket.gethostname())
         self._registry = registry_of(counts)
@@ -159,8 +157,6 @@ def registry_of(counts: MetricRegistry) -> "CollectorRegistry":
 
 
 class _Collector:
-    """Our counts as the client library's types."""
-
     def __init__(self, counts: MetricRegistry) -> None:
         self._counts = counts
 
@@ -169,11 +165,7 @@ class _Collector:
         return iter(())
 
     def collect(self) -> Iterator["Family"]:
-        from prometheus_client.core import (  # noqa: PLC0415 - only where somebody looks
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415 - only where somebody looks
 
         for metric, series in self._counts.samples().items():
             cls = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

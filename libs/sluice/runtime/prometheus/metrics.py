@@ -57,7 +57,6 @@ class Histogram:
     __slots__ = ("counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """Start empty."""
         self.counts = [0] * (len(bounds) + 1)
         """By bound, the last one without; not cumulative."""
         self.total = 0.0
@@ -71,7 +70,6 @@ class MetricRegistry:
     """All counts of a process. The functions of this module are those of the one that is served."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._counted: dict[Metric, dict[tuple[str, ...], float]] = {}
         self._histograms: dict[Metric, dict[tuple[str, ...], Histogram]] = {}
         self._collectors: list[Collector] = []

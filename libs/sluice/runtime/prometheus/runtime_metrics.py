@@ -22,10 +22,7 @@ WRITES = Metric(
     ("core", "word", "answer"),
 )
 WRITES_AGAIN = Metric(
-    "sluice_bus_writes_again_total",
-    "counter",
-    "Writes repeated because they got no answer.",
-    ("core", "word"),
+    "sluice_bus_writes_again_total", "counter", "Writes repeated because they got no answer.", ("core", "word")
 )
 WRITE_SECONDS = Metric("sluice_bus_write_seconds", "histogram", "Time until the bus answered a write.", ("core",))
 SILENT = Metric(
@@ -67,8 +64,5 @@ RETRIES = Metric("sluice_retries_total", "counter", "External calls that failed 
 
 LEASE_HELD = Metric("sluice_lease_held", "gauge", "1 for the leader of a role, 0 for a standby.", ("role",))
 LEASE_CHANGES = Metric(
-    "sluice_lease_changes_total",
-    "counter",
-    "Times this process took or lost the lease.",
-    ("role", "to"),
+    "sluice_lease_changes_total", "counter", "Times this process took or lost the lease.", ("role", "to")
 )

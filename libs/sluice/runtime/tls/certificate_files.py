@@ -8,6 +8,7 @@ run time, the last good ones stay in use. Log lines never contain the content of
 
 import datetime as dt
 import ssl
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +18,22 @@ from typing import Any, Generic, TypeVar
 
 from sluice.runtime import logs
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.tls.secret_permissions import warn_if_open
+
+_NOT_FOR_OTHERS = stat.S_IRWXO | stat.S_IWGRP
+
+
+def warn_if_open(setting: str, path: Path) -> None:
+    """Warn when others than owner and group may read the secret in `path`, or others than its owner may change it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return  # its reader reports the error
+    if mode & _NOT_FOR_OTHERS:
+        why = "others may read the secret in it, or change it" if mode & stat.S_IRWXO else "its group may change it"
+        logs.get("secrets").warning(
+            "a secret is not private", setting=setting, file=str(path), mode=f"{mode:04o}", why=why, cure="chmod 600"
+        )
+
 
 CHECK_EVERY_S = 1.0
 """The shortest interval of checks for changed files."""
@@ -56,16 +72,11 @@ class CertificateMaterial:
     ends: dt.datetime
 
     def __repr__(self) -> str:
-        """Without the key, wherever it is printed."""
         return f"Material(names={self.names}, ends={self.ends.isoformat()})"
 
 
 def file_signature(paths: Iterable[Path]) -> Signature:
-    """
-    Identifies a version of the files and their permissions: inode, size, times.
-
-    Zeros for a missing one.
-    """
+    """Identifies a version of the files and their permissions: inode, size, times; zeros for a missing one."""
     found = []
     for path in paths:
         try:
@@ -97,11 +108,7 @@ class WatchedFiles(Generic[T]):
         self._again_at = 0.0
 
     def current(self) -> T:
-        """
-        What is valid now: another object when the files have changed, the same one until then.
-
-        Checks the files once in CHECK_EVERY_S. Bad files are logged once for each change.
-        """
+        """What is valid now: another object when the files have changed. Bad files are logged once a change."""
         with self._lock:
             if time.monotonic() - self._looked_at >= self._look_s:
                 self._look()
@@ -125,7 +132,6 @@ class WatchedFiles(Generic[T]):
             self._log.info("read again", found=str(self._value))
 
     def _read_whole(self) -> T:
-        """A consistent read of all files."""
         for _ in range(_READS_MAX):
             before = file_signature(self._paths)
             value = self._read()
@@ -276,7 +282,6 @@ class ExpiryWarning:
     """Warns once for each certificate that expires soon."""
 
     def __init__(self, part: str, path: Path) -> None:
-        """Start without warnings."""
         self._warned: CertificateMaterial | None = None
         self._log = logs.get(part, file=str(path))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sluice.contracts.bus.events import Entry, Observed, Write
 from sluice.contracts.bus.trace_headers import TracePart
 from sluice.contracts.messages import AllocationRequested, Bound, RequestRejected, RequestWithdrawn, SliceReady
-from sluice.runtime.tracing.bounded_dict import BoundedDict
+from sluice.runtime.tracing.inbound_messages import BoundedDict
 from sluice.runtime.tracing.request_traces import NO_ATTRIBUTES, Attributes, RequestTraces, current
 from sluice.runtime.tracing.span_attributes import of_message, of_subject
 
@@ -48,7 +48,6 @@ class CoreSpans:
     """The turns of one core."""
 
     def __init__(self, traces: RequestTraces, phases: Sequence[SpanPhase] = ()) -> None:
-        """Record in `traces`, with these `phases`."""
         self._traces = traces
         self._begins: dict[str, list[SpanPhase]] = {}
         self._ends: dict[str, list[SpanPhase]] = {}
@@ -60,11 +59,7 @@ class CoreSpans:
         """Operations whose write got no answer -> the span of that attempt."""
 
     def turn(self, event: object, cause: str, doing: Sequence[tuple[object, str]], took_s: float) -> str:
-        """
-        A turn just ended: the core handled `event` (caused by the span `cause`) and returned these instructions.
-
-        `doing` is each instruction with its request. Returns the span for instructions without a request.
-        """
+        """A turn on `event` (caused by `cause`) led to `doing`. Returns the span for what has no request."""
         if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
             self._already_runs(event.entry)
         writes = [each for each, request in doing if request and isinstance(each, Write)]
@@ -100,14 +95,12 @@ class CoreSpans:
             self._traces.runs(entry.subject.rpartition(".")[2])
 
     def _begin(self, write: Write, ago_s: float) -> None:
-        """A source's messages begin a trace."""
         if type(write.message) in _BEGINNINGS:
             part, name = _BEGINNINGS[type(write.message)]
             attributes = of_message(write.message) if self._traces.recording else NO_ATTRIBUTES
             self._traces.start(write.request, name, part, ago_s=ago_s, attributes=attributes)
 
     def _handled(self, entry: Entry, began_ns: int, *, doing: bool) -> str:
-        """A message was handled: a span, when it had an effect."""
         arrival = self._traces.arrivals.take(entry)
         if arrival is None or entry.message is None:
             return ""

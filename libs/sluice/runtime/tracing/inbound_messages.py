@@ -1,10 +1,31 @@
 """Bus messages between being read and being handled by a core, for the spans of their delivery."""
 
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from sluice.contracts.bus.events import Entry
-from sluice.runtime.tracing.bounded_dict import BoundedDict
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedDict(OrderedDict[K, V], Generic[K, V]):
+    """A dict that drops its oldest entries. Enter by `put`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def put(self, key: K, value: V) -> None:
+        """Enter a value as the newest."""
+        if key in self:
+            self.move_to_end(key)
+        self[key] = value
+        if len(self) > self._limit:
+            self.popitem(last=False)
+
 
 ARRIVED_MAX = 20_000
 """Queued messages: as many as an inbox holds."""
@@ -26,7 +47,6 @@ class InboundMessages:
     """Messages read and not handled yet, and the spans in which relevant ones were handled."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._waiting: BoundedDict[tuple[str, int], InboundMessage] = BoundedDict(ARRIVED_MAX)
         self._taken: BoundedDict[tuple[str, int], str] = BoundedDict(TAKEN_MAX)
 

@@ -61,7 +61,6 @@ class RateLimitedLog(logging.Filter):
     """Lets one line of each kind through in `TOLD_EVERY_S`; kinds are the library's few texts."""
 
     def __init__(self) -> None:
-        """Start without lines."""
         super().__init__()
         self._told: dict[str, float] = {}
 
@@ -78,7 +77,6 @@ class Spans:
     """Records spans of one service and exports them."""
 
     def __init__(self, exporter: SpanExporter, *, service: str, run: str) -> None:
-        """`run` distinguishes restarts of one service."""
         self._ids = _Ids()
         resource = {
             "service.name": f"sluice-{service}",
@@ -90,10 +88,7 @@ class Spans:
             resource=Resource.create(resource), shutdown_on_exit=False, id_generator=self._ids
         )
         self._batches = BatchSpanProcessor(
-            exporter,
-            max_queue_size=QUEUE_MAX,
-            max_export_batch_size=BATCH_MAX,
-            schedule_delay_millis=BATCH_EVERY_MS,
+            exporter, max_queue_size=QUEUE_MAX, max_export_batch_size=BATCH_MAX, schedule_delay_millis=BATCH_EVERY_MS
         )
         self._provider.add_span_processor(self._batches)
         self._tracer = self._provider.get_tracer("sluice", sluice_version())
@@ -145,11 +140,7 @@ class Spans:
     def live(
         self, name: str, parent: str, *, kind: SpanKind, links: Sequence[str], attributes: Attributes
     ) -> Iterator[str]:
-        """
-        A span for the time of a `with`; gives its `traceparent`. An exception marks it as failed and propagates.
-
-        Only the type of the exception is recorded: its text may contain anything.
-        """
+        """A span for the time of a `with`; gives its `traceparent`. An exception's type marks it as failed."""
         span = self._tracer.start_span(
             name,
             context=_context(parent),

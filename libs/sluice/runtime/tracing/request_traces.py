@@ -24,8 +24,7 @@ from sluice.contracts.bus.trace_headers import (
     steps_text,
     trace_id,
 )
-from sluice.runtime.tracing.bounded_dict import BoundedDict
-from sluice.runtime.tracing.inbound_messages import InboundMessages
+from sluice.runtime.tracing.inbound_messages import BoundedDict, InboundMessages
 
 if TYPE_CHECKING:
     from sluice.runtime.tracing.otel_spans import Spans
@@ -85,17 +84,14 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
     __slots__ = ("_token", "_traceparent")
 
     def __init__(self, traceparent: str) -> None:
-        """Nothing happens before the `with`."""
         self._traceparent = traceparent
         self._token: Token[str] | None = None
 
     def __enter__(self) -> None:
-        """Enter the trace."""
         if is_traceparent(self._traceparent):
             self._token = _current.set(self._traceparent)
 
     def __exit__(self, *_: object) -> None:
-        """Leave it, also after an exception."""
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
@@ -111,7 +107,6 @@ class RequestTraces:
     """
 
     def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
-        """Start empty; `spans` records."""
         self._spans = spans
         self._book: BoundedDict[str, str] = BoundedDict(requests_max)
         self._over: BoundedDict[str, float] = BoundedDict(requests_max)
@@ -128,8 +123,6 @@ class RequestTraces:
     def recording(self) -> bool:
         """Whether spans are exported."""
         return self._spans is not None
-
-    # -- where we are ---------------------------------------------------------------------------------------------
 
     def remember(self, request: str, headers: Mapping[str, str] | None, subject: str = "") -> None:
         """Take the trace of `request` (or of the message at `subject`) from a message's headers, if any."""
@@ -183,8 +176,6 @@ class RequestTraces:
         traceparent = _current.get() or self.at(request)
         return {TRACEPARENT: traceparent} if traceparent else {}
 
-    # -- spans ----------------------------------------------------------------------------------------------------
-
     def start(
         self,
         request: str,
@@ -208,11 +199,7 @@ class RequestTraces:
             self._spans.root(name, root, links=links, ago_s=ago_s, attributes=_about(request, attributes))
 
     def runs(self, request: str, *, linger_s: float = LINGER_S) -> None:
-        """
-        The pod's start is over: later messages are in the trace of its running.
-
-        What this process still does within `linger_s` belongs to the start: an Event, a line in the log.
-        """
+        """The pod's start is over: messages after `linger_s` are in the trace of its running."""
         if request and request not in self._over:
             self._over.put(request, time.monotonic() + linger_s)
 
@@ -243,11 +230,7 @@ class RequestTraces:
         links: Sequence[str] = (),
         attributes: Attributes = NO_ATTRIBUTES,
     ) -> AbstractContextManager[None]:
-        """
-        A span in the trace of `request` (without one: of `parent`, or the current one) for the time of a `with`.
-
-        An exception marks it as failed and propagates.
-        """
+        """A span of `request` (else of `parent`, or the current one) for the time of a `with`."""
         above = self.at(request) or parent or _current.get()
         if self._spans is None or not above:
             return within(above)
@@ -267,11 +250,7 @@ class RequestTraces:
         attributes: Attributes = NO_ATTRIBUTES,
         enter_it: bool = False,
     ) -> str:
-        """
-        Record a finished span by its times (Unix, ns); returns its `traceparent`, empty when nothing is recorded.
-
-        With `enter_it` later spans of the request are inside it.
-        """
+        """Record a finished span (Unix, ns); gives its `traceparent`. With `enter_it` later spans are inside."""
         at = self.at(request)
         above = parent or at
         if self._spans is None or not above:
@@ -298,8 +277,6 @@ class RequestTraces:
                 yield
             finally:
                 _current.reset(token)
-
-    # -- what steps took ------------------------------------------------------------------------------------------
 
     def took(self, request: str, name: str, took_s: float) -> None:
         """A step of `request` just ended: the next message about it carries it."""
@@ -340,11 +317,7 @@ class RequestTraces:
 
 
 def connect(endpoint: str, *, service: str, run: str) -> RequestTraces:
-    """
-    Traces that export spans to `endpoint` (an OTLP/HTTP base URL such as `http://127.0.0.1:4318`).
-
-    When it is empty, nothing is recorded and the SDK is not imported. `run` distinguishes restarts of one service.
-    """
+    """Traces exported to an OTLP/HTTP base URL; empty records nothing. `run` distinguishes restarts of one service."""
     if not endpoint:
         return RequestTraces()
     from sluice.runtime.tracing.otel_spans import exporting  # noqa: PLC0415 - only where spans are recorded

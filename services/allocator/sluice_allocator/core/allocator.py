@@ -1,19 +1,10 @@
-"""
-The allocator's core: events in, instructions out.
-
-Every event changes facts (`core.changes`). What these concern is reconciled in one cycle (`core.cycle`), and the
-resulting writes go to the outbox. Nothing is decided while a stream is being reread, because partial facts lead to
-wrong decisions.
-"""
+"""The allocator's core: events in, instructions out. Every event changes facts (`core.changes`). What these concern is
+reconciled in one cycle (`core.cycle`), and the resulting writes go to the outbox. Nothing is decided while a stream is
+being reread, because partial facts lead to wrong decisions."""
 
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import RunId, SourceName
-from sluice.contracts.messages import (
-    Bound,
-    Grant,
-    NodeClosed,
-    NodeOpened,
-)
+from sluice.contracts.messages import Bound, Grant, NodeClosed, NodeOpened
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport, Settled
 from sluice_allocator.core.changes import caught_up, value_changed
 from sluice_allocator.core.config import SchedulerConfig
@@ -31,27 +22,19 @@ from sluice_allocator.core.events import (
 )
 from sluice_allocator.core.node.reconcile import head_landed
 from sluice_allocator.core.quotas.overcommit import note_read
-from sluice_allocator.core.recheck import (
-    consumer_made,
-    source_synced,
-)
+from sluice_allocator.core.recheck import consumer_made, source_synced
 from sluice_allocator.core.request.pending_status import note_taken_back
 from sluice_allocator.core.resize.resize import ask, ask_again, landed
 from sluice_allocator.core.state.conditions import Condition
 
-WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})
-"""The nouns that the allocator writes."""
+WRITES = frozenset({"ledger", "binding", "waiting", "eviction", "pool"})  # the nouns that the allocator writes
 
 
 class Allocator:
-    """
-    One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request.
-
-    It starts on standby and becomes active with `LeaseChanged(held=True)`.
-    """
+    """One allocator. Several may work at once: the node's guard makes a place unique, the binding's guard a request. It
+    starts on standby and becomes active with `LeaseChanged(held=True)`."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig) -> None:
-        """Start without facts."""
         self.ctx = SchedulerContext(run, rules, Outbox(run, WRITES))
         self.ctx.outbox.paused = True
 
@@ -88,7 +71,6 @@ class Allocator:
         return [*own, *ctx.outbox.drain()]
 
     def _asks(self) -> list[Instruction]:
-        """What the shell is to do besides writing."""
         ctx = self.ctx
         asks: list[Instruction] = [EnsureAgent(node) for node in ctx.consumers_wanted]
         asks += [ReadAgain(stream) for stream in ctx.conditions.to_read]
@@ -97,7 +79,6 @@ class Allocator:
         return asks
 
     def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | Continue) -> None:
-        """Handle an event of the shell itself."""
         match event:
             case LeaseChanged():
                 self._lease(held=event.held)
@@ -107,8 +88,6 @@ class Allocator:
                 ask(self.ctx, event.number, event.change)
             case Continue():
                 pass
-
-    # -- facts ----------------------------------------------------------------------------------------------------
 
     def _exchange(self, event: BusEvent, now: float) -> list[Instruction]:
         ctx = self.ctx

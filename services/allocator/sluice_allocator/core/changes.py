@@ -1,8 +1,5 @@
-"""
-What a changed fact concerns: it marks what has to be reconciled, and keeps the bookings of the cluster up to date.
-
-Nothing is decided here. The cycle (`core.cycle`) follows, unless a stream is being reread.
-"""
+"""What a changed fact concerns: it marks what has to be reconciled, and keeps the bookings of the cluster up to date.
+Nothing is decided here. The cycle (`core.cycle`) follows, unless a stream is being reread."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadingCaughtUp, Stream
@@ -21,7 +18,7 @@ from sluice_allocator.core.preemption.candidates import (
 from sluice_allocator.core.preemption.drain import look_at_drained
 from sluice_allocator.core.quotas.overcommit import look_at_binding, look_at_booked, look_at_excess
 from sluice_allocator.core.quotas.quota import limits_changed, source_has_spoken
-from sluice_allocator.core.quotas.unadopted_usage import look_at_held
+from sluice_allocator.core.quotas.retry import look_at_held
 from sluice_allocator.core.recheck import (
     watch_answer,
     watch_binding,
@@ -68,7 +65,6 @@ def value_changed(ctx: SchedulerContext, address: Address) -> None:
 
 
 def _node_spoke(ctx: SchedulerContext, node: NodeName) -> None:
-    """A node appeared, or is gone: its agent published, or was reported removed."""
     watch_consumer(ctx, node)
     if node in ctx.facts.removed:
         ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)

@@ -6,7 +6,5 @@ from sluice_allocator.core.resize.pending import ResizeContext
 
 
 class SchedulerContext(CapacityContext, MoveContext, ResizeContext):
-    """
-    Each class extends what the ones below it do about a grant: `super()` goes from gangs over moves, reservations,
-    resizes, preemption and quotas to `state.context.Context`.
-    """
+    """Each class extends what the ones below it do about a grant: `super()` goes from gangs over moves, reservations,
+    resizes, preemption and quotas to `state.context.Context`."""

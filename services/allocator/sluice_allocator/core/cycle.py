@@ -1,5 +1,4 @@
-"""
-The cycle: what follows from changed facts and from time, once per event.
+"""The cycle: what follows from changed facts and from time, once per event.
 
     1 time        conditions that have lasted, evictions, gangs, the end of pauses (ticks only)
     2 nodes       adopted, used, or taken out of use
@@ -9,8 +8,7 @@ The cycle: what follows from changed facts and from time, once per event.
     6 reservations, moves, defragmentation, and nodes asked for (ticks only)
 
 Nodes come before requests, and both before the queue: no request gets a place before everything that changed was looked
-at. One event has a budget; what is left goes on with the next one.
-"""
+at. One event has a budget; what is left goes on with the next one."""
 
 from sluice_allocator.core.capacity.demand import ask_for_nodes
 from sluice_allocator.core.context import SchedulerContext

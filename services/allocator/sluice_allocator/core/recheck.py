@@ -1,29 +1,15 @@
-"""
-What is looked at again as time passes: one rule for each condition, and what follows when it has lasted.
-
-The table `RULES` is the whole of it. Facts make a condition observed (`watch_*`); a tick looks at a bounded number of
-each kind in turn.
-"""
+"""What is looked at again as time passes: one rule for each condition, and what follows when it has lasted. The table
+`RULES` is the whole of it. Facts make a condition observed (`watch_*`); a tick looks at a bounded number of each kind
+in turn."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    Grant,
-    Held,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceGone,
-)
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request.bind import release
 from sluice_allocator.core.request.entries import revoke
@@ -47,10 +33,8 @@ class Rule(Generic[_K]):
     then: Callable[[SchedulerContext, _K], None]
     holds: Callable[[SchedulerContext, _K, Watched], bool | None] = _always
     """Whether it is certain now; then `orphan_grace_s` begins, where the observer named no time. None: it is over."""
-    confirmed_by: Stream | None = None
-    """The stream that has to be read completely after the grace."""
-    once: bool = False
-    """Whether it then stays, mature, without being looked at again."""
+    confirmed_by: Stream | None = None  # the stream that has to be read completely after the grace
+    once: bool = False  # whether it then stays, mature, without being looked at again
 
 
 def recheck(ctx: SchedulerContext) -> None:
@@ -85,45 +69,37 @@ def source_synced(ctx: SchedulerContext, source: SourceName) -> None:
 
 
 def watch_request(ctx: SchedulerContext, request: RequestId) -> None:
-    """
-    A request appeared or went: its slices have none from now on, or were found before.
-
-    A standby looks no further; otherwise it would later count a sync that came before as one that came after.
-    """
+    """A request appeared or went: its slices have none from now on, or were found before. A standby looks no further;
+    otherwise it would later count a sync that came before as one that came after."""
     for allocation in ctx.facts.allocations_of.get(request, ()):
         watch_grant(ctx, allocation)
     watch_answer(ctx, request)
 
 
 def watch_binding(ctx: SchedulerContext, request: RequestId) -> None:
-    """
-    A binding changed.
-
-    An allocator that binds has read the request, even if it is unknown here: the time of an orphan starts over.
-    """
+    """A binding changed. An allocator that binds has read the request, even if it is unknown here: the time of an
+    orphan starts over."""
     watch_entry(ctx, request)
     bound = ctx.facts.bindings.get(request)
-    if isinstance(bound, Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
+    if isinstance(bound, msg.Bound) and ctx.conditions.clear(Condition.GRANT_WITHOUT_REQUEST, bound.allocation):
         watch_grant(ctx, bound.allocation)
 
 
 def watch_grant(ctx: SchedulerContext, allocation: AllocationId) -> None:
     """A grant has no request, or a rejected one, or has one again. One that cannot be read counts as one."""
     entry, conditions = ctx.facts.ledger.get(allocation), ctx.conditions
-    if isinstance(entry, Grant) and _is_unrequested(ctx, entry.booking):
+    if isinstance(entry, msg.Grant) and _is_unrequested(ctx, entry.booking):
         mark = conditions.syncs[entry.booking.source]
         conditions.observe(Condition.GRANT_WITHOUT_REQUEST, allocation, mark=mark)
-    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, Grant):
+    elif conditions.clear(Condition.GRANT_WITHOUT_REQUEST, allocation) and isinstance(entry, msg.Grant):
         address = subjects.ledger(entry.booking.node, allocation)
         if ctx.outbox.busy(address):
             ctx.take_back(address.guard)  # a Revoke that waits for its turn is not sent
 
 
 def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
-    """
-    The same for a binding, as long as no slice comes of it: `Bound` ends with its slice. And for a `Released` that its
-    source has not read, or it would have published its end.
-    """
+    """The same for a binding, as long as no slice comes of it: `Bound` ends with its slice. And for a `Released` that
+    its source has not read, or it would have published its end."""
     source = _source_of_answer(ctx, request)
     if source is None:
         ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
@@ -131,7 +107,7 @@ def watch_answer(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.conditions.observe(Condition.ANSWER_WITHOUT_REQUEST, request, mark=ctx.conditions.syncs[source])
 
 
-def _is_unrequested(ctx: SchedulerContext, booking: Booking) -> bool:
+def _is_unrequested(ctx: SchedulerContext, booking: msg.Booking) -> bool:
     request = booking.request
     return not ctx.facts.speaks_of(request) or is_rejected(ctx.facts.requests.get(request), booking)
 
@@ -141,7 +117,11 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
     if request not in ctx.facts.bindings:
         return None
     asked = ctx.facts.requests.get(request)
-    if isinstance(asked, RequestWithdrawn) and not asked.closing and isinstance(ctx.facts.bindings[request], Released):
+    if (
+        isinstance(asked, msg.RequestWithdrawn)
+        and not asked.closing
+        and isinstance(ctx.facts.bindings[request], msg.Released)
+    ):
         return asked.source
     answer = answer_without_slice(ctx, request)
     return answer.source if answer is not None and not ctx.facts.speaks_of(request) else None
@@ -150,7 +130,7 @@ def _source_of_answer(ctx: SchedulerContext, request: RequestId) -> SourceName |
 def _is_orphan(ctx: SchedulerContext, allocation: AllocationId, watched: Watched) -> bool | None:
     """Agents report before sources have listed: certain only when its source synced after it was found."""
     entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, Grant) or not _is_unrequested(ctx, entry.booking):
+    if not isinstance(entry, msg.Grant) or not _is_unrequested(ctx, entry.booking):
         return None
     return ctx.conditions.syncs[entry.booking.source] > watched.mark
 
@@ -162,7 +142,7 @@ def _is_orphaned_answer(ctx: SchedulerContext, request: RequestId, watched: Watc
 
 def _revoke_orphan(ctx: SchedulerContext, allocation: AllocationId) -> None:
     entry = ctx.facts.ledger[allocation]
-    assert isinstance(entry, Grant)
+    assert isinstance(entry, msg.Grant)
     if not ctx.outbox.busy(subjects.ledger(entry.booking.node, allocation)):
         revoke(ctx, entry, "orphan: its source no longer requests it")
 
@@ -172,13 +152,13 @@ def _end_answer(ctx: SchedulerContext, request: RequestId) -> None:
     if request in ctx.committing or ctx.outbox.busy(subjects.binding(request)):
         return
     answer = ctx.facts.bindings.get(request)
-    if isinstance(answer, Bound) and may_come_yet(ctx, answer.allocation):
+    if isinstance(answer, msg.Bound) and may_come_yet(ctx, answer.allocation):
         return
     entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
-    if any(not isinstance(entry, Closed) for entry in entries):
+    if any(not isinstance(entry, msg.Closed) for entry in entries):
         return
     if await_node(ctx, request, named_by(answer)) is None:
-        release(ctx, request, answer.cause if isinstance(answer, Released) else "its request is gone")
+        release(ctx, request, answer.cause if isinstance(answer, msg.Released) else "its request is gone")
         ctx.conditions.clear(Condition.ANSWER_WITHOUT_REQUEST, request)
 
 
@@ -186,17 +166,15 @@ def _end_answer(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def watch_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """
-    An agent's status has no ledger entry, or has one. The broker was wiped, the agent published its status again, and
-    before its node was adopted its disk was wiped as well: the request would wait for that slice without end.
-    """
+    """An agent's status has no ledger entry, or has one. The broker was wiped, the agent published its status again,
+    and before its node was adopted its disk was wiped as well: the request would wait for that slice without end."""
     if allocation in ctx.facts.slices or ctx.conditions.young(Condition.STATUS_WITHOUT_SLICE):
         ctx.conditions.observe(Condition.STATUS_WITHOUT_SLICE, allocation, holds=_has_status_only(ctx, allocation))
 
 
 def _has_status_only(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     status = ctx.facts.slices.get(allocation)
-    return not (status is None or isinstance(status, SliceGone) or allocation in ctx.facts.ledger)
+    return not (status is None or isinstance(status, msg.SliceGone) or allocation in ctx.facts.ledger)
 
 
 def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watched) -> bool | None:
@@ -209,25 +187,22 @@ def _is_nowhere(ctx: SchedulerContext, allocation: AllocationId, _watched: Watch
         return False
     if allocation in ctx.facts.on_their_way or inventory.snapshot.generation < news.generation:
         return False
-    is_wanted = not isinstance(ctx.facts.requests.get(status.request), RequestWithdrawn)
-    if is_wanted and doubtful_ticket(ctx, Held(node=node, allocation=allocation)):
+    is_wanted = not isinstance(ctx.facts.requests.get(status.request), msg.RequestWithdrawn)
+    if is_wanted and doubtful_ticket(ctx, msg.Held(node=node, allocation=allocation)):
         return False  # a process may be using it (ADR 0033)
     return allocation not in ctx.facts.reported_of.get(status.request, {})
 
 
 def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """
-    End the status: its agent answers that the slice was never made, and all is closed as usual.
-
-    It books no place, for a slice that the agent does not have is nowhere.
-    """
+    """End the status: its agent answers that the slice was never made, and all is closed as usual. It books no place,
+    for a slice that the agent does not have is nowhere."""
     status, node = ctx.facts.slices[allocation], ctx.facts.slice_nodes[allocation]
     address = subjects.ledger(node, allocation)
     if ctx.outbox.busy(address):
         return
     asked = ctx.facts.requests.get(status.request)
-    living = asked if isinstance(asked, AllocationRequested) else None
-    booking = Booking(
+    living = asked if isinstance(asked, msg.AllocationRequested) else None
+    booking = msg.Booking(
         allocation=allocation,
         request=status.request,
         request_revision=asked.revision if asked is not None else 1,
@@ -239,7 +214,7 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
         devices=(),
         resource_claims=living.resource_claims if living is not None else (),
     )
-    order = Revoke(
+    order = msg.Revoke(
         revision=status.revision + 1,
         incarnation=ctx.facts.incarnation,
         booking=booking,
@@ -249,12 +224,9 @@ def _revoke_status(ctx: SchedulerContext, allocation: AllocationId) -> None:
 
 
 def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
-    """
-    A bound slice has no ledger entry, or has one. The entry is on its way to us, or does not exist.
-
-    A Bound over an empty subject may land in a broker that was wiped meanwhile, when its slice is gone, and its node's
-    journal too. To tell them apart the whole book is read again; what it does not show is lost.
-    """
+    """A bound slice has no ledger entry, or has one. The entry is on its way to us, or does not exist. A Bound over an
+    empty subject may land in a broker that was wiped meanwhile, when its slice is gone, and its node's journal too. To
+    tell them apart the whole book is read again; what it does not show is lost."""
     ctx.conditions.observe(
         Condition.BOUND_WITHOUT_ENTRY,
         request,
@@ -263,12 +235,9 @@ def watch_entry(ctx: SchedulerContext, request: RequestId) -> None:
     )
 
 
-# -- the rest -----------------------------------------------------------------------------------------------------
-
-
 def _has_no_entry(ctx: SchedulerContext, request: RequestId) -> bool:
     bound, world = ctx.facts.bindings.get(request), ctx.facts
-    return isinstance(bound, Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost
+    return isinstance(bound, msg.Bound) and bound.allocation not in world.ledger and bound.allocation not in world.lost
 
 
 def _stays_unbacked(ctx: SchedulerContext, request: RequestId, _watched: Watched) -> bool | None:
@@ -293,10 +262,8 @@ def _look_at_request(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def watch_head(ctx: SchedulerContext, node: NodeName) -> None:
-    """
-    The head of a node's ledger changed. If it was closed for a removal that is not read here, STATE is read first:
-    what is known of the node may lack what was made since, and its place would be given away.
-    """
+    """The head of a node's ledger changed. If it was closed for a removal that is not read here, STATE is read first:
+    what is known of the node may lack what was made since, and its place would be given away."""
     is_unread = node in ctx.facts.closed_heads and node not in ctx.facts.removed
     ctx.conditions.clear(Condition.REMOVAL_UNREAD, node)
     ctx.conditions.observe(Condition.REMOVAL_UNREAD, node, holds=is_unread, mark=ctx.conditions.readings[Stream.STATE])

@@ -5,10 +5,8 @@ from typing import Generic, TypeVar
 
 from sluice.contracts.ids import RequestId
 
-QueueKey = tuple[int, int, RequestId]
-"""Priority (negated), sequence of the request's first word, id."""
-CHUNK_MAX = 512
-"""Most turns per sorted chunk, which one insertion moves."""
+QueueKey = tuple[int, int, RequestId]  # priority (negated), sequence of the request's first word, id
+CHUNK_MAX = 512  # most turns per sorted chunk, which one insertion moves
 T = TypeVar("T", bound=tuple[object, ...])
 
 
@@ -18,17 +16,13 @@ class SortedKeys(Generic[T]):
     __slots__ = ("_chunks", "_lasts")
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._chunks: list[list[T]] = []
-        self._lasts: list[T] = []
-        """The last turn of each chunk."""
+        self._lasts: list[T] = []  # the last turn of each chunk
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._chunks)
 
     def add(self, turn: T) -> None:
-        """Add a new turn."""
         if not self._chunks:
             self._chunks.append([turn])
             self._lasts.append(turn)
@@ -44,7 +38,6 @@ class SortedKeys(Generic[T]):
         self._lasts[at] = chunk[-1]
 
     def remove(self, turn: T) -> None:
-        """Remove an existing turn."""
         at = bisect.bisect_left(self._lasts, turn)
         chunk = self._chunks[at]
         del chunk[bisect.bisect_left(chunk, turn)]
@@ -78,5 +71,4 @@ class SortedKeys(Generic[T]):
         return sum(len(chunk) for chunk in self._chunks[:at]) + within
 
 
-QueueKeys = SortedKeys[QueueKey]
-"""A sorted set of turns."""
+QueueKeys = SortedKeys[QueueKey]  # a sorted set of turns

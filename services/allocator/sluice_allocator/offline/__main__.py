@@ -1,8 +1,5 @@
-"""
-Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
-
-Answers go to a temporary file, renamed when the run is complete, so that a partial output never takes the name.
-"""
+"""Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
+Answers go to a temporary file, renamed when the run is complete, so that a partial output never takes the name."""
 
 from sluice.runtime import sigint  # the first import, so that Ctrl-C ends the others quietly
 
@@ -25,8 +22,7 @@ from sluice_allocator.offline.workload import LINE_BYTES_MAX, WorkloadError, rea
 from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
 
 EXIT_FAILED = 1
-EXIT_WRONG = 2
-"""Wrong usage or wrong input; nothing was written."""
+EXIT_WRONG = 2  # wrong usage or wrong input; nothing was written
 EXIT_INTERRUPTED = 130
 PROGRAM = "sluice simulate"
 SEED_MAX = 1 << 63
@@ -77,7 +73,6 @@ def _run(fleet: FleetSpec, policies: Policies, placing: PlacementConfig, wanted:
 
 
 def _out(wanted: argparse.Namespace) -> Path:
-    """The output path: a file that may be replaced."""
     out: Path = wanted.out.resolve()
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):
         raise _WrongInputError(f"--out {wanted.out}: must be a file in an existing folder")

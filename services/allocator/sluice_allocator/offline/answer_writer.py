@@ -9,21 +9,16 @@ from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, Mode
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.state.device_amounts import device_amount
+from sluice_allocator.core.state.grant_facts import device_amount
 
 Word = Literal["bound", "pending", "refused", "released"]
-WHOLE_GPU = "gpu"
-"""The summary's name for an exclusive GPU without MIG; shares go by their mode, instances by their profile."""
+WHOLE_GPU = "gpu"  # the summary's name for an exclusive GPU without MIG; shares go by mode, instances by profile
 
 
 class AnsweredDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One device of a bound or released pod.
-
-    `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is, for an exclusive device, the
-    percentage of the SMs of the model's largest profile, rounded down; for a share, that of the GPU's SMs (100 if
-    unbounded).
-    """
+    """One device of a bound or released pod. `memory_mib` is that of the instance, the whole GPU or the share.
+    `sm_percent` is, for an exclusive device, the percentage of the SMs of the model's largest profile, rounded down;
+    for a share, that of the GPU's SMs (100 if unbounded)."""
 
     gpu: GpuUuid
     mode: Mode
@@ -50,17 +45,13 @@ class Summary(msgspec.Struct, kw_only=True):
 
     arrivals: int = 0
     bound: int = 0
-    pending: int = 0
-    """Arrivals that waited, whatever their outcome."""
+    pending: int = 0  # arrivals that waited, whatever their outcome
     refused: int = 0
     released: int = 0
     departed_waiting: int = 0
-    departed_without: int = 0
-    """Departures of pods that were refused, had left already, or never arrived."""
-    running: int = 0
-    """Bound at the end."""
-    waiting: int = 0
-    """Pending at the end."""
+    departed_without: int = 0  # departures of pods that were refused, had left already, or never arrived
+    running: int = 0  # Bound at the end
+    waiting: int = 0  # Pending at the end
     accepted: dict[str, int] = msgspec.field(default_factory=dict)
 
 

@@ -1,13 +1,11 @@
-"""
-A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once.
-
-It plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while
-a step is settled.
-"""
+"""A perfect cluster around one allocator: every write lands at once, and every agent carries out its orders at once. It
+plays the bus and the agents as the protocol describes them; every decision is the core's. Time stands still while a
+step is settled."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
     Entry,
@@ -22,56 +20,39 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, OperationId
-from sluice.contracts.messages import (
-    AnyMessage,
-    Closed,
-    Grant,
-    HostFacts,
-    NodeChanged,
-    NodeInventory,
-    NodeSnapshot,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, Continue, EnsureAgent, Event, LeaseChanged
 
 INCARNATION = Incarnation("1")
-OTHERS = OperationId("")
-"""The operation id of messages from other writers: the allocator only checks whether an id is its own."""
-READ_AGAIN_AFTER = 20_000
-"""After this many expired values the allocator rereads the streams, to drop what it remembers of them."""
+OTHERS = OperationId("")  # the operation id of others' messages: the allocator only checks whether an id is its own
+READ_AGAIN_AFTER = 20_000  # after so many expired values the allocator rereads the streams, to forget them
 
-Hear = Callable[[AnyMessage], None]
-"""Receives every message that the allocator writes."""
+Hear = Callable[[msg.AnyMessage], None]  # receives every message that the allocator writes
 
 
 class PerfectCluster:
     """The last values, the events queued for the allocator, and the agents' part."""
 
     def __init__(self, allocator: Allocator, hear: Hear) -> None:
-        """Start without nodes."""
         self._allocator = allocator
         self._hear = hear
         self._values: dict[str, Entry] = {}
         self._events: deque[Event] = deque()
         self._sequences = dict.fromkeys(Stream, 0)
         self._ran_out = 0
-        self._there: dict[AllocationId, None] = {}
-        """Slices that are booked and not gone."""
-        self._promised: dict[AllocationId, list[Grant]] = {}
-        """Grants that wait for others, listed under one of those."""
-        self._free: deque[Grant] = deque()
-        """Grants whose predecessors are gone; made once all consequences of that are published."""
+        self._there: dict[AllocationId, None] = {}  # slices that are booked and not gone
+        self._promised: dict[
+            AllocationId, list[msg.Grant]
+        ] = {}  # grants that wait for others, listed under one of those
+        self._free: deque[msg.Grant] = deque()  # grants whose predecessors are gone; made once that is published
         self.now = 0.0
 
-    def start(self, nodes: Iterable[tuple[NodeSnapshot, HostFacts]]) -> None:
+    def start(self, nodes: Iterable[tuple[msg.NodeSnapshot, msg.HostFacts]]) -> None:
         """Bring up the nodes, empty; the allocator becomes active and reads everything."""
         for snapshot, facts in nodes:
             for address, message in (
                 (subjects.node(snapshot.node), _news(snapshot)),
-                (subjects.inventory(snapshot.node), NodeInventory(snapshot=snapshot, stale=False)),
+                (subjects.inventory(snapshot.node), msg.NodeInventory(snapshot=snapshot, stale=False)),
                 (subjects.host(snapshot.node), facts),
             ):
                 self._put(address.subject, message)
@@ -79,7 +60,7 @@ class PerfectCluster:
         self._read_all()
         self.settle()
 
-    def say(self, address: Address, message: AnyMessage, *, last_word: bool = False) -> None:
+    def say(self, address: Address, message: msg.AnyMessage, *, last_word: bool = False) -> None:
         """Publish a value of a source or an agent; a `last_word` expires once it is read."""
         entry = self._put(address.subject, message)
         self._events.append(Observed(stream_of(address.kind), entry))
@@ -87,7 +68,6 @@ class PerfectCluster:
             self._run_out(address.subject)
 
     def tick(self) -> None:
-        """Process everything due by now."""
         self._events.append(Ticked())
         self.settle()
 
@@ -108,9 +88,7 @@ class PerfectCluster:
                 assert isinstance(instruction, Write), instruction  # on a perfect bus nothing is reread
                 self._land(instruction)
 
-    # -- the bus --------------------------------------------------------------------------------------------------
-
-    def _put(self, subject: str, message: AnyMessage, operation: OperationId = OTHERS) -> Entry:
+    def _put(self, subject: str, message: msg.AnyMessage, operation: OperationId = OTHERS) -> Entry:
         stream = stream_of(subjects.parse(subject).kind)
         self._sequences[stream] += 1
         entry = Entry(subject, self._sequences[stream], operation, message)
@@ -134,30 +112,26 @@ class PerfectCluster:
         return self._ran_out > max(READ_AGAIN_AFTER, 2 * len(self._values))
 
     def _read_all(self) -> None:
-        """Reread both streams from the existing last values."""
         self._ran_out = 0
         self._events += [ReadingStarted(stream, INCARNATION) for stream in (Stream.BOOK, Stream.STATE)]
         self._events += [Observed(stream_of(subjects.parse(s).kind), entry) for s, entry in self._values.items()]
         self._events += [ReadingCaughtUp(stream) for stream in (Stream.BOOK, Stream.STATE)]
 
-    # -- the agents -----------------------------------------------------------------------------------------------
-
-    def _agent_hears(self, order: AnyMessage) -> None:
-        """Create and destroy slices as the ledger orders, at once."""
+    def _agent_hears(self, order: msg.AnyMessage) -> None:
         match order:
-            case Grant():
+            case msg.Grant():
                 self._there[order.booking.allocation] = None
                 self._make(order)
-            case Revoke():
+            case msg.Revoke():
                 booking = order.booking
-                gone = SliceGone(
+                gone = msg.SliceGone(
                     allocation=booking.allocation, request=booking.request, revision=order.revision, cause=order.cause
                 )
                 self.say(subjects.slice_(booking.node, booking.allocation), gone)
                 self._there.pop(booking.allocation, None)
                 self._free += self._promised.pop(booking.allocation, ())
-            case Closed():
-                last = SliceGone(
+            case msg.Closed():
+                last = msg.SliceGone(
                     allocation=order.allocation,
                     request=order.request,
                     revision=order.revision,
@@ -168,7 +142,7 @@ class PerfectCluster:
             case _:
                 pass
 
-    def _make(self, grant: Grant) -> None:
+    def _make(self, grant: msg.Grant) -> None:
         """Publish that a slice is ready; or queue it under the first slice that has to go before."""
         booking = grant.booking
         if booking.allocation not in self._there:
@@ -177,7 +151,7 @@ class PerfectCluster:
         if awaited is not None:
             self._promised.setdefault(awaited, []).append(grant)
             return
-        ready = SliceReady(
+        ready = msg.SliceReady(
             allocation=booking.allocation,
             request=booking.request,
             revision=grant.revision,
@@ -188,8 +162,8 @@ class PerfectCluster:
         self.say(subjects.slice_(booking.node, booking.allocation), ready)
 
 
-def _news(snapshot: NodeSnapshot) -> NodeChanged:
-    return NodeChanged(
+def _news(snapshot: msg.NodeSnapshot) -> msg.NodeChanged:
+    return msg.NodeChanged(
         node=snapshot.node,
         endpoint="",
         boot_id=snapshot.boot_id,

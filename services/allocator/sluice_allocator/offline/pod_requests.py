@@ -1,6 +1,6 @@
 """Turns a line of a workload into the request its pod would make, with the parser that clusters and folders use."""
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
@@ -10,12 +10,10 @@ from sluice.contracts.request_syntax import ContainerRequest, PodRequest, Reques
 from sluice_allocator.offline.workload import Arrival
 
 WORKLOAD = SourceName("workload")
-CONTAINER = "main"
-"""The name of every pod's only container, for annotations that name one."""
+CONTAINER = "main"  # the name of every pod's only container, for annotations that name one
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
+class Policies(msgspec.Struct, frozen=True):
     """The policies of pods that name none; empty is the fleet's own."""
 
     node: str = ""
@@ -27,11 +25,8 @@ class PolicyError(ValueError):
 
 
 def parse_policies(text: str) -> Policies:
-    """
-    Parse `binpack` for both levels (if it is a policy of both), or `node=spread,gpu=numa,binpack` for one each.
-
-    Raises PolicyError.
-    """
+    """Parse `binpack` for both levels (if it is a policy of both), or `node=spread,gpu=numa,binpack` for one each.
+    Raises PolicyError."""
     if "=" not in text:
         node = text if text and invalid_node_policy_reason(text) is None else ""
         gpu = text if text and invalid_gpu_policy_reason(text) is None else ""
@@ -60,11 +55,7 @@ def parse_policies(text: str) -> Policies:
 def request_of(
     arrival: Arrival, request: RequestId, policies: Policies, limits: RequestLimits
 ) -> AllocationRequested | Refusal | None:
-    """
-    The pod's request; None when it asks for no GPU.
-
-    A flat list of resources is one container's limits.
-    """
+    """The pod's request; None when it asks for no GPU. A flat list of resources is one container's limits."""
     container = ContainerRequest(CONTAINER, limits=arrival.resources, uid=arrival.uid)
     ask = parse_pod(arrival.annotations, (container,), limits=limits)
     if isinstance(ask, Refusal):

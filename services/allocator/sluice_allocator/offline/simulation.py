@@ -1,31 +1,16 @@
-"""
-Runs a workload through the production core: each line becomes a source's message, each relevant write an answer.
-
-All consequences of a line are processed before the next is read. Without a queue, a pod that the core would let wait
-withdraws its request at once, as any client could.
-"""
+"""Runs a workload through the production core: each line becomes a source's message, each relevant write an answer. All
+consequences of a line are processed before the next is read. Without a queue, a pod that the core would let wait
+withdraws its request at once, as any client could."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.fleet_file.empty_snapshots import empty_snapshot, host_facts
 from sluice.contracts.fleet_file.fleet_spec import FleetSpec
 from sluice.contracts.ids import AllocationId, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Booking,
-    Bound,
-    EvictionOrdered,
-    Grant,
-    Pending,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-)
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_allocator.core.allocator import Allocator
@@ -37,30 +22,22 @@ from sluice_allocator.offline.pod_requests import WORKLOAD, Policies, request_of
 from sluice_allocator.offline.workload import Arrival, Departure, Step, WorkloadError
 
 UNBOUNDED = 1 << 62
-NO_PLACE_NOW = "NoPlaceNow"
-"""Refusal reason of a pod that would have to wait, when there is no queue."""
+NO_PLACE_NOW = "NoPlaceNow"  # refusal reason of a pod that would have to wait, when there is no queue
 NOTHING_ASKED = "NothingAsked"
 NOTHING_HELD = "NothingHeld"
-EVICTED = "Evicted"
-"""Why a pod left before its departure line."""
+EVICTED = "Evicted"  # why a pod left before its departure line
 
 
 @dataclass(slots=True)
 class _Pod:
-    """A pod from its arrival to its departure."""
-
     name: str
     request: RequestId
-    granted: dict[AllocationId, Booking] = field(default_factory=dict)
-    """Its grants: a place, perhaps after a reserved one."""
-    booking: Booking | None = None
-    """Its bound place."""
+    granted: dict[AllocationId, msg.Booking] = field(default_factory=dict)  # a place, perhaps after a reserved one
+    booking: msg.Booking | None = None  # its bound place
     bound: bool = False
     waiting: bool = False
-    quiet: bool = False
-    """Its end gets no answer: it was refused."""
-    evicted: str = ""
-    """Why it was evicted; empty if it was not."""
+    quiet: bool = False  # its end gets no answer: it was refused
+    evicted: str = ""  # why it was evicted; empty if it was not
 
 
 class Simulation:
@@ -75,7 +52,6 @@ class Simulation:
         queue: bool,
         rules: SchedulerConfig | None = None,
     ) -> None:
-        """Bring up the fleet, empty."""
         self._answers = answers
         self._policies = policies
         self._queue = queue
@@ -105,8 +81,6 @@ class Simulation:
         summary.waiting = sum(pod.waiting for pod in self._pods.values())
         self._answers.finish()
 
-    # -- what pods do ---------------------------------------------------------------------------------------------
-
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.pod in self._pods:
             raise WorkloadError(
@@ -117,7 +91,7 @@ class Simulation:
         request = RequestId(f"r{self._arrivals}")  # ids in a workload may hold characters that a subject cannot
         asked = request_of(arrival, request, self._policies, self._limits)
         match asked:
-            case AllocationRequested():
+            case msg.AllocationRequested():
                 self._pods[arrival.pod] = self._by_request[request] = _Pod(arrival.pod, request)
                 self._cluster.say(subjects.request(request), asked)
             case Refusal():
@@ -134,30 +108,28 @@ class Simulation:
             self._withdraw(pod)
 
     def _withdraw(self, pod: _Pod, *, closing: bool = False) -> None:
-        withdrawn = RequestWithdrawn(revision=2, source=WORKLOAD, cause="pod gone", closing=closing)
+        withdrawn = msg.RequestWithdrawn(revision=2, source=WORKLOAD, cause="pod gone", closing=closing)
         self._cluster.say(subjects.request(pod.request), withdrawn, last_word=closing)
 
-    # -- what the core says ---------------------------------------------------------------------------------------
-
-    def _hear(self, message: AnyMessage) -> None:
+    def _hear(self, message: msg.AnyMessage) -> None:
         match message:
-            case Grant():
+            case msg.Grant():
                 self._by_request[message.booking.request].granted[message.booking.allocation] = message.booking
-            case Revoke():
+            case msg.Revoke():
                 pod = self._by_request.get(message.booking.request)
                 if pod is not None:
                     pod.granted.pop(message.booking.allocation, None)
-            case Bound():
+            case msg.Bound():
                 self._bound(self._by_request[message.request], message.allocation)
-            case Pending():
+            case msg.Pending():
                 pod = self._by_request.get(message.request)
                 if pod is not None and not pod.waiting and not pod.quiet:
                     self._waits(pod, message)
-            case Refused():
+            case msg.Refused():
                 self._refuse(self._by_request[message.request], (message.refusal,))
-            case Released():
+            case msg.Released():
                 self._released(self._by_request[message.request])
-            case EvictionOrdered():
+            case msg.EvictionOrdered():
                 self._evict(self._by_request.get(message.request), message.cause)
             case _:
                 pass
@@ -168,7 +140,7 @@ class Simulation:
         pod.bound, pod.waiting = True, False
         self._answers.bound(self._at, pod.name, pod.booking)
 
-    def _waits(self, pod: _Pod, why: Pending) -> None:
+    def _waits(self, pod: _Pod, why: msg.Pending) -> None:
         if self._queue:
             pod.waiting = True
             self._answers.pending(self._at, pod.name, why.reasons)
@@ -199,12 +171,9 @@ class Simulation:
 
 
 def rules_for(fleet: FleetSpec, placing: PlacementConfig = PlacementConfig()) -> SchedulerConfig:  # noqa: B008  # frozen
-    """
-    The rules of a production allocator, with three differences that only an offline run can afford.
-
-    A pod may ask for as many GPUs as the largest node has. One event may take any number of tries, failed groups
-    included, since no later event continues the work before time moves. Waiting pods get no repeated reasons.
-    """
+    """The rules of a production allocator, with three differences that only an offline run can afford. A pod may ask
+    for as many GPUs as the largest node has. One event may take any number of tries, failed groups included, since no
+    later event continues the work before time moves. Waiting pods get no repeated reasons."""
     usual = SchedulerConfig()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
     return replace(

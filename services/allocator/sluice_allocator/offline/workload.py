@@ -1,13 +1,9 @@
-"""
-Reads a workload, one JSON object a line, strictly and one at a time.
-
-Every mistake names the line, the field, the value and a valid form. Times never go backwards. Annotations and
-resources are not judged here: an invalid request is an answer of the simulation, not a mistake of the file.
-"""
+"""Reads a workload, one JSON object a line, strictly and one at a time. Every mistake names the line, the field, the
+value and a valid form. Times never go backwards. Annotations and resources are not judged here: an invalid request is
+an answer of the simulation, not a mistake of the file."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import Any, NoReturn
@@ -19,45 +15,30 @@ from sluice.contracts.kube.quantities import NotANumber, parse_quantity
 from sluice.contracts.reasons import shorten
 from sluice.contracts.toml_tables import toml_text_of
 
-LINE_BYTES_MAX = 4_000_000
-"""Most bytes of a line; one line is one pod."""
+LINE_BYTES_MAX = 4_000_000  # most bytes of a line; one line is one pod
 ID_CHARACTERS_MAX = 253
-PRIORITY_MAX = 1_000_000_000
-"""The largest priority of a user's own Kubernetes PriorityClass, either way."""
+PRIORITY_MAX = 1_000_000_000  # the largest priority of a user's own Kubernetes PriorityClass, either way
 UID_MAX = (1 << 32) - 2
 CPU_CORES_MAX = 100_000
 MEMORY_BYTES_MAX = 1 << 60
-TIME_MAX_S = 1e9
-"""About thirty years: up to here a time in microseconds is exact."""
+TIME_MAX_S = 1e9  # about thirty years: up to here a time in microseconds is exact
 
 _MILLI = Fraction(1000)
 _PER_MIB = Fraction(1, 1024**2)
-_ARRIVE_KEYS = (
-    "id",
-    "namespace",
-    "annotations",
-    "resources",
-    "priority",
-    "cpu",
-    "memory",
-    "node_selector",
-    "uid",
-)
+_ARRIVE_KEYS = ("id", "namespace", "annotations", "resources", "priority", "cpu", "memory", "node_selector", "uid")
 
 
 class WorkloadError(ValueError):
     """One mistake in a workload: where (`file:line`), the field, its value as written, and a valid form."""
 
     def __init__(self, where: str, field: str, value: object, message: str) -> None:
-        """Put all of it into one sentence."""
         self.where = where
         self.field = field
         at = f"{field} = {shorten(toml_text_of(value))}: " if field else ""
         super().__init__(f"{where}: {at}{message}")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """A pod that arrives. Annotations and resources are as written."""
 
     where: str
@@ -73,8 +54,7 @@ class Arrival:
     uid: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(msgspec.Struct, frozen=True):
     """A pod that leaves, bound or not."""
 
     where: str
@@ -102,11 +82,8 @@ def read_workload(lines: Iterable[bytes], *, origin: str) -> Iterator[Step]:
 
 
 def shuffled(steps: Iterable[Step], seed: int) -> Iterator[Step]:
-    """
-    The same steps, with consecutive arrivals of equal time in an order that the seed decides.
-
-    A departure ends such a run, so no pod leaves before it arrives. Holds one run in memory at a time.
-    """
+    """The same steps, with consecutive arrivals of equal time in an order that the seed decides. A departure ends such
+    a run, so no pod leaves before it arrives. Holds one run in memory at a time."""
     chance = random.Random(seed)
     run: list[Step] = []
     for step in steps:
@@ -125,8 +102,7 @@ def _in_any_order(run: list[Step], chance: random.Random) -> list[Step]:
     return run
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(msgspec.Struct, frozen=True):
     """One JSON object of a line, and typed access to its values with errors that name the field."""
 
     where: str

@@ -30,18 +30,14 @@ from sluice_allocator.shell.metrics import AllocatorMetrics
 from sluice_allocator.shell.resize import ShareResizer
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
-GO_ON_S = 0.02
-"""How often an unfinished core is given time to continue; other events come between."""
-LOOK_S = 0.1
-"""How often the lease is checked: how long a holder may go on deciding after it expired."""
+GO_ON_S = 0.02  # how often an unfinished core is given time to continue; other events come between
+LOOK_S = 0.1  # how often the lease is checked: how long a holder may go on deciding after it expired
 PHASES = (SpanPhase("queue wait", "saw AllocationRequested", "decided Grant"),)
 """From a request's arrival to the decision that gives it a place, in traces."""
-STREAMS_LOOK_S = 2.0
-"""How often missing streams are looked for."""
+STREAMS_LOOK_S = 2.0  # how often missing streams are looked for
 
 
 async def serve(service: Service[AllocatorSettings]) -> None:
-    """Run until cancelled."""
     settings = service.settings
     health = Health(service.clock, parts=(service.name,))
     who = credentials_from_settings(settings)
@@ -101,7 +97,6 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
 
 
 async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) -> None:
-    """Notify the core when it becomes active or standby; release the lease when this process ends."""
     told = False
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -124,11 +119,8 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
 
 
 async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
-    """
-    Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it. Keep STATE open for all.
-
-    Every allocator does this, active or not; declaring is idempotent.
-    """
+    """Declare missing streams: a wiped broker has none, so no allocator could hold a lease on it. Keep STATE open for
+    all. Every allocator does this, active or not; declaring is idempotent."""
     log = logs.get("streams")
     while True:
         try:

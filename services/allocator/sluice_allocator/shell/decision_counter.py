@@ -1,47 +1,31 @@
-"""
-Wraps the core to count its decisions by reason, and to time each phase of a request.
-
-The core knows nothing of it. Times are of this process's clock, from reading one message to reading the next.
-Messages read during a replay are not timed, nor is anything on a standby, so the counts of several allocators add up.
-"""
+"""Wraps the core to count its decisions by reason, and to time each phase of a request. The core knows nothing of it.
+Times are of this process's clock, from reading one message to reading the next. Messages read during a replay are not
+timed, nor is anything on a standby, so the counts of several allocators add up."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write
 from sluice.contracts.ids import Incarnation
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    EvictionOrdered,
-    Grant,
-    Pending,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceGone,
-    SliceReady,
-)
 from sluice.runtime.prometheus import metrics
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction
 from sluice_allocator.shell.metrics import DECISIONS, PHASE_SECONDS
 
-FOLLOWED_MAX = 100_000
-"""Most requests timed at once; the oldest are dropped beyond that."""
+FOLLOWED_MAX = 100_000  # most requests timed at once; the oldest are dropped beyond that
 _PLAIN = "none"
 _THERE: tuple[tuple[type, str], ...] = (
-    (AllocationRequested, "serve"),
-    (Grant, "place"),
-    (SliceReady, "make"),
-    (Bound, "bind"),
+    (msg.AllocationRequested, "serve"),
+    (msg.Grant, "place"),
+    (msg.SliceReady, "make"),
+    (msg.Bound, "bind"),
 )
 _BACK: tuple[tuple[type, str], ...] = (
-    (RequestWithdrawn, "give_back"),
-    (Revoke, "revoke"),
-    (SliceGone, "unmake"),
-    (Released, "release"),
+    (msg.RequestWithdrawn, "give_back"),
+    (msg.Revoke, "revoke"),
+    (msg.SliceGone, "unmake"),
+    (msg.Released, "release"),
 )
 """The phases of a request's start and end: per message, the phase that it ends; the first names the whole."""
 _STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) in enumerate(way)}
@@ -49,26 +33,21 @@ _STEPS = {word: (way, number) for way in (_THERE, _BACK) for number, (word, _) i
 
 @dataclass(slots=True)
 class _RequestPhases:
-    """A request between two messages of one way."""
-
     step: int
     step_at: float
-    began_at: float | None
-    """None when its first message was not seen."""
+    began_at: float | None  # none when its first message was not seen
 
 
 class DecisionCounter:
     """The core, measured."""
 
     def __init__(self, core: Allocator) -> None:
-        """Nothing is timed yet."""
         self._core = core
         self._reading: set[Stream] = set()
         self._lives: dict[Stream, Incarnation] = {}
         self._followed: OrderedDict[tuple[str, str], _RequestPhases] = OrderedDict()
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Handle as the core does."""
         match event:
             case Observed() if self._core.ctx.outbox.paused:
                 self._followed.clear()  # another allocator decides; its requests are not timed
@@ -106,8 +85,7 @@ class DecisionCounter:
             del self._followed[key]
 
     def _leave_the_way(self, entry: Entry) -> None:
-        """Stop timing a refused or withdrawn request."""
-        if isinstance(entry.message, Refused | RequestWithdrawn):
+        if isinstance(entry.message, msg.Refused | msg.RequestWithdrawn):
             self._followed.pop((_request_of(entry), _THERE[0][1]), None)
 
     def _follow(self, entry: Entry, now: float) -> None:
@@ -136,17 +114,17 @@ class DecisionCounter:
 def decision(message: object) -> tuple[str, str] | None:
     """The decision and reason in an allocator's message; None for a message that decides nothing about a request."""
     match message:
-        case Grant(adopted=True):
+        case msg.Grant(adopted=True):
             return None
-        case Grant(after=after):
+        case msg.Grant(after=after):
             return ("promised" if after else "granted"), _PLAIN
-        case Pending(reasons=reasons):
+        case msg.Pending(reasons=reasons):
             return "waits", str(reasons[0].reason) if reasons else _PLAIN
-        case Refused(refusal=refusal):
+        case msg.Refused(refusal=refusal):
             return "refused", str(refusal.reason)
-        case Revoke():
+        case msg.Revoke():
             return "revoked", _PLAIN
-        case EvictionOrdered():
+        case msg.EvictionOrdered():
             return "evicted", _PLAIN
         case _:
             return None
@@ -154,9 +132,9 @@ def decision(message: object) -> tuple[str, str] | None:
 
 def _request_of(entry: Entry) -> str:
     match entry.message:
-        case Grant(booking=booking) | Revoke(booking=booking):
+        case msg.Grant(booking=booking) | msg.Revoke(booking=booking):
             return str(booking.request)
-        case Bound() | Released() | SliceReady() | SliceGone():
+        case msg.Bound() | msg.Released() | msg.SliceReady() | msg.SliceGone():
             return str(entry.message.request)
         case _:
             return entry.subject.rpartition(".")[2]

@@ -1,9 +1,6 @@
-"""
-Counts the devices that queued requests wait for, by the GPU model and profile that would serve: for autoscalers.
-
+"""Counts the devices that queued requests wait for, by the GPU model and profile that would serve: for autoscalers.
 Models are those of the catalog, not of the fleet, which may lack one just because no pod wanted it. Labels are never
-free text: a request for no single known model or profile counts as `any`.
-"""
+free text: a request for no single known model or profile counts as `any`."""
 
 from collections import Counter
 from functools import lru_cache
@@ -50,7 +47,6 @@ def _profile_of(claim: Claim, known: set[str]) -> str:
 
 
 def _admits(claim: Claim, model: GpuModel) -> bool:
-    """Whether a model could serve a claim, by its name and profiles."""
     if claim.profile is not None and model.profile(claim.profile) is None:
         return False
     only, names = claim.only, model.product_names

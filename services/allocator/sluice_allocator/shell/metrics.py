@@ -1,9 +1,6 @@
-"""
-The allocator's metrics of requests, queue and nodes.
-
-Computed from the core's facts on each scrape: about 20 ms for 100,000 requests, during which no decision is made.
-Several allocators show the same facts; only the active one knows the queue.
-"""
+"""The allocator's metrics of requests, queue and nodes. Computed from the core's facts on each scrape: about 20 ms for
+100,000 requests, during which no decision is made. Several allocators show the same facts; only the active one knows
+the queue."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,12 +19,7 @@ REQUESTS = Metric(
     ("state",),
 )
 WAITING = Metric("sluice_requests_waiting", "gauge", "Waiting requests by their first reason.", ("reason",))
-QUEUE = Metric(
-    "sluice_queue_requests",
-    "gauge",
-    "Requests in the queue by mode and profile.",
-    ("mode", "profile"),
-)
+QUEUE = Metric("sluice_queue_requests", "gauge", "Requests in the queue by mode and profile.", ("mode", "profile"))
 QUEUE_OUTSIDE = Metric(
     "sluice_queue_outside", "gauge", "Requests outside the full queue (SLUICE_ALLOCATOR_WAITING_MAX).", ()
 )
@@ -89,7 +81,6 @@ class AllocatorMetrics:
     """What one allocator knows, as samples."""
 
     def __init__(self, core: Allocator) -> None:
-        """Nothing is counted before a scrape."""
         self._core = core
 
     def now(self) -> Iterator[Sample]:
@@ -144,8 +135,7 @@ class AllocatorMetrics:
         yield Sample(QUEUE_OUTSIDE, len(ctx.queue.outside))
 
 
-_OPEN = frozenset({Grant, Revoke})
-"""Ledger entries under which an agent may have a slice."""
+_OPEN = frozenset({Grant, Revoke})  # ledger entries under which an agent may have a slice
 
 
 def leaked_slices(world: BusCache) -> int:

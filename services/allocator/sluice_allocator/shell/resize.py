@@ -1,9 +1,6 @@
-"""
-Carries resize requests from gRPC into the core, and the core's answers back.
-
-The core answers once the ledger has. A caller that waits too long gets TimeoutError, with the outcome unknown:
-requests carry absolute values, not differences, so a retry is safe.
-"""
+"""Carries resize requests from gRPC into the core, and the core's answers back. The core answers once the ledger has. A
+caller that waits too long gets TimeoutError, with the outcome unknown: requests carry absolute values, not differences,
+so a retry is safe."""
 
 import asyncio
 import itertools
@@ -12,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.resize.pending import Change, Outcome
 
-ANSWER_WITHIN_S = 10.0
-"""A write settles within tens of milliseconds; a broker that is away for longer may be away for long."""
+ANSWER_WITHIN_S = 10.0  # a write settles within tens of milliseconds; a broker that is away may be away for long
 
 
 class ShareResizer:

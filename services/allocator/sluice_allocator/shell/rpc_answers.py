@@ -8,11 +8,10 @@ from sluice.contracts.proto.bookings import MODES, share_to_proto
 from sluice.contracts.reasons import ReasonCount, Refusal
 from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
 from sluice_allocator.core.explain.status import AsksNothing, RequestStatus, Simulated, WouldBind, WouldWait
-from sluice_allocator.core.moves.consolidation import Emptied
-from sluice_allocator.core.moves.defragment import Moved, Proposal
+from sluice_allocator.core.moves.defragment import Emptied, Moved, Proposal
 from sluice_allocator.core.placement.explain.left_over import HomeLeft, LeftOver
 from sluice_allocator.core.resize.pending import AdjustRefused, Effect, Outcome
-from sluice_allocator.core.state.device_amounts import DeviceAmount
+from sluice_allocator.core.state.grant_facts import DeviceAmount
 
 
 def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
@@ -45,7 +44,6 @@ def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -
 
 
 def explained(request: str, standing: RequestStatus, run: RunId) -> pb.ExplainResponse:
-    """The status of a request."""
     answer = pb.ExplainResponse(
         request=request,
         state=f"REQUEST_STATE_{standing.state.name}",
@@ -126,7 +124,6 @@ def _devices(devices: Iterable[DeviceAmount]) -> list[pb.PlacedDevice]:
 
 
 def consolidated(nodes: Iterable[Emptied], run: str) -> pb.ConsolidateResponse:
-    """The nodes that would be empty."""
     found = [pb.EmptiedNode(node=each.node, moves=_moves(each.moves)) for each in nodes]
     return pb.ConsolidateResponse(nodes=found, allocator_run=run)
 

@@ -8,8 +8,7 @@ from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.explain.status import PodAsked
 from sluice_allocator.core.resize.pending import FIELDS, Change
 
-CONTAINERS_MAX = 1000
-"""Most containers of one pod; an API server takes no object with more."""
+CONTAINERS_MAX = 1000  # most containers of one pod; an API server takes no object with more
 
 
 class QuestionError(ValueError):

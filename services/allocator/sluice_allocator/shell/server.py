@@ -1,9 +1,6 @@
-"""
-The gRPC service: answers questions from the core's facts, and passes changes of shares to the core.
-
-The core is synchronous and holds the event loop while it handles an event, so a handler that does not await sees
-consistent facts. No question copies the fleet.
-"""
+"""The gRPC service: answers questions from the core's facts, and passes changes of shares to the core. The core is
+synchronous and holds the event loop while it handles an event, so a handler that does not await sees consistent facts.
+No question copies the fleet."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,18 +16,15 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.explain.status import how_it_stands, simulate
-from sluice_allocator.core.moves.consolidation import consolidate
+from sluice_allocator.core.moves.defragment import consolidate
 from sluice_allocator.core.resize.pending import Change, Outcome
 from sluice_allocator.core.resize.resize import adjust
 from sluice_allocator.shell import rpc_answers
 from sluice_allocator.shell.rpc_questions import QuestionError, change_asked, pod_asked
 
-ROLE = "allocator"
-"""The lease's role."""
-ChangeShares = Callable[[Change], Awaitable[Outcome]]
-"""Raises TimeoutError when the outcome is not known in time."""
-ID_CHARACTERS_MAX = 512
-"""The longest id of a request."""
+ROLE = "allocator"  # the lease's role
+ChangeShares = Callable[[Change], Awaitable[Outcome]]  # raises TimeoutError when the outcome is not known in time
+ID_CHARACTERS_MAX = 512  # the longest id of a request
 
 
 class AllocatorServer(AllocatorServiceServicer):
@@ -44,7 +38,6 @@ class AllocatorServer(AllocatorServiceServicer):
         self._change_shares = change_shares
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         add_AllocatorServiceServicer_to_server(self, server)
 
     async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
@@ -61,7 +54,6 @@ class AllocatorServer(AllocatorServiceServicer):
         )
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
-        """The current status of one request."""
         await self._only_when_working(context)
         name = request.request
         if not name or len(name) > ID_CHARACTERS_MAX:

@@ -14,8 +14,7 @@ import grpc.aio
 import msgspec
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, Undecodable
-from sluice.contracts.bus.subject_schema import schema_violation
+from sluice.contracts.bus.codec import MESSAGE_BYTES_MAX, Undecodable, schema_violation
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeInventory, NodeSnapshot
 from sluice.contracts.messages.base import SLICES_MAX
@@ -28,8 +27,9 @@ from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.grpc import transport
-from sluice.runtime.grpc.security import LOOPBACK, CertificateMaterial, TransportSecurity
+from sluice.runtime.grpc.security import LOOPBACK, TransportSecurity
 from sluice.runtime.nats.wire_format import AGENTS_WORD_BYTES_MAX
+from sluice.runtime.tls.certificate_files import CertificateMaterial
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 

@@ -1,9 +1,7 @@
 """
-The node agent's core: reconciles the ledger's orders with the journal and the devices.
-
-Everything is derived again after every event, so a restart, a duplicate, a skipped value and a wiped broker need no
-path of their own. It acts only while the head of its ledger names this run; before that it reads and publishes what it
-has (PROTOCOL §5, §6). Only a Revoke destroys; absence from the ledger is never an order.
+The node agent's core: reconciles the ledger's orders with the journal and the devices, all again after every event. It
+acts only while the head of its ledger names this run; before that it reads and publishes what it has (PROTOCOL §5, §6).
+Only a Revoke destroys; absence from the ledger is never an order.
 """
 
 import dataclasses
@@ -24,39 +22,10 @@ from sluice.contracts.bus.events import (
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import (
-    KUBELET_EVENTS,
-    RESULTS,
-    AgentStarted,
-    DeviceRefused,
-    Event,
-    FoundMpsHome,
-    GpuInstanceCreated,
-    GpuTroubled,
-    HandOverChanged,
-    KubeletEvent,
-    PrepareAsked,
-    QuarantineReleased,
-    Result,
-    TicketsCompared,
-    UnprepareAsked,
-)
+from sluice_node_agent.core.hand_over.claims import DeviceHealth, device_health
 from sluice_node_agent.core.hand_over.controller import HandOver
-from sluice_node_agent.core.hand_over.device_health import DeviceHealth, device_health
-from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
-    CompareCdi,
-    CompareTickets,
-    CreateGpuInstance,
-    Instruction,
-    ListHolders,
-    OwnInstruction,
-    ReadGpu,
-    RemoveCdi,
-    SaveJournal,
-    WriteCdi,
-)
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
     NodeRecord,
@@ -68,26 +37,27 @@ from sluice_node_agent.core.journal_records import (
 )
 from sluice_node_agent.core.orders.ledger_view import LedgerView
 from sluice_node_agent.core.orders.reconcile import OrderReconciler
-from sluice_node_agent.core.publish.publisher import Publisher
+from sluice_node_agent.core.publish.publisher import Publisher, SnapshotVersions
 from sluice_node_agent.core.publish.slice_status import stuck_on
-from sluice_node_agent.core.publish.snapshot_versions import SnapshotVersions
 from sluice_node_agent.core.recovery.discovered import discover, named_gpus
-from sluice_node_agent.core.recovery.garbage import Garbage, GarbageCollector
-from sluice_node_agent.core.recovery.orphaned_instances import OrphanedInstance, OrphanedInstances
+from sluice_node_agent.core.recovery.orphaned_instances import (
+    Garbage,
+    GarbageCollector,
+    OrphanedInstance,
+    OrphanedInstances,
+)
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.shared import lifecycle
 from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.slices.controller import SliceController
-from sluice_node_agent.core.state.apply_result import apply_result
 from sluice_node_agent.core.state.devices import Devices
 from sluice_node_agent.core.state.in_flight import HungDrivers, InFlight
-from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.node_state import NodeState, apply_result
 from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, Task
 from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmInstance, WarmPool
 
 WRITES = frozenset({"slice", "node"})
-"""Kinds of subjects that an agent writes."""
 _NOT_OPEN = "the agent is not connected to the allocator yet; check both, and the broker"
 
 
@@ -119,12 +89,10 @@ class Agent:
         )
         self._orphans = OrphanedInstances(config, self._state, self._in_flight, self._shared_devices)
         self._due: dict[AllocationId, None] = {}
-        """Slices to reconcile."""
         self._homes_due: dict[SharedDeviceKey, None] = {}
-        """Homes to reconcile, after their tenants."""
         self._read_at: dict[GpuUuid, float] = {}
         """When to read each GPU next; absent while a reading is in flight."""
-        self._looks: list[Instruction] = []
+        self._looks: list[instructions.Instruction] = []
         self._was_forgotten = False
         """The bus lost this node's NodeChanged and the ledger was not read since: the node may no longer be open."""
         self._compare_at: float | None = 0.0
@@ -144,11 +112,7 @@ class Agent:
         return self._is_open
 
     def request_of(self, token: int) -> str:
-        """
-        The request that an instruction in flight belongs to, for its trace; empty if none.
-
-        A home's steps belong to its newest tenant, which its daemon is started for.
-        """
+        """The request that an instruction in flight is for, in its trace, or empty; of a home, the last tenant's."""
         match self._in_flight.job_of(token):
             case SliceTask(record=record):
                 return record.booking.request
@@ -170,23 +134,23 @@ class Agent:
         """The health of all devices that ResourceClaims have here."""
         return device_health(self._state)
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now: float) -> list[instructions.Instruction]:
         """Apply one event; returns the instructions that follow."""
         changed = False
         if isinstance(event, Ticked):
             self._tick(now)
-        elif isinstance(event, RESULTS):
+        elif isinstance(event, events.Result):
             self._take_result(event, now)
             changed = True
-        elif isinstance(event, AgentStarted):
+        elif isinstance(event, events.AgentStarted):
             self._start(event, now)
             changed = True
-        elif isinstance(event, GpuTroubled):
+        elif isinstance(event, events.GpuTroubled):
             self._expect(event.gpu, now)
             self._read(event.gpu)
-        elif isinstance(event, QuarantineReleased):
+        elif isinstance(event, events.QuarantineReleased):
             self._release(event)
-        elif isinstance(event, KUBELET_EVENTS):
+        elif isinstance(event, events.KubeletEvent):
             self._hear_kubelet(event, now)
         else:
             self._read_ledger(event, now)
@@ -204,11 +168,7 @@ class Agent:
         return [*self._in_flight.drain(), *looks, *self._hand_over.drain(), *self._outbox.drain()]
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
-        """
-        Reconcile everything that an event touched, then publish it.
-
-        `changed`: the snapshot may differ although no slice or home is due.
-        """
+        """Reconcile what an event touched, and publish. `changed`: the snapshot may differ although nothing is due."""
         changed = bool(self._state.boot_id) and (changed or bool(self._due or self._homes_due))
         if changed:
             self._settle(now)
@@ -222,7 +182,7 @@ class Agent:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _start(self, event: AgentStarted, now: float) -> None:
+    def _start(self, event: events.AgentStarted, now: float) -> None:
         """Compare the journal with the devices. Only publishes; nothing is carried out yet."""
         state = self._state
         state.boot_id, state.mps_root = event.boot_id, event.mps_root
@@ -270,7 +230,7 @@ class Agent:
             self._look_for_users(gpu)
         self._see_whether_open()
 
-    def _stop(self, homes: list[FoundMpsHome]) -> None:
+    def _stop(self, homes: list[events.FoundMpsHome]) -> None:
         for home in homes:
             self._garbage.home(home)
 
@@ -318,16 +278,16 @@ class Agent:
         entries = self._ledger.entries
         return sorted(entries, key=lambda each: isinstance(entries[each], Revoke))
 
-    def _take_result(self, result: Result, now: float) -> None:
+    def _take_result(self, result: events.Result, now: float) -> None:
         taken = self._in_flight.take(result)
         if taken is None:
             return
         sent, job = taken
-        was_lost = isinstance(sent, ReadGpu) and not self._state.devices.answers(sent.gpu)
+        was_lost = isinstance(sent, instructions.ReadGpu) and not self._state.devices.answers(sent.gpu)
         apply_result(self._state, sent, result, job)
-        if isinstance(sent, CreateGpuInstance) and isinstance(result, GpuInstanceCreated):
+        if isinstance(sent, instructions.CreateGpuInstance) and isinstance(result, events.GpuInstanceCreated):
             self._reconciler.found.made((sent.gpu, result.gi_id))
-        if isinstance(sent, SaveJournal):
+        if isinstance(sent, instructions.SaveJournal):
             self._saved(sent, now)
         else:
             self._go_on(job, sent, result, now)
@@ -339,19 +299,23 @@ class Agent:
             self._due[job.allocation] = None
         elif isinstance(job, SharedDeviceTask):
             self._look_at_home(job.key)
-        if isinstance(sent, ReadGpu):
+        if isinstance(sent, instructions.ReadGpu):
             self._was_read(sent.gpu, now, was_lost=was_lost)
-        elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
+        elif (
+            isinstance(result, events.DeviceRefused)
+            and isinstance(sent, instructions.GpuInstruction)
+            and not _is_look(sent, job)
+        ):
             self._read(sent.gpu)  # the devices differ from our records: read them
 
-    def _hear_kubelet(self, event: KubeletEvent, now: float) -> None:
+    def _hear_kubelet(self, event: events.KubeletEvent, now: float) -> None:
         match event:
-            case PrepareAsked():
+            case events.PrepareAsked():
                 self._due.update(dict.fromkeys(self._hand_over.prepare(event, now)))
-            case UnprepareAsked():
+            case events.UnprepareAsked():
                 self._reconciler.found.cdi.pop(event.claim, None)
                 self._due.update(dict.fromkeys(self._hand_over.unprepare(event)))
-            case HandOverChanged(able=able, why=why):
+            case events.HandOverChanged(able=able, why=why):
                 self._confirm_by = None
                 self._set_hand_over(able, why)
 
@@ -360,10 +324,11 @@ class Agent:
             self._snapshots.hands_over, self._snapshots.why_not = able, why
             self._publisher.changed()
 
-    def _go_on(self, job: Task | None, sent: OwnInstruction, result: Result, now: float) -> None:
-        """Route a result to the owner of its step."""
+    def _go_on(self, job: Task | None, sent: instructions.OwnInstruction, result: events.Result, now: float) -> None:
         match job:
-            case SliceTask() | None if isinstance(sent, WriteCdi | RemoveCdi | CompareCdi):
+            case SliceTask() | None if isinstance(
+                sent, instructions.WriteCdi | instructions.RemoveCdi | instructions.CompareCdi
+            ):
                 self._due.update(dict.fromkeys(self._hand_over.take_result(job, sent, result, now)))
             case SliceTask():
                 self._slices.take_result(job, sent, result, now)
@@ -376,15 +341,14 @@ class Agent:
             case WarmInstance():
                 self._warm.take_result(job, result, now)
                 self._look_at_gpu(job.record.gpu)
-            case None if isinstance(sent, CompareTickets):
+            case None if isinstance(sent, instructions.CompareTickets):
                 self._compare_at = now + self._config.compare_tickets_s
-                wrong = result.wrong if isinstance(result, TicketsCompared) else ()
+                wrong = result.wrong if isinstance(result, events.TicketsCompared) else ()
                 self._due.update(dict.fromkeys(self._slices.tickets_compared(wrong)))
             case _:
                 pass
 
-    def _saved(self, sent: SaveJournal, now: float) -> None:
-        """Continue with what had to wait for the journal."""
+    def _saved(self, sent: instructions.SaveJournal, now: float) -> None:
         match sent.record:
             case NodeRecord(generation_upto=upto):
                 self._snapshots.reserved(upto)
@@ -405,7 +369,6 @@ class Agent:
                 pass
 
     def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
-        """A GPU was read: everything on it may continue, or need to be created again."""
         self._read_at[gpu] = now + self._config.read_devices_s
         there = (w for w in self._state.slices.values() if any(d.gpu == gpu for d in w.record.booking.devices))
         self._slices.was_read([work for work in there if was_lost or work.trouble])
@@ -427,7 +390,7 @@ class Agent:
         claims = self._state.claims()
         for instance in devices.reports[gpu].instances:
             if instance.uuid and (gpu, instance.gi_id) not in claims:
-                self._in_flight.send(ListHolders(self._in_flight.next_token, gpu, instance.uuid), None)
+                self._in_flight.send(instructions.ListHolders(self._in_flight.next_token, gpu, instance.uuid), None)
 
     def _look_at_gpu(self, gpu: GpuUuid) -> None:
         there = [a for a, work in self._state.slices.items() if any(d.gpu == gpu for d in work.record.booking.devices)]
@@ -438,8 +401,7 @@ class Agent:
         self._homes_due[key] = None
         self._due.update(dict.fromkeys(work.allocation for work, _, _ in self._state.tenants(key)))
 
-    def _release(self, event: QuarantineReleased) -> None:
-        """An operator removed what kept a slice: retry at once."""
+    def _release(self, event: events.QuarantineReleased) -> None:
         work = self._state.slices.get(event.allocation)
         stuck = stuck_on(work, self._state, self._config) if work is not None else None
         if work is None or stuck is None:
@@ -458,10 +420,8 @@ class Agent:
 
     def _is_forgotten(self, event: BusEvent) -> bool:
         """
-        Whether the bus lost a NodeChanged that it had acknowledged, or a message declares this node absent.
-
-        A wiped broker has lost the ledger's durable too, so no reading starts; and the allocator, which creates the
-        durable, learns of the node only from that NodeChanged.
+        Whether the bus lost a NodeChanged that it had acknowledged, or a message declares this node absent. A wiped
+        broker starts no reading, and the allocator learns of the node only from that NodeChanged.
         """
         snapshots = subjects.node(self._node)
         if not isinstance(event, LastRead) or event.subject != snapshots.subject:
@@ -475,10 +435,9 @@ class Agent:
 
     def _is_of_before(self, entry: Entry, known: Entry) -> bool:
         """
-        Whether an older NodeChanged than ours, possibly of an earlier run, has arrived late on an empty subject.
-
-        A later one of another run comes from an agent that took over, which publishes from now on. One of our own is
-        older on a lagging server too, and comes before the last one we published there.
+        Whether an older NodeChanged than ours has arrived late on an empty subject. A later one of another run is of an
+        agent that took over; an older one of our own comes from a lagging server, before the last that we published
+        there.
         """
         theirs, ours = entry.message, known.message
         if not isinstance(theirs, NodeChanged) or not isinstance(ours, NodeChanged) or ours.agent_run != self._run:
@@ -519,7 +478,7 @@ class Agent:
         tickets = self._slices.tickets_to_compare()
         if tickets:
             self._compare_at = None
-            self._in_flight.send(CompareTickets(self._in_flight.next_token, tickets), None)
+            self._in_flight.send(instructions.CompareTickets(self._in_flight.next_token, tickets), None)
 
     def _read(self, gpu: GpuUuid) -> None:
         if self._read_at.pop(gpu, None) is not None:
@@ -528,12 +487,10 @@ class Agent:
     # -- orders ---------------------------------------------------------------------------------------------------
 
     def _look_again_at_planned(self) -> None:
-        """Something that a planned slice waits for may be gone."""
         planned = (a for a, work in self._state.slices.items() if work.record.phase == "planned")
         self._due.update(dict.fromkeys(planned))
 
     def _settle(self, now: float) -> None:
-        """Reconcile what is due, slices before homes, until nothing changes."""
         while self._due or self._homes_due:
             while self._due:
                 allocation = next(iter(self._due))
@@ -560,6 +517,6 @@ class Agent:
         self._publisher.say(work)
 
 
-def _is_look(sent: OwnInstruction, job: Task | None) -> bool:
+def _is_look(sent: instructions.OwnInstruction, job: Task | None) -> bool:
     """Whether it only listed an instance's users: every reading lists them again, so no reading follows from it."""
-    return job is None and isinstance(sent, ListHolders)
+    return job is None and isinstance(sent, instructions.ListHolders)

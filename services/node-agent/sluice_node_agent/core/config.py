@@ -16,47 +16,29 @@ class AgentConfig:
     back_off_max_s: float = 30.0
     """The longest wait between two attempts to destroy. Retries never end: only success frees the place."""
     look_for_tenants_s: float = 0.5
-    """
-    How often to check whether the processes of a revoked slice's pod have ended. They end without us, mostly within the
-    pod's grace period, and the next pod waits for nothing else.
-    """
+    """How often to check whether a revoked pod's processes have ended: the next pod waits for nothing else."""
     quarantine_after: int = 5
-    """Failed attempts to destroy after which operators are informed."""
     remake_retry_s: float = 30.0
-    """How long to wait before creating a lost slice again after an attempt failed."""
     compare_tickets_s: float = 10.0
-    """
-    How often tickets are compared with their expected content; 0: never. They lie on a memory disk, which may be
-    emptied or mounted again without a reboot, and no container starts without one.
-    """
+    """How often tickets are compared; 0: never. They lie on a memory disk, and no container starts without one."""
     read_devices_s: float = 10.0
     """How often each GPU is read for outside changes (foreign instances, health)."""
     driver_patience_s: float = 60.0
-    """
-    How long one call about a GPU may take before the GPU counts as lost: some take ten seconds on a busy node, and a
-    hung driver never returns.
-    """
+    """How long one call about a GPU may take before the GPU counts as lost: some take 10 s on a busy node."""
     news_every_s: float = 0.5
-    """
-    The shortest time between two NodeChanged of an open node while work is in flight there. A pull returns the current
-    state anyway, and each NodeChanged costs a pull and a whole inventory on the bus.
-    """
+    """The shortest time between two NodeChanged of an open, busy node: each costs a pull and a whole inventory."""
     look_s: float = 5.0
     """How often to check that the bus still has the node's NodeChanged (a broker reports no wipe)."""
     prepare_within_s: float = 40.0
     """
-    How long a kubelet's call to prepare a claim waits for its slice: it gives up after 45 s, without a reason
-    (kubernetes/kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin.go).
+    How long a call to prepare a claim waits for its slice: a kubelet gives up after 45 s (dra_plugin.go), without a
+    reason.
     """
     calls_max: int = 1024
     """Kubelet's calls that wait at a time; more are refused. A kubelet has at most a few per pod."""
     registered_within_s: float = 60.0
-    """
-    How long after a start the kubelet counts as handing devices over as before, without a registration: it finds a new
-    socket within seconds, or half a minute after a failed try.
-    """
+    """How long after a start the kubelet counts as handing devices over as before: it needs up to half a minute."""
     watch_mps_s: float = 5.0
-    """How often each MPS daemon is polled (alive, fault, clients, waiting uids)."""
     keep_warm_s: float = 0.0
     """How long an idle GPU instance is kept for the next grant of the same profile and placement; 0 keeps none."""
     generation_block: int = 1000

@@ -1,8 +1,4 @@
-"""
-Events of a node agent's core, besides the bus events that all cores share, and the facts that they carry.
-
-A result carries the `token` of the instruction that it answers (`instructions`), exactly one for each.
-"""
+"""Events of a node agent's core, besides the bus events that all cores share, and the facts that they carry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,10 +28,7 @@ class DeviceErrorKind(StrEnum):
 
 
 HolderKind = Literal["compute", "mps", "file"]
-"""
-`compute`: has a context on the device. `mps`: is an MPS server (its clients are listed too). `file`: only has the
-device's files open, as monitoring tools do.
-"""
+"""`compute`: has a context on the device. `mps`: an MPS server. `file`: only has its files open, as monitoring has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +52,7 @@ class PodProcess:
 
 @dataclass(frozen=True, slots=True)
 class FoundMpsHome:
-    """
-    A home whose directory was found at the start, with the trust domain written there when its daemon was started.
-
-    `pid` and `started_at` are the daemon's, 0 when none runs.
-    """
+    """A home found at the start, with the trust domain written there. `pid` and `started_at` are its daemon's, or 0."""
 
     home: HomeId
     gpu: GpuUuid
@@ -76,11 +65,7 @@ class FoundMpsHome:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipMark:
-    """
-    A place where an agent of this node has created an instance in this boot, or was about to.
-
-    `size` 0: a whole GPU that was set to serve one MPS daemon.
-    """
+    """A place where we created an instance in this boot, or were about to. `size` 0: a whole GPU set to serve MPS."""
 
     gpu: GpuUuid
     start: int
@@ -137,15 +122,12 @@ class QuotaSeen:
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
     """
-    The first event of every run: what the journal contains and what is on the devices now.
-
-    `journal_problem` is empty, or says why the journal is missing or untrusted; `records` are then empty. `gpus` carry
-    all instances found, with `allocation` None and `creatable` empty: the core fills in both. `tickets` are the ticket
-    directories found, `found_tickets` their content where the journal was lost. `homes` are the homes whose directories
-    were found; below `mps_root` each home has its own `<mps_root>/<home>/pipe` and `.../log`. `marks` are the places
-    where instances are ours; `unmarked` those where one may be ours without a mark, None where that is any. `modes` is
-    how this node can hand out devices. `nameless` are the GPUs that could not read their UUID and so are not among
-    `gpus`: index to reason.
+    The first event of every run: what the journal contains and what is on the devices now. `journal_problem`: why the
+    journal is missing or untrusted (`records` are then empty). `gpus` carry all instances found, with `allocation` None
+    and `creatable` empty. `tickets` are those found, `found_tickets` their content where the journal was lost. `homes`
+    are below `mps_root`, each with `pipe` and `log`. `marks` are the places where instances are ours; `unmarked` those
+    where one may be ours without a mark, None where that is any. `nameless` are GPUs that could not read their UUID:
+    index to reason.
     """
 
     boot_id: str
@@ -167,34 +149,25 @@ class AgentStarted:
     has_pods: bool = False
     """Whether a kubelet may run pods on this machine: processes of a pod are then found through its cgroup."""
     why_unseen: str = ""
-    """Why the processes of those pods cannot be listed; empty when they can."""
     time_quota: bool = False
     """Whether the time quota's client library is installed, so that the time of fractional shares is enforced."""
     cdi_claims: tuple[str, ...] = ()
     """UIDs of the ResourceClaims that CDI files of ours were found of."""
     hand_over: bool = False
-    """Whether the kubelet plugin for ResourceClaims is served here."""
     version: str = ""
     """Of Sluice, for display."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTroubled:
-    """
-    The driver reported an error of a GPU (Xid), or the UUID of a GPU that could not read it at the start: read it
-    again.
-    """
+    """The driver reported an error of a GPU (Xid), or its UUID can be read at last: read it again."""
 
     gpu: GpuUuid
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineReleased:
-    """
-    An operator wants a quarantined slice retried at once.
-
-    `ignore_holders`: the operator confirms that the processes found on its devices are not its tenant's.
-    """
+    """An operator wants a slice retried. `ignore_holders`: the processes on its devices are not its tenant's."""
 
     allocation: AllocationId
     ignore_holders: bool = False
@@ -202,10 +175,7 @@ class QuarantineReleased:
 
 @dataclass(frozen=True, slots=True)
 class PrepareAsked:
-    """
-    The kubelet wants the devices of a ResourceClaim handed over -> `AnswerCall` with the same `call`, within
-    `AgentConfig.prepare_within_s`. Asked again for the same claim, it is answered again.
-    """
+    """The kubelet wants a claim's devices -> `AnswerCall` within `AgentConfig.prepare_within_s`, for each call."""
 
     call: int
     claim: str
@@ -225,201 +195,156 @@ class UnprepareAsked:
 
 @dataclass(frozen=True, slots=True)
 class HandOverChanged:
-    """
-    Whether the kubelet hands devices over by ResourceClaim: it has registered the plugin, and CDI files can be written.
-
-    `why` not, in a sentence for operators; empty while nothing is wrong.
-    """
+    """Whether the kubelet hands devices over by ResourceClaim; `why` not, for operators, or empty."""
 
     able: bool
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class JournalSaved:
-    """The record is on disk."""
+class Result:
+    """The result of an instruction, with its token."""
 
     token: int
+
+
+class JournalSaved(Result):
+    """The record is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
-class GpuInstanceCreated:
+class GpuInstanceCreated(Result):
     """The GPU instance exists, under an id that the driver chose."""
 
-    token: int
     gi_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class ComputeInstanceCreated:
+class ComputeInstanceCreated(Result):
     """The compute instance exists; `uuid` is the MIG device's."""
 
-    token: int
     uuid: str
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceVerified:
+class InstanceVerified(Result):
     """The instance was read back as it was ordered."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class ComputeInstanceDestroyed:
+class ComputeInstanceDestroyed(Result):
     """The compute instance no longer exists."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class GpuInstanceDestroyed:
+class GpuInstanceDestroyed(Result):
     """The GPU instance no longer exists."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class GpuRead:
+class GpuRead(Result):
     """The current state of one GPU (as in `AgentStarted.gpus`; a lost GPU is unhealthy, with its last known facts)."""
 
-    token: int
     report: GpuReport
 
 
 @dataclass(frozen=True, slots=True)
-class HoldersListed:
+class HoldersListed(Result):
     """All processes on one device."""
 
-    token: int
     holders: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TenantsListed:
+class TenantsListed(Result):
     """All processes of one pod, with or without a device."""
 
-    token: int
     processes: tuple[PodProcess, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TenantsUnseen:
+class TenantsUnseen(Result):
     """The processes of a pod could not be listed: nothing follows from that."""
 
-    token: int
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRefused:
+class DeviceRefused(Result):
     """A device instruction failed."""
 
-    token: int
     kind: DeviceErrorKind
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class TicketMade:
+class TicketMade(Result):
     """The ticket's directory exists."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class TicketRemoved:
+class TicketRemoved(Result):
     """The ticket's directory does not exist."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class TicketsCompared:
+class TicketsCompared(Result):
     """Which of the named tickets are missing or differ from what was ordered."""
 
-    token: int
     wrong: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TicketRefused:
+class TicketRefused(Result):
     """A ticket could not be created or removed, or tickets could not be read."""
 
-    token: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class CdiWritten:
+class CdiWritten(Result):
     """The claim's CDI file is as ordered."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class CdiRemoved:
+class CdiRemoved(Result):
     """The claim has no CDI file."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class CdiCompared:
+class CdiCompared(Result):
     """The claims whose CDI file is missing or differs from what was ordered."""
 
-    token: int
     wrong: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CdiRefused:
+class CdiRefused(Result):
     """A CDI file could not be written or removed, or files could not be read."""
 
-    token: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ComputeModeSet:
+class ComputeModeSet(Result):
     """The GPU is in the compute mode that was ordered."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class MpsStarted:
+class MpsStarted(Result):
     """The daemon answers, its server is of the right user, and its limits were read back as ordered."""
 
-    token: int
     pid: int
     started_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class MpsLimitsSet:
+class MpsLimitsSet(Result):
     """The limits were read back as ordered."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class QuotasSet:
+class QuotasSet(Result):
     """The token scheduler has the ordered tenants, and their sockets exist."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class MpsSeen:
+class MpsSeen(Result):
     """
-    The state of a daemon. `alive`: the named process still runs; one that does not answer is MpsRefused.
-
-    `fault` is empty, or the fault that its server reports. `waiting` are uids whose clients wait for this daemon
-    although it serves another uid.
+    The state of a daemon. `alive`: its process runs; one that does not answer is MpsRefused. `fault`: its server's, or
+    empty. `waiting` are uids whose clients wait for it although it serves another uid.
     """
 
-    token: int
     alive: bool
     fault: str = ""
     clients: tuple[MpsClient, ...] = ()
@@ -428,86 +353,20 @@ class MpsSeen:
     """None where no time quota is enforced in this home."""
 
 
-@dataclass(frozen=True, slots=True)
-class MpsClientsTerminated:
+class MpsClientsTerminated(Result):
     """The server has disconnected the named clients."""
 
-    token: int
 
-
-@dataclass(frozen=True, slots=True)
-class MpsStopped:
+class MpsStopped(Result):
     """The daemon's processes and directories are gone."""
 
-    token: int
-
 
 @dataclass(frozen=True, slots=True)
-class MpsRefused:
+class MpsRefused(Result):
     """An instruction about a daemon failed. The daemon may or may not run."""
 
-    token: int
     message: str
 
 
-Result = (
-    JournalSaved
-    | GpuInstanceCreated
-    | ComputeInstanceCreated
-    | InstanceVerified
-    | ComputeInstanceDestroyed
-    | GpuInstanceDestroyed
-    | GpuRead
-    | HoldersListed
-    | TenantsListed
-    | TenantsUnseen
-    | DeviceRefused
-    | TicketMade
-    | TicketRemoved
-    | TicketsCompared
-    | TicketRefused
-    | CdiWritten
-    | CdiRemoved
-    | CdiCompared
-    | CdiRefused
-    | ComputeModeSet
-    | MpsStarted
-    | MpsLimitsSet
-    | QuotasSet
-    | MpsSeen
-    | MpsClientsTerminated
-    | MpsStopped
-    | MpsRefused
-)
-RESULTS = (
-    JournalSaved,
-    GpuInstanceCreated,
-    ComputeInstanceCreated,
-    InstanceVerified,
-    ComputeInstanceDestroyed,
-    GpuInstanceDestroyed,
-    GpuRead,
-    HoldersListed,
-    TenantsListed,
-    TenantsUnseen,
-    DeviceRefused,
-    TicketMade,
-    TicketRemoved,
-    TicketsCompared,
-    TicketRefused,
-    CdiWritten,
-    CdiRemoved,
-    CdiCompared,
-    CdiRefused,
-    ComputeModeSet,
-    MpsStarted,
-    MpsLimitsSet,
-    QuotasSet,
-    MpsSeen,
-    MpsClientsTerminated,
-    MpsStopped,
-    MpsRefused,
-)
 KubeletEvent = PrepareAsked | UnprepareAsked | HandOverChanged
-KUBELET_EVENTS = (PrepareAsked, UnprepareAsked, HandOverChanged)
 Event = BusEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | KubeletEvent | Result

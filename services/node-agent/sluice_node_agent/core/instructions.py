@@ -1,9 +1,7 @@
 """
-Instructions of a node agent's core to its shell, one type per step, besides those that all cores share.
-
-Every instruction carries a `token`; its result comes back as exactly one event with the same token. At most one
-instruction that names a `gpu` is in flight per GPU, so an executor needs no lock; different GPUs run in parallel.
-Instructions about an MPS daemon name its `home`; at most one is in flight per home.
+Instructions of a node agent's core to its shell, one type per step, besides those that all cores share. The result of
+each comes back as one event with the same `token`. At most one instruction per `gpu` and per `home` is in flight, so an
+executor needs no lock.
 """
 
 from dataclasses import dataclass
@@ -16,44 +14,56 @@ from sluice_node_agent.core.journal_records import MpsLimits, Record, TicketReco
 
 
 @dataclass(frozen=True, slots=True)
-class SaveJournal:
-    """Put a record on disk, in the order of these instructions -> JournalSaved."""
+class OwnInstruction:
+    """An instruction that has a result."""
 
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstruction(OwnInstruction):
+    """About one GPU."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class MpsInstruction(OwnInstruction):
+    """About the MPS daemon of one home."""
+
+    home: HomeId
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJournal(OwnInstruction):
+    """Put a record on disk, in the order of these instructions -> JournalSaved."""
+
     record: Record
 
 
 @dataclass(frozen=True, slots=True)
-class CreateGpuInstance:
+class CreateGpuInstance(GpuInstruction):
     """Create at exactly this placement -> GpuInstanceCreated. `start` and `size` are memory slices."""
 
-    token: int
-    gpu: GpuUuid
     profile_id: int
     start: int
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class CreateComputeInstance:
+class CreateComputeInstance(GpuInstruction):
     """Create the compute instance that fills the GPU instance -> ComputeInstanceCreated."""
 
-    token: int
-    gpu: GpuUuid
     gi_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyInstance:
+class VerifyInstance(GpuInstruction):
     """
-    Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified.
-
-    Refused with NOT_FOUND when this place has no instance of this profile, with DIFFERENT when its MIG device is
-    another one or gone.
+    Read back profile, placement and MIG device -> InstanceVerified. Refused with NOT_FOUND when no instance of this
+    profile is at this place, with DIFFERENT when its MIG device is another one or gone.
     """
 
-    token: int
-    gpu: GpuUuid
     gi_id: int
     profile_id: int
     start: int
@@ -62,94 +72,61 @@ class VerifyInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class DestroyComputeInstance:
-    """
-    Destroy the compute instance if its MIG device is `uuid` -> ComputeInstanceDestroyed.
+class DestroyComputeInstance(GpuInstruction):
+    """Destroy it if its MIG device is `uuid` -> ComputeInstanceDestroyed. Refused with NOT_FOUND, or DIFFERENT."""
 
-    Refused with NOT_FOUND when there is none, with DIFFERENT when there is another.
-    """
-
-    token: int
-    gpu: GpuUuid
     gi_id: int
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
-class DestroyGpuInstance:
-    """
-    Destroy the GPU instance if it sits at this placement -> GpuInstanceDestroyed.
+class DestroyGpuInstance(GpuInstruction):
+    """Destroy it if it sits at this placement -> GpuInstanceDestroyed. Refused with NOT_FOUND, or DIFFERENT."""
 
-    Refused with NOT_FOUND when there is none, with DIFFERENT when it sits elsewhere.
-    """
-
-    token: int
-    gpu: GpuUuid
     gi_id: int
     start: int
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadGpu:
+class ReadGpu(GpuInstruction):
     """Read one GPU -> GpuRead."""
 
-    token: int
-    gpu: GpuUuid
-
 
 @dataclass(frozen=True, slots=True)
-class ListHolders:
-    """
-    List all processes on a device -> HoldersListed.
+class ListHolders(GpuInstruction):
+    """List all processes on a MIG device, or with its own UUID on a whole GPU -> HoldersListed, maybe none."""
 
-    `uuid` is a MIG device's, or the GPU's own for all processes on it. A missing device has none.
-    """
-
-    token: int
-    gpu: GpuUuid
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
-class ListTenants:
+class ListTenants(OwnInstruction):
     """
-    List all processes of a pod, also those that hold no device (yet) -> TenantsListed, or TenantsUnseen.
-
-    `owner` is the pod's UID. A pod without a cgroup on this machine has none. `claims` are UIDs of ResourceClaims that
-    other pods use as well: the processes of all their containers are listed, too.
+    List all processes of the pod with UID `owner`, also those without a device -> TenantsListed, or TenantsUnseen.
+    `claims` are UIDs of ResourceClaims of other pods too: the processes of all their containers are listed.
     """
 
-    token: int
     owner: str
     claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SetComputeMode:
+class SetComputeMode(GpuInstruction):
     """
-    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.
-
-    EXCLUSIVE_PROCESS lets only one process have a context: the MPS server. Without it, a client that does not find its
-    daemon would run beside it, without limits.
+    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet. In the first only the MPS
+    server has a context: a client without its daemon would run beside it, without limits.
     """
 
-    token: int
-    gpu: GpuUuid
     exclusive_process: bool
 
 
 @dataclass(frozen=True, slots=True)
-class StartMps:
+class StartMps(MpsInstruction):
     """
-    Start the daemon of a home, or find it running -> MpsStarted.
-
-    `device` is the UUID of the GPU or MIG device. The limits are set and read back, and the server for `uid` is
-    started, before any client can be served.
+    Start the daemon of a home, or find it running -> MpsStarted. `device` is a GPU's or MIG device's UUID. Limits are
+    read back and the server for `uid` is started before any client is served.
     """
 
-    token: int
-    home: HomeId
     gpu: GpuUuid
     device: str
     namespace: str
@@ -158,70 +135,47 @@ class StartMps:
 
 
 @dataclass(frozen=True, slots=True)
-class SetMpsLimits:
+class SetMpsLimits(MpsInstruction):
     """Change the limits for clients that connect from now on -> MpsLimitsSet."""
 
-    token: int
-    home: HomeId
     limits: MpsLimits
 
 
 @dataclass(frozen=True, slots=True)
-class SetQuotas:
+class SetQuotas(MpsInstruction):
     """Enforce the time of exactly these tenants in a home, each with its size -> QuotasSet, or MpsRefused."""
 
-    token: int
-    home: HomeId
     tenants: tuple[QuotaTenant, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WatchMps:
+class WatchMps(MpsInstruction):
     """Poll a daemon -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
 
-    token: int
-    home: HomeId
     pid: int
     started_at: int
     uid: int
 
 
 @dataclass(frozen=True, slots=True)
-class TerminateMpsClients:
-    """
-    Have the server disconnect these clients -> MpsClientsTerminated. Pids that are not its clients are ignored.
+class TerminateMpsClients(MpsInstruction):
+    """Have the server disconnect these clients, once -> MpsClientsTerminated. They stay until their process ends."""
 
-    A disconnected client can no longer compute, and stays until its process ends. Each is disconnected once.
-    """
-
-    token: int
-    home: HomeId
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StopMps:
-    """
-    Stop the daemon, verify that it ended, and remove its directories -> MpsStopped. Succeeds when there is none.
+class StopMps(MpsInstruction):
+    """Stop the daemon (`pid` 0: not known), verify that, and remove its directories -> MpsStopped. Idempotent."""
 
-    `pid` is 0 when it is not known.
-    """
-
-    token: int
-    home: HomeId
     pid: int
     started_at: int
 
 
 @dataclass(frozen=True, slots=True)
-class MakeTicket:
-    """
-    Create the directory that lets the pod's containers start -> TicketMade. Idempotent.
+class MakeTicket(OwnInstruction):
+    """Create the directory that lets the pod's containers start, with a copy of `record` -> TicketMade. Idempotent."""
 
-    `record` is kept in it, for the case that the journal is lost.
-    """
-
-    token: int
     ticket: str
     record: TicketRecord
     containers: tuple[ContainerDevices, ...]
@@ -238,18 +192,16 @@ class MakeTicket:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveTicket:
+class RemoveTicket(OwnInstruction):
     """Remove the directory -> TicketRemoved. Idempotent."""
 
-    token: int
     ticket: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompareTickets:
+class CompareTickets(OwnInstruction):
     """Compare these tickets with what was ordered -> TicketsCompared, or TicketRefused."""
 
-    token: int
     tickets: tuple[MakeTicket, ...]
     """Their own tokens are ignored."""
 
@@ -265,11 +217,7 @@ class CdiPart:
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """
-    What one request of a claim hands over. `name` is its device's in the claim's allocation.
-
-    `shared`: its containers are to be found by the claim, as not all of their pods are known (`ListTenants`).
-    """
+    """What one request of a claim hands over. `shared`: its containers are found by the claim (`ListTenants`)."""
 
     name: str
     container: ContainerDevices
@@ -278,27 +226,24 @@ class CdiDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteCdi:
+class WriteCdi(OwnInstruction):
     """Put a claim's CDI file in place, whatever is there -> CdiWritten, or CdiRefused. In order per claim."""
 
-    token: int
     claim: str
     devices: tuple[CdiDevice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveCdi:
+class RemoveCdi(OwnInstruction):
     """Remove a claim's CDI file -> CdiRemoved, or CdiRefused. Idempotent. In order per claim."""
 
-    token: int
     claim: str
 
 
 @dataclass(frozen=True, slots=True)
-class CompareCdi:
+class CompareCdi(OwnInstruction):
     """Compare these CDI files with what was ordered -> CdiCompared, or CdiRefused."""
 
-    token: int
     files: tuple[WriteCdi, ...]
     """Their own tokens are ignored."""
 
@@ -321,28 +266,6 @@ class AnswerCall:
     error: str = ""
 
 
-GpuInstruction = (
-    CreateGpuInstance
-    | CreateComputeInstance
-    | VerifyInstance
-    | DestroyComputeInstance
-    | DestroyGpuInstance
-    | ReadGpu
-    | ListHolders
-    | SetComputeMode
-)
-GPU_INSTRUCTIONS = (
-    CreateGpuInstance,
-    CreateComputeInstance,
-    VerifyInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    ReadGpu,
-    ListHolders,
-    SetComputeMode,
-)
-MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
 TicketInstruction = MakeTicket | RemoveTicket | CompareTickets
 CdiInstruction = WriteCdi | RemoveCdi | CompareCdi
-OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | CdiInstruction | ListTenants
 Instruction = BusInstruction | OwnInstruction | AnswerCall

@@ -1,11 +1,7 @@
 """
-Records of a node agent's journal: what it needs to continue after a crash.
-
-A record is saved before the device step that it announces, and again with that step's result. It holds what is needed
-to continue with the current devices, and nothing that the devices or the ledger tell better.
-
-A saved record is in the file, where the agent's death cannot touch it. What must survive the node's own crash is synced
-to disk before anything follows from it (`must_outlive_boot`, ADR 0042).
+Records of a node agent's journal: what it needs to continue after a crash, and what devices and ledger do not tell
+better. A record is saved before the device step that it announces, and again with that step's result. What must survive
+the node's own crash is synced to disk before anything follows from it (`must_outlive_boot`, ADR 0042).
 """
 
 from typing import Literal
@@ -70,16 +66,13 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
     evict: bool = False
     """Whether the pods of `displaces` are evicted. Kept only for rebuilding the ledger."""
     adjusting: ResizeRecord | None = None
-    """A resize of its shares is in progress."""
     boot_id: str = ""
     """The boot in which its instances were created: they do not survive it."""
     ticket: str = ""
     stale_tickets: tuple[str, ...] = ()
     """Tickets of devices that are gone: removed before anything is created again."""
     prepared: tuple[str, ...] = ()
-    """
-    UIDs of its ResourceClaims that the kubelet may have given to a pod: prepared in this boot, not unprepared since.
-    """
+    """UIDs of its ResourceClaims that a pod may have: prepared in this boot, not unprepared since."""
     cdi_files: tuple[str, ...] = ()
     """UIDs of its ResourceClaims that may have a CDI file."""
     ignores_holders: bool = False
@@ -87,7 +80,6 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
     lost: bool = False
     """It had been ready, and its devices vanished (reboot, reset)."""
     cause: str = ""
-    """Why it is destroyed."""
     error: str = ""
     message: str = ""
 
@@ -98,11 +90,7 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
 
 
 class TicketRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The second copy of a ready slice's record, kept in its ticket for the case that journal and ledger are lost.
-
-    It holds only facts that are constant while the ticket exists, and none of another boot.
-    """
+    """The second copy of a ready slice's record, in its ticket: only facts that are constant while that exists."""
 
     booking: Booking
     revision: int
@@ -136,11 +124,7 @@ class MpsLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedDeviceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="home"):
-    """
-    A home of shares: the device that several tenants of one trust domain live on, and its MPS daemon.
-
-    `profile` is None for a whole GPU. Created with its first share, destroyed with its last.
-    """
+    """A home: the device of several tenants of one trust domain, and its MPS daemon. `profile` None: a whole GPU."""
 
     home: HomeId
     gpu: GpuUuid
@@ -156,17 +140,15 @@ class SharedDeviceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="home"):
     daemon: bool = False
     """An MPS daemon may be running from now on."""
     pid: int = 0
-    """The daemon's process id, once it answered."""
     started_at: int = 0
     """When that process began, in clock ticks since boot (/proc/<pid>/stat field 22): tells it from a later one."""
     limits: MpsLimits | None = None
     """The limits last set and read back; None while they change."""
     restarts: int = 0
-    """How often its daemon died and was restarted."""
     inherited: bool = False
     """
-    Its daemon was taken over without a journal. A slice that was being destroyed then has no ticket, so only the ledger
-    can name its pod: until a poll finds clients of known tenants only, no tenant joins and the daemon is not stopped.
+    Its daemon was taken over without a journal: until a poll finds clients of known tenants only, no tenant joins and
+    the daemon is not stopped. A slice that was being destroyed then has no ticket to name its pod.
     """
     error: str = ""
     message: str = ""
@@ -215,10 +197,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     unseen: tuple[GpuUuid, ...] = ()
     """GPUs that did not answer when the journal was found lost: their content is unknown."""
     seen: tuple[GpuUuid, ...] | None = None
-    """
-    GPUs with known content, where others could not read their UUID when the journal was lost: all others are unseen.
-    None where all could.
-    """
+    """GPUs with known content, where others could not read their UUID then; None where all could."""
     tickets: tuple[str, ...] = ()
     """Tickets that existed then and that no record names: the next run uses them too."""
     hands_over: bool = False
@@ -239,11 +218,8 @@ Record = (
 
 def must_outlive_boot(record: Record) -> bool:
     """
-    Whether a record must be synced to disk before anything follows from it.
-
-    It must if others act on it: that a slice is ready, failed, degraded or gone, and which generations were published.
-    The progress of devices and daemons concerns this boot alone: it does not survive it, and the order behind it is
-    read again.
+    Whether others act on a record, so that it must be synced before anything follows from it: a slice is ready, failed,
+    degraded or gone, or generations were published. The progress of devices concerns this boot alone.
     """
     match record:
         case SliceRecord(phase=phase):

@@ -1,8 +1,6 @@
 """
-The use of a node's slices, and since when each idles, from samples of its devices.
-
-Nothing is decided from it, and no journal keeps it: after a restart it starts empty, so "idle for an hour" means
-watched for an hour. It touches no device; the caller passes samples.
+The use of a node's slices, and since when each idles, from samples of its devices. No decision follows from it, and it
+starts empty: "idle for an hour" means watched for an hour.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,11 +30,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """
-    One sample of a whole GPU without MIG, or of a MIG device (`GpuBackend.uses`).
-
-    None means that the driver does not report the value, which is not zero.
-    """
+    """One sample of a whole GPU without MIG, or of a MIG device (`GpuBackend.uses`). None is not reported, not zero."""
 
     uuid: str
     memory_mib: int | None
@@ -83,8 +77,6 @@ class UsedDevice:
 
 @dataclass(slots=True)
 class _Watched:
-    """What was sampled at one place."""
-
     since: float
     seen: "_Seen | None" = None
     seen_at: float = 0.0
@@ -93,8 +85,6 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One sample of one slice's device, without the part of other tenants."""
-
     memory_mib: int | None
     busy_percent: float | None
     sm_percent: float | None
@@ -103,7 +93,6 @@ class _Seen:
 
     @property
     def idles(self) -> bool | None:
-        """Whether it did nothing; None when that cannot be determined."""
         if self.busy_percent is not None:
             return self.busy_percent < IDLE_BELOW_PERCENT
         return None if self.processes else True
@@ -113,7 +102,6 @@ class UsageTracker:
     """The samples of one node's slices."""
 
     def __init__(self) -> None:
-        """Start without samples."""
         self._watched: dict[tuple[AllocationId, str], _Watched] = {}
 
     def wanted(self, snapshot: NodeSnapshot) -> dict[GpuUuid, tuple[str, ...]]:
@@ -125,10 +113,7 @@ class UsageTracker:
         return {gpu: tuple(devices) for gpu, devices in found.items()}
 
     def look(self, snapshot: NodeSnapshot, gpu: GpuUuid, uses: Iterable[DeviceUse], now: float) -> None:
-        """
-        Add a sample of one GPU at `now`; a device that was not sampled keeps its last one. Slices that are gone are
-        dropped, even if no caller asks for them.
-        """
+        """Add a sample of one GPU at `now`; other devices keep their last one. Slices that are gone are dropped."""
         by_device = {use.uuid: use for use in uses}
         for place in self._there(snapshot):
             use = by_device.get(place.device)
@@ -148,7 +133,6 @@ class UsageTracker:
         return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
 
     def _there(self, snapshot: NodeSnapshot) -> list[UsedDevice]:
-        """The places that exist; others are dropped."""
         places = list(used_devices(snapshot))
         there = {place.key for place in places}
         for key in [key for key in self._watched if key not in there]:
@@ -173,7 +157,6 @@ def used_devices(snapshot: NodeSnapshot) -> Iterator[UsedDevice]:
 
 
 def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> str:
-    """The UUID of a granted device; empty while it does not exist."""
     if grant.profile is None:
         return str(gpu.uuid)
     if grant.share is not None:

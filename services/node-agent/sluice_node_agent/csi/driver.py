@@ -1,8 +1,4 @@
-"""
-Runs the CSI driver: creates its sockets in the right order and removes them. It needs neither a GPU nor the bus.
-
-Without it no pod with a GPU starts or ends on the node, so it starts before everything else.
-"""
+"""Runs the CSI driver, without which no pod with a GPU starts or ends: it needs neither a GPU nor the bus."""
 
 import asyncio
 import contextlib
@@ -24,8 +20,7 @@ from sluice_node_agent.csi.pod_exit import WITHIN_S, PodExitWait, why_unseen
 from sluice_node_agent.csi.servicers import VERSIONS, Node
 from sluice_node_agent.csi.volumes import Volumes
 from sluice_node_agent.device.processes import Processes
-from sluice_node_agent.kubelet.registration import Plugin, Registration
-from sluice_node_agent.kubelet.sockets import plugin_socket
+from sluice_node_agent.kubelet.sockets import Plugin, Registration, plugin_socket
 
 _THREADS = 8
 """Each handles a volume for some milliseconds; waiting for processes takes none."""
@@ -46,13 +41,9 @@ async def driver(
     within_s: float = WITHIN_S,
 ) -> AsyncIterator[None]:
     """
-    Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and
-    CsiError for what only another pod would fix.
-
-    While the pods' directories cannot be kept (a full or read-only disk) it serves all the same and refuses each call
-    with the reason, which the kubelet shows in the pod's Events; it tries again every ten seconds.
-
-    `within_s`: how long unpublishing waits for the pod's processes to end.
+    Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError, and CsiError for what only
+    another pod would fix. While the pods' directories cannot be kept, each call is refused with the reason, which the
+    pod's Events show. `within_s`: how long unpublishing waits for the pod's processes to end.
     """
     processes = processes or Processes()
     log = logs.get("csi", node=node)
@@ -69,12 +60,7 @@ async def driver(
     ):
         volumes = Volumes(kubelet_root, sources)
         served = Node(
-            node,
-            kubelet_root,
-            volumes,
-            PodExitWait(processes, tenant_threads),
-            volume_threads,
-            within_s=within_s,
+            node, kubelet_root, volumes, PodExitWait(processes, tenant_threads), volume_threads, within_s=within_s
         )
         plugin = Plugin("CSIPlugin", CSI_DRIVER, str(socket_path(kubelet_root)), VERSIONS)
         registration = Registration(plugin, "no pod with a GPU starts or ends on this node", log)
@@ -112,8 +98,6 @@ async def _keep_shown(volumes: Volumes, threads: ThreadPoolExecutor, node: NodeN
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads that are not joined: running calls end by themselves within moments."""
-
     def __init__(self, count: int, name: str) -> None:
         super().__init__(max_workers=count, thread_name_prefix=name)
 

@@ -1,22 +1,17 @@
-"""
-Parses and builds a kubelet's volume paths. Pure.
-
-A path that is not exactly of this shape is never touched: root mounts and removes there.
-"""
+"""Parses and builds a kubelet's volume paths. No other path is ever touched: root mounts and removes there."""
 
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from sluice.contracts.kube.names import CSI_DRIVER
-from sluice_node_agent.kubelet.places import plugin_path, registration_socket
+from sluice_node_agent.kubelet.sockets import plugin_path, registration_socket
 
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 """A UUID, or a kubelet's hash for a static pod (kubernetes/kubernetes, pkg/kubelet/config/common.go)."""
 _VOLUME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label, as every volume's name."""
 _SHOWN = 300
-"""Characters of a wrong path in a message."""
 VOLUMES = ("volumes", "kubernetes.io~csi")
 """Between a pod's directory and the volume's (a '/' in a plugin's name becomes '~')."""
 MOUNT = "mount"
@@ -28,7 +23,6 @@ class Target:
     """`<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`."""
 
     uid: str
-    """Of the pod."""
     volume: str
 
     @property
@@ -50,11 +44,7 @@ def is_pod_uid(text: str) -> bool:
 
 
 def target_of(path: str, kubelet_root: PurePath, *, uid: str = "") -> Target | NoTarget:
-    """
-    Parse a target path below the kubelet's root.
-
-    `uid` is the pod's from the kubelet's request, empty if it has none.
-    """
+    """Parse a target path below the kubelet's root. `uid` is the pod's from the request, or empty."""
     wanted = f"{kubelet_root}/pods/<uid>/{'/'.join(VOLUMES)}/<volume>/{MOUNT}"
     parts = path.removeprefix(f"{kubelet_root}/").split("/") if path.startswith(f"{kubelet_root}/") else []
     if len(parts) != 6 or (parts[0], *parts[2:4], parts[5]) != ("pods", *VOLUMES, MOUNT):

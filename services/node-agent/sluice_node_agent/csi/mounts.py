@@ -1,8 +1,4 @@
-"""
-Mounts, as in mount(2). Nothing is ever removed here.
-
-For a path that others could change meanwhile, pass one through an open directory (`/proc/self/fd/<n>`).
-"""
+"""Mounts, as in mount(2). Pass a path that others could change through an open directory (`/proc/self/fd/<n>`)."""
 
 import ctypes
 import errno
@@ -27,23 +23,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def bind(source: str | Path, place: str | Path, *, deep: bool = True) -> None:
-    """
-    Show `source` at `place` as well; if `deep`, with all mounts in it. Raises OSError.
-
-    The new mount, here and wherever it propagates, is sealed if `source` is.
-    """
+    """Show `source` at `place`; if `deep`, with all mounts in it; sealed if `source` is. Raises OSError."""
     _mount(source, place, _BIND | (_REC if deep else 0))
 
 
 def seal(place: str | Path, *, may_run: bool = False) -> None:
     """
-    Forbid writing, programs and setuid below the mount at `place`; with `may_run`, allow programs. Raises OSError.
-
-    This also allows what the file system forbids as a whole (`/run` is `noexec` on many nodes): the flags of a mount
-    are its own (mount(2), MS_REMOUNT with MS_BIND).
-
-    Flags do not propagate: where `place` had propagated already (from a container to its node), it keeps its flags. So
-    bind from a mount that is sealed already.
+    Forbid writing, programs and setuid below the mount at `place`; with `may_run`, allow programs, even where the file
+    system forbids them (`/run` is `noexec` on many nodes). Raises OSError. Flags do not propagate (mount(2), MS_REMOUNT
+    with MS_BIND): bind from a mount that is sealed already.
     """
     _mount("none", place, _REMOUNT | _BIND | (_SEALED & ~_NOEXEC if may_run else _SEALED))
 
@@ -60,11 +48,7 @@ def detach(place: str | Path) -> None:
 
 
 def enter_namespace_of(process: int) -> None:
-    """
-    See this process's mounts from now on (setns(2)), and its root. Raises OSError.
-
-    Only a process without other threads may do so.
-    """
+    """See this process's mounts from now on (setns(2)); only without other threads. Raises OSError."""
     descriptor = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.setns(descriptor, _NEWNS) != 0:

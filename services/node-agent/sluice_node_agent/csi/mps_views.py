@@ -1,8 +1,6 @@
 """
-An MPS daemon's home as a container sees it: `pipe` and `log`, read-only, in a directory of the container's own.
-
-The home itself is mounted there, not its parts: a restarted daemon creates its `pipe` again. Removal unmounts first and
-then removes an empty directory; it never descends, so nothing behind a mount can be lost.
+An MPS daemon's home as a container sees it: `pipe` and `log`, read-only. The home is mounted, not its parts: a
+restarted daemon creates its `pipe` again. Removal never descends, so nothing behind a mount can be lost.
 """
 
 import contextlib
@@ -20,10 +18,8 @@ _MAY_NOT = {errno.EPERM, errno.EACCES}
 
 def make_view(place: Path, container: ContainerDevices, *, aside: Path) -> None:
     """
-    Show a container's home at `place`, which must not exist yet. Raises OSError.
-
-    `aside` is a private directory for a temporary mount. Without the right to mount, links are created: they work on
-    the node, but not in a container.
+    Show a container's home at `place`, which must not exist yet. Raises OSError. `aside` is for a temporary mount.
+    Without the right to mount, links are created: they work on the node, but not in a container.
     """
     pipe, log = Path(container.mps_pipe_directory), Path(container.mps_log_directory)
     if (pipe.name, log) != (PIPE, pipe.parent / LOG):
@@ -83,10 +79,8 @@ def remove_views(directory: Path, ticket: str = "") -> None:
 
 def _bind_sealed(home: Path, place: Path, aside: Path) -> None:
     """
-    Bind by way of `aside`, where the mount is sealed: a volume must never show it open, not even for a moment.
-
-    Programs in it may run: a container preloads the time quota's library from there, and a loader maps no code from a
-    `noexec` mount (it prints an error, and continues without). Only the agent and its daemon can write there.
+    Bind by way of `aside`, where the mount is sealed: a volume must never show it open. Programs in it may run: a
+    container preloads the time quota's library from there, and a loader maps no code from a `noexec` mount.
     """
     aside.mkdir(mode=0o700, exist_ok=True)
     mounts.detach_all(aside)  # left by a killed process

@@ -1,8 +1,6 @@
 """
-Removes what agent and CSI driver keep on a node outside their data directory, after both have ended for good.
-
-What may still be in use stays, and is named: a pod's directory, a mount, an MPS daemon's home, a running driver's
-socket.
+Removes what agent and CSI driver keep on a node outside their data directory, after both have ended for good. What may
+still be in use stays, and is named.
 """
 
 import errno
@@ -17,7 +15,7 @@ from sluice.contracts.dra.names import DRIVER
 from sluice_node_agent.csi import mounts
 from sluice_node_agent.csi.kubelet_paths import registration_path, socket_path
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.kubelet.places import claims_socket, registration_socket
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
 
 _OWN_FOLDER = "sluice"
 """The folder that holds only ours (`/run/sluice`) goes too; any other parent is the administrator's."""
@@ -25,20 +23,14 @@ _OWN_FOLDER = "sluice"
 
 def clean_node(pods_dir: Path, mps_dir: Path, kubelet_root: Path, claims: Collection[str] = ()) -> list[str]:
     """
-    Remove directories, mounts and sockets. Returns one sentence per thing that stays.
-
-    `claims`: UIDs of the ResourceClaims with a CDI file, which the kubelet still has prepared.
-
-    Blocks; raises OSError where something could not be removed.
+    Remove directories, mounts and sockets. Returns one sentence per thing that stays. `claims`: UIDs of the
+    ResourceClaims with a CDI file. Blocks; raises OSError where something could not be removed.
     """
     registry, own = Path(registration_path(kubelet_root)), Path(socket_path(kubelet_root))
     kept = [*_sockets(registry, own), *_claims(kubelet_root, claims), *_pods(pods_dir), *_mps(mps_dir)]
     if not kept and pods_dir.parent.name == _OWN_FOLDER:
         _remove_empty(pods_dir.parent)
     return kept
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 
 def _claims(kubelet_root: Path, claims: Collection[str]) -> Iterator[str]:

@@ -1,9 +1,7 @@
 """
-One directory per pod, shown in the pod's volume: the agent creates tickets in it, the driver mounts it.
-
-Agent and driver, perhaps in two processes, both change it, so every change takes one file lock. A directory is removed
-when neither a ticket nor a mount needs it. Nothing survives a reboot: an old ticket would let a container start with a
-device that is gone, so what the file system kept is removed before the driver is called.
+One directory per pod, shown in the pod's volume: the agent creates tickets in it, the driver mounts it. Both change it,
+so every change takes one file lock. A directory is removed when neither a ticket nor a mount needs it. Nothing survives
+a reboot: an old ticket would let a container start with a device that is gone.
 """
 
 import contextlib
@@ -38,15 +36,13 @@ class PodDirectories:
         self._boot_id = boot_id
         self._is_prepared = False
         self.was_shared = True
-        """Whether the root was on a shared mount when it was prepared."""
         self.problem = ""
         """Why volumes cannot be served now; empty when they can."""
 
     def prepare(self) -> None:
         """
-        Open the root and create its sealed view, unless that is done. Raises OSError; call it again later then.
-
-        Logs nothing: `problem` has the sentence.
+        Open the root and create its sealed view, unless that is done. Raises OSError, with `problem`; call it again
+        then.
         """
         if self._is_prepared:
             return
@@ -79,11 +75,8 @@ class PodDirectories:
 
     def prepare_mounts(self) -> bool:
         """
-        Create the sealed view of the root that volumes are parts of. Returns whether the root was on a shared mount
-        before.
-
-        A mount in a pod's directory must appear in its volume. If the root's mount is private (a container without
-        mount propagation), it is bound onto itself and shared, for this life of the container.
+        Create the sealed view of the root that volumes are parts of. Returns whether the root was on a shared mount. A
+        mount in a pod's directory must appear in its volume, so a private root is bound onto itself and shared.
         """
         with self.locked():
             return self._show_sealed()
@@ -109,11 +102,7 @@ class PodDirectories:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """
-        Hold the lock of all changes. Raises OSError (ETIMEDOUT) when it stays taken.
-
-        The root may have been removed since it was opened: a memory disk emptied, or another mounted over it.
-        """
+        """Hold the lock of all changes; makes a removed root again. Raises OSError (ETIMEDOUT) when it stays taken."""
         self.root.mkdir(mode=_ROOT_MODE, parents=True, exist_ok=True)
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -169,8 +158,6 @@ class PodDirectories:
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _show_sealed(self) -> bool:
         was_shared = mounts.is_shared(self.root)

@@ -1,8 +1,6 @@
 """
-Wait until no process of a pod is left, with a limit.
-
-A kubelet may unpublish a volume before the pod's processes are gone (seen with v1.36.2: a second before, for a pod
-deleted by force while its kubelet was away). All waiting calls share one scan of /proc.
+Wait until no process of a pod is left, with a limit: a kubelet may unpublish a volume a second before (seen with
+v1.36.2). All waiting calls share one scan of /proc.
 """
 
 import asyncio
@@ -16,17 +14,14 @@ WITHIN_S = 100.0
 _PAUSE_FIRST_S = 0.1
 _PAUSE_MAX_S = 1.0
 _KUBELETS = frozenset({"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "hyperkube"})
-"""Commands that are or contain a kubelet: if one is visible, so are its pods."""
 
 PodPids = dict[str, tuple[int, ...]]
-"""The processes of each pod, by UID."""
 
 
 class PodExitWait:
     """The processes of pods. For one event loop."""
 
     def __init__(self, processes: Processes, threads: Threads) -> None:
-        """Scan `processes`, in one of `threads` at a time."""
         self._processes = processes
         self._threads = threads
         self._current: asyncio.Task[PodPids] | None = None
@@ -34,10 +29,8 @@ class PodExitWait:
 
     async def left_of(self, uid: str, *, within_s: float = WITHIN_S) -> tuple[int, ...]:
         """
-        The processes of a pod that are left after `within_s`; returns as soon as there is none. Raises OSError without
-        /proc.
-
-        Two scans in a row must find none: one may miss a child that its parent created meanwhile.
+        The processes of a pod that are left after `within_s`, or none as soon as two scans find none: one may miss a
+        child created meanwhile. Raises OSError without /proc.
         """
         clock = asyncio.get_running_loop().time
         until, pause_s, free = clock() + within_s, _PAUSE_FIRST_S, 0

@@ -1,8 +1,6 @@
 """
-The driver's answers to the kubelet. Any pod gets its volume.
-
-Publishing never waits: a kubelet resolves a container's environment from the object that it started with, so changes
-while it waits for a volume come too late. The ticket in its pod's directory is what holds a container.
+The driver's answers to the kubelet. Any pod gets its volume, at once: a kubelet resolves a container's environment from
+the object that it started with, so changes while it waits come too late. The ticket is what holds a container.
 """
 
 import asyncio
@@ -26,7 +24,6 @@ VERSIONS = ("1.0.0",)
 """CSI versions, as a kubelet v1.36.2 accepts them; it rejects `1` and `v1`."""
 _POD_UID = "csi.storage.k8s.io/pod.uid"
 _SHOWN = 10
-"""Processes named in an answer."""
 
 
 class Node(csi_pb2_grpc.NodeServicer):
@@ -94,8 +91,6 @@ class Node(csi_pb2_grpc.NodeServicer):
         if await self._done(lambda: self._volumes.unpublish(target), "unpublished", target, context):
             self._log.info("volume unpublished", pod=target.uid, volume=target.volume)
         return csi_pb2.NodeUnpublishVolumeResponse()
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _target(self, path: str, uid: str, context: grpc.aio.ServicerContext) -> Target:
         found = target_of(path, self._root, uid=uid)

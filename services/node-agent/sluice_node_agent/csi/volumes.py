@@ -1,8 +1,6 @@
 """
-Mounts a pod's directory at its kubelet's target path, and unmounts it.
-
-Every directory from the kubelet's root down is opened separately and no link is followed; only our own empty directory
-is removed.
+Mounts a pod's directory at its kubelet's target path, and unmounts it. No link is followed, and only our own empty
+directory is removed.
 """
 
 import contextlib
@@ -20,14 +18,12 @@ from sluice_node_agent.csi.pod_directories import PodDirectories
 _OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _INSIDE = _OPEN | os.O_NOFOLLOW
 _STACKED_MAX = 16
-"""Stacked mounts at one place. We never create two."""
 
 
 class Volumes:
     """The volumes of one node. Calls block briefly and raise OSError."""
 
     def __init__(self, kubelet_root: Path, sources: PodDirectories) -> None:
-        """Mount directories of `sources` below `kubelet_root`."""
         self._root = kubelet_root
         self._sources = sources
 
@@ -46,9 +42,8 @@ class Volumes:
 
     def renew(self) -> tuple[Target, ...]:
         """
-        Show the directory again in volumes whose source is gone: a kubelet asks only once. Returns them.
-
-        Only where our mount still is: a volume that a kubelet gives up meanwhile stays given up.
+        Show the directory again in volumes that we mount and whose source is gone: a kubelet asks only once. Returns
+        them.
         """
         self._sources.prepare()
         renewed = []
@@ -74,11 +69,8 @@ class Volumes:
             self._sources.release(target.uid)
             return did
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     @contextlib.contextmanager
     def _parent(self, target: Target) -> Iterator[int]:
-        """The volume's directory, which the kubelet created, open."""
         opened = os.open(self._root, _OPEN)
         try:
             for name in target.parents:
@@ -90,7 +82,6 @@ class Volumes:
             os.close(opened)
 
     def _renewed(self, target: Target) -> bool:
-        """Whether a volume showed another directory than its pod's, and now shows that."""
         source = self._sources.root / target.uid
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -114,7 +105,6 @@ class Volumes:
             os.close(here)
 
     def _is_covered(self, parent: int) -> bool:
-        """Whether the target is a mount point."""
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
             return mounts.mount_id(here) != mounts.mount_id(parent)
@@ -122,7 +112,6 @@ class Volumes:
             os.close(here)
 
     def _shows(self, parent: int, source: Path) -> bool:
-        """Whether the pod's directory is mounted there already, and sealed."""
         if not self._is_covered(parent):
             return False
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)

@@ -1,8 +1,6 @@
 """
-What a CDI file does to a container, as the CDI specification names it (tags.cncf.io/container-device-interface).
-
-`CommonEdits` are a driver's: libraries, programs, hooks and the device nodes that every device needs. A node's own are
-in a `DeviceNodes`.
+What a CDI file does to a container (tags.cncf.io/container-device-interface): the driver's `CommonEdits`, and the
+device nodes of a node's `DeviceNodes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +11,6 @@ from typing import Any, Protocol
 from sluice.contracts.ids import GpuUuid
 
 Edits = Mapping[str, Any]
-"""A `containerEdits` object, as in JSON."""
 
 
 class CdiError(Exception):
@@ -54,10 +51,7 @@ class DeviceNodes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RootChange:
-    """
-    Where a driver's files are: `seen` is their root here, `node` the same directory on the node, which the container
-    runtime sees. The root changes the node's side of each edit, never the container's.
-    """
+    """Where a driver's files are: `seen` is their root here, `node` the same directory for the container runtime."""
 
     seen: PurePosixPath
     node: PurePosixPath

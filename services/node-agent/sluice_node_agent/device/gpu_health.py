@@ -1,10 +1,7 @@
 """
-Whether a GPU may get new slices, from its driver's health facts. No NVML here.
-
-An Xid is an error that the driver reports by itself. Most are an application's own fault, or are solved by restarting
-it, and takes no GPU out of the fleet: a faulty job would move on and take out one GPU after the other. The
-driver's *recovery action* (R565 and newer) names what the GPU needs; it outlives this process and ends with the reset,
-so it takes precedence over what is remembered here.
+Whether a GPU may get new slices, from its driver's health facts. No NVML here. Most Xids are an application's own fault
+and take no GPU out: a faulty job would take out one after the other. The driver's *recovery action* (R565 and newer)
+outlives this process and ends with the reset, so it takes precedence over what is remembered here.
 """
 
 import threading
@@ -77,10 +74,8 @@ _RESET_HELPS = frozenset({None, 0, 1, _DRAIN})
 @dataclass(frozen=True, slots=True)
 class HealthFacts:
     """
-    Health facts of a GPU, from its driver.
-
-    `mig_now` and `mig_next`: MIG mode now, and after the next reset. `recovery` is the recovery action (0: none needed;
-    None: not reported by this driver). `uncorrected` counts uncorrectable ECC errors since the last reset.
+    Health facts of a GPU. `mig_now`, `mig_next`: MIG mode now, and after the next reset. `recovery` is the recovery
+    action (0: none needed; None: not reported). `uncorrected` counts ECC errors since the last reset.
     """
 
     mig_now: bool
@@ -96,11 +91,9 @@ def is_critical(xid: int) -> bool:
 
 def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
     """
-    How an operator resets one GPU. `before`: what to do while the agent still runs.
-
-    The agent stops before the reset, because a driver does not reset a GPU that a process holds, and the agent holds
-    all of them; pods end before the agent stops, because a pod with a slice can end only while it runs. The command
-    names the GPU, because without -i nvidia-smi resets all of the node, under all tenants.
+    How an operator resets one GPU. `before`: what to do while the agent still runs. A driver does not reset a GPU that
+    a process holds, as the agent does; a pod with a slice can end only while it runs. Without -i nvidia-smi resets all
+    GPUs.
     """
     return (
         f"{before}, stop the node's agent (remove its label sluice.dev/agent) and run"
@@ -110,10 +103,8 @@ def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
 
 def why_unhealthy(facts: HealthFacts, xids: tuple[int, ...], gpu: GpuUuid) -> str:
     """
-    Why a GPU that answers gets no new slices, and the remedy; empty when it may get some.
-
-    The remedy follows all reasons once. No reset is advised where the driver asks for something else: it would not
-    help, and would end what runs there.
+    Why a GPU that answers gets no new slices, and the remedy; empty when it may get some. No reset is advised where the
+    driver asks for something else: it would not help, and would end what runs there.
     """
     reasons = []
     if facts.mig_now != facts.mig_next:
@@ -136,7 +127,6 @@ class XidHistory:
     """The critical Xids since this process started, by GPU. Thread-safe."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._lock = threading.Lock()
         self._seen: dict[GpuUuid, dict[int, None]] = {}
         self._asked: set[GpuUuid] = set()

@@ -1,15 +1,15 @@
 """
-The port to a node's GPUs, implemented by NVML and by simulated devices.
-
-Every call blocks, is about one GPU, and returns or raises a DeviceError. Nothing here decides, retries or waits. Terms
-follow the NVML API reference: a GPU instance (GI) holds memory slices, a compute instance (CI) in it makes it a MIG
+The port to a node's GPUs, implemented by NVML and by simulated devices. Every call blocks, is about one GPU, and
+returns or raises a DeviceError. A GPU instance (GI) holds memory slices, a compute instance (CI) in it makes it a MIG
 device with a UUID; they are created in this order and destroyed in reverse.
 """
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from sluice.contracts.ids import GpuUuid
+from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
 from sluice_node_agent.core.usage import DeviceUse
@@ -98,14 +98,10 @@ class GpuBackend(Protocol):
 
     def read(self) -> tuple[GpuReport, ...]:
         """
-        All GPUs in index order, each with every GPU instance on it, also those without compute instance.
-
-        `allocation` is None and `creatable` empty. A GPU that does not answer is `lost` and not healthy, without
-        instances; one that answers but must get no new slices (a critical Xid, MIG mode pending a reset) is not
-        healthy, with its instances and the reason.
-
-        A GPU with a fixed layout is marked so; existing instances that cannot be assigned have the reason (`unusable`),
-        and each call that would create or destroy one there raises NotSupportedError.
+        All GPUs in index order, each with every GPU instance on it; `allocation` is None and `creatable` empty. A GPU
+        that does not answer is `lost` and not healthy, without instances; one that must get no new slices is not
+        healthy, with its instances and the reason. A fixed layout is marked so, its instances that cannot be assigned
+        have the reason (`unusable`), and calls that would change it raise NotSupportedError.
         """
 
     def nameless(self) -> dict[int, str]:
@@ -143,19 +139,57 @@ class GpuBackend(Protocol):
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
         """
-        The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out.
-
-        In MIG mode nothing is reported for the whole GPU. A value that the driver does not report is None, not an
-        error.
+        The use of devices of a GPU (its own UUID, or those of MIG devices); missing ones are left out, as a whole GPU
+        in MIG mode. A value that the driver does not report is None, not an error.
         """
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read. One that
-        was `nameless` is among them once it can read its UUID.
-
-        The only call that may overlap others.
+        Wait up to `timeout_s` for errors that the driver reports by itself (Xid); returns the GPUs to read, also those
+        that were `nameless` and can read their UUID now. The only call that may overlap others.
         """
 
     def close(self) -> None:
         """Close the driver. No call may follow."""
+
+
+ALL = "all"
+_UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NODE = re.compile(rf"(?P<node>{_LABEL}(?:\.{_LABEL})*)(?::(?P<index>\d{{1,3}}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLayoutSelector:
+    """The selected GPUs of one node."""
+
+    all: bool = False
+    uuids: frozenset[str] = frozenset()
+    indices: frozenset[int] = frozenset()
+
+    def __contains__(self, gpu: tuple[GpuUuid, int]) -> bool:
+        """Whether a GPU (its UUID and its index) is selected."""
+        uuid, index = gpu
+        return self.all or uuid in self.uuids or index in self.indices
+
+
+def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
+    """Parse a node's entries: `all`, a node, `<node>:<index>`, or a GPU's UUID. Raises ValueError for any other."""
+    everywhere, uuids, indices = False, set[str](), set[int]()
+    for name in named:
+        found = _NODE.fullmatch(name)
+        if name == ALL:
+            everywhere = True
+        elif _UUID.fullmatch(name):
+            uuids.add(f"GPU-{name.removeprefix('GPU-').lower()}")  # as drivers print them
+        elif found is None:
+            raise ValueError(f"{name[:100]!r} is no GPU: say all, a node's name, <node>:<index>, or a UUID (GPU-...)")
+        elif found["node"] == node:
+            everywhere |= found["index"] is None
+            indices.update([int(found["index"])] if found["index"] is not None else [])
+    return FixedLayoutSelector(everywhere, frozenset(uuids), frozenset(indices))
+
+
+def refusal(gpu: GpuUuid, doing: str) -> str:
+    """The message for a refused change of a selected GPU."""
+    return f"{gpu}: {doing} is refused: its layout is fixed by its administrator"

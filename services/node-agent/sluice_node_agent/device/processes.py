@@ -1,9 +1,7 @@
 """
-Processes as the kernel shows them: their pod, name, start time and open devices.
-
-Read from a `/proc`, which must be the host's: inside a PID namespace of its own an agent would miss the tenants'
-processes, or mistake one for another. A process that vanishes while it is read counts as absent, never as an error. A
-failure to read is an OSError, never an empty result: mistaking one for the other would end what still runs. Read-only.
+Processes as the kernel shows them: their pod, name, start time and open devices. The `/proc` must be the host's, or an
+agent would miss tenants' processes. A process that vanishes while it is read counts as absent; a failure to read is an
+OSError, never an empty result: mistaking one for the other would end what still runs.
 """
 
 import errno
@@ -54,11 +52,7 @@ class Processes:
                     yield int(entry.name)
 
     def owner_of(self, pid: int) -> str:
-        """
-        The UID of the pod whose cgroup the process is in, cgroup v1 or v2; "" for none.
-
-        For nested pods the outermost: the one that this node's kubelet knows.
-        """
+        """The UID of the pod whose cgroup the process is in (v1 or v2), of nested pods the outermost; "" for none."""
         for line in self._text(pid, "cgroup").splitlines():
             path = line.split(":", 2)[-1]
             for part in path.split("/"):
@@ -112,10 +106,7 @@ class Processes:
             raise
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
-        """
-        The threads that represent it: itself, or if its first thread has ended (then a zombie, without files, and in no
-        cgroup on v1) the others, which live on. Empty when it is gone.
-        """
+        """The threads that represent it: itself, or the others if its first one has ended (a zombie without files)."""
         if self.started_at(pid):
             return (pid,)
         return tuple(thread for thread in self._threads(pid) if thread != pid)
@@ -126,11 +117,9 @@ class Processes:
 
     def with_open(self, paths: Collection[str]) -> tuple[int, ...]:
         """
-        The processes that have one of these device files open, under any name; our own is left out.
-
-        A process whose files may not be read is skipped: without CAP_SYS_PTRACE those of other users are. So is one
-        that closed the file and kept a mapping of it. Raises OSError when there is no /proc, and when more than FDS_MAX
-        files are open, because the rest is unknown.
+        The other processes that have one of these device files open, under any name. One whose files may not be read is
+        skipped (without CAP_SYS_PTRACE those of other users), and so is a mere mapping. Raises OSError when there is no
+        /proc, and when more than FDS_MAX files are open.
         """
         wanted = frozenset(paths)
         devices = frozenset(device for path in wanted if (device := _device(path)) is not None)
@@ -148,16 +137,14 @@ class Processes:
 
     def with_mounted(self, names: Collection[str]) -> tuple[int, ...]:
         """
-        The processes of pods that have a file of one of these names mounted by its own (proc(5), `mountinfo`), also if
-        it was removed or replaced since. Raises OSError when there is no /proc, or a list of mounts is too long.
+        The processes of pods that have a file of one of these names mounted (proc(5), `mountinfo`), even if it is gone
+        by now. Raises OSError when there is no /proc, or a list of mounts is too long.
         """
         return tuple(
             pid
             for pid in sorted(self.pids())
             if any(self.owner_of(thread) and self._has_mounted(pid, thread, names) for thread in self.threads_of(pid))
         )
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _has_mounted(self, pid: int, thread: int, names: Collection[str]) -> bool:
         try:
@@ -172,7 +159,6 @@ class Processes:
         return any(root.removesuffix("//deleted").rpartition("/")[2] in names for found in roots for root in found)
 
     def _holds(self, pid: int, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
-        """How many of its open files were checked, and whether one is among the wanted."""
         place = self.root / str(pid)
         looked, holds = _looked_through(place / "fd", paths, devices, limit)
         if looked:
@@ -191,7 +177,6 @@ class Processes:
             return 0
 
     def _threads(self, pid: int) -> tuple[int, ...]:
-        """All its threads, the first among them; empty when it is gone."""
         try:
             return tuple(sorted(int(path.name) for path in (self.root / str(pid) / "task").iterdir()))
         except OSError as error:
@@ -225,11 +210,7 @@ def _looked_through(folder: Path, paths: frozenset[str], devices: frozenset[int]
 
 
 def _is_one_of(link: str, paths: frozenset[str], devices: frozenset[int]) -> bool:
-    """
-    Whether an open file is one of the devices, by name, or by number where a container has it under another name.
-
-    Only what looks like a device is checked by number: stat may hang on a file of a dead network mount.
-    """
+    """Whether an open file is one of the devices, by name or number. Only what looks like a device: stat may hang."""
     try:
         target = os.readlink(link)  # noqa: PTH115 - many thousands of times
         if target in paths:
@@ -244,7 +225,6 @@ def _is_one_of(link: str, paths: frozenset[str], devices: frozenset[int]) -> boo
 
 
 def _device(path: str) -> int | None:
-    """The number of a character device; None for anything else."""
     try:
         status = os.stat(path)  # noqa: PTH116 - likewise
     except OSError as error:

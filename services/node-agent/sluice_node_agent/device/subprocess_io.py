@@ -1,8 +1,6 @@
 """
-One input to a program and its output: bounded in time and in size.
-
-The output comes through a pipe and never through a file: a program that prints without end fills no disk, and children
-that it leaves behind get SIGPIPE when their output is no longer read.
+One input to a program and its output: bounded in time and in size, through a pipe: a program that prints without end
+fills no disk, and children that it leaves behind get SIGPIPE.
 """
 
 import contextlib
@@ -22,10 +20,8 @@ def communicate(
     command: Sequence[str | Path], said: bytes, environment: Mapping[str, str], timeout_s: float, *, bytes_max: int
 ) -> tuple[int, bytes]:
     """
-    Run a program with `said` on stdin (less than a pipe holds); returns its exit status and output.
-
-    A program that prints more than `bytes_max` is killed; its output is then longer than that. Raises OSError when it
-    cannot be run, and TimeoutError when it has not ended in time; it is killed then.
+    Run a program with `said` on stdin; returns its exit status and output. One that prints more than `bytes_max` is
+    killed; its output is then longer than that. Raises OSError when it cannot be run, and TimeoutError.
     """
     until = time.monotonic() + max(timeout_s, _LOOK_S)
     with subprocess.Popen(  # noqa: S603 - a program that an operator configured

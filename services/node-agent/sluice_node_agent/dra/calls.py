@@ -15,7 +15,6 @@ class KubeletCalls:
     """Calls of one run of the agent. For one event loop."""
 
     def __init__(self, offer: Callable[[Event], Awaitable[None]], *, within_s: float = WITHIN_S) -> None:
-        """`offer` gives the core an event; it may wait."""
         self._offer = offer
         self._within_s = within_s
         self._numbers = count(1)

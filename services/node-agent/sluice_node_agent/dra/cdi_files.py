@@ -1,18 +1,115 @@
 """
-The CDI files of a node's claims, one per claim, in a directory that container runtimes read.
-
-A file appears and changes at once (rename); runtimes read only names that end in .json or .yaml. Nothing is synced: the
-directory is on a memory disk, and the agent writes all files again in each of its runs.
+The CDI files of a node's claims, one per claim, in a directory that container runtimes read; renamed into place, and
+not synced: it is a memory disk.
 """
 
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from sluice.contracts.dra.names import CDI_KIND
+from sluice.contracts.dra.names import CDI_KIND, cdi_device
+from sluice.contracts.kube.names import (
+    ENV_ACTIVE_THREAD_PERCENTAGE,
+    ENV_MPS_PIPE_DIRECTORY,
+    ENV_PINNED_MEMORY_LIMIT,
+    ENV_PRELOAD,
+    ENV_QUOTA_SOCKET,
+    ENV_VISIBLE_DEVICES,
+    MOUNT_PATH,
+    NO_DEVICES,
+)
+from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in
+from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
+from sluice_node_agent.core.instructions import CdiDevice, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
+from sluice_node_agent.device.cdi_edits import CdiError, CharDevice, CommonEdits, DeviceNodes, version_of
+from sluice_node_agent.device.port import DeviceError
+
+_OWN_MOUNT = ("ro", "nosuid", "nodev", "bind")
+"""Programs in it may run: the time quota's library is loaded from there."""
+CLAIMS_PATH = "/run/sluice/claims"
+SHM = "/dev/shm"  # noqa: S108 - where programs have their shared memory
+_SHARED_MEMORY = ("rw", "nosuid", "nodev", "noexec", "bind")
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """One device of a CDI file. `shared_memory` is the daemon's on the node; empty for none."""
+
+    name: str
+    container: ContainerDevices
+    nodes: tuple[CharDevice, ...]
+    shared_memory: str = ""
+
+
+def cdi_spec(claim: str, devices: Sequence[HandedOver], common: CommonEdits, mark: str = "") -> dict[str, Any]:
+    """
+    The CDI file of the claim with this UID, as JSON. `mark` is its own path where several pods use the claim: mounted
+    into each container, it shows whose processes are there (`Processes.with_mounted`).
+    """
+    prefix = f"{CDI_KIND}="
+    names = [cdi_device(claim, device.name).removeprefix(prefix) for device in devices]
+    own = [_edits(device) for device in devices]
+    shared = {**common.edits, "env": _with_void(common.edits.get("env", ()))}
+    if mark:
+        mount = _mount(mark, f"{CLAIMS_PATH}/{claim}.json", ("ro", "nosuid", "nodev", "noexec", "bind"))
+        shared["mounts"] = [*common.edits.get("mounts", ()), mount]
+    return {
+        "cdiVersion": version_of((shared, *own), kind=CDI_KIND, names=names, at_least=common.version),
+        "kind": CDI_KIND,
+        "devices": [{"name": name, "containerEdits": edits} for name, edits in zip(names, own, strict=True)],
+        "containerEdits": shared,
+    }
+
+
+def _edits(device: HandedOver) -> dict[str, Any]:
+    edits: dict[str, Any] = {"deviceNodes": [node.node for node in dict.fromkeys(device.nodes)]}
+    environment = _environment(device.container)
+    if environment:
+        edits["env"] = [f"{name}={value}" for name, value in environment.items()]
+    mounts = list(_mounts(device))
+    if mounts:
+        edits["mounts"] = mounts
+    return edits
+
+
+def _environment(container: ContainerDevices) -> Mapping[str, str]:
+    """As the variables of a ticket's container; only what its mode uses."""
+    if not container.mps_pipe_directory:
+        return {}
+    told = {
+        ENV_MPS_PIPE_DIRECTORY: pipe_directory_in(container),
+        ENV_ACTIVE_THREAD_PERCENTAGE: str(container.active_thread_percentage or ""),
+        ENV_PINNED_MEMORY_LIMIT: container.pinned_memory_limit,
+        ENV_QUOTA_SOCKET: quota_socket_in(container),
+        ENV_PRELOAD: quota_library_in(container),
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _mounts(device: HandedOver) -> Iterable[dict[str, Any]]:
+    """The daemon's home as a whole: a daemon that starts again makes a new pipe directory."""
+    pipe = device.container.mps_pipe_directory
+    if pipe:
+        yield _mount(pipe.rpartition("/")[0], MOUNT_PATH, _OWN_MOUNT)
+    if pipe and device.shared_memory:
+        yield _mount(device.shared_memory, SHM, _SHARED_MEMORY)
+
+
+def _mount(source: str, place: str, options: Sequence[str]) -> dict[str, Any]:
+    return {"hostPath": source, "containerPath": place, "options": list(options)}
+
+
+def _with_void(environment: Iterable[str]) -> list[str]:
+    """NVIDIA's runtime, where it is the default, adds nothing to what is described here."""
+    others = [each for each in environment if each.partition("=")[0] != ENV_VISIBLE_DEVICES]
+    return [f"{ENV_VISIBLE_DEVICES}={NO_DEVICES}", *others]
+
 
 _CLAIM = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]{0,62}")
 """The UID of an object, which becomes a part of the file's name."""
@@ -31,7 +128,6 @@ class CdiFiles:
     """The CDI files of one node. Calls block briefly and raise OSError."""
 
     def __init__(self, directory: Path) -> None:
-        """In this directory, which others may use too."""
         self._directory = directory
 
     def prepare(self) -> None:
@@ -88,3 +184,57 @@ def _read(place: Path) -> bytes:
         return b""
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
+
+
+_SHM_FOLDER = "shm"
+"""In a home of shares: the shared memory of its daemon, where it has one of its own."""
+
+
+class ClaimFiles:
+    """The CDI files of one node's claims. Calls block."""
+
+    def __init__(self, files: CdiFiles, nodes: DeviceNodes) -> None:
+        self._files = files
+        self._nodes = nodes
+
+    def claims(self) -> tuple[str, ...]:
+        """The UIDs of all claims with a file. Raises OSError."""
+        return self._files.claims()
+
+    def why_not(self) -> str:
+        """Why no CDI file can be written here; empty when it can."""
+        try:
+            self._files.prepare()
+            self._nodes.common()
+        except (OSError, CdiError, DeviceError) as error:
+            return str(error)
+        return ""
+
+    def carry_out(self, order: CdiInstruction) -> CdiWritten | CdiRemoved | CdiCompared | CdiRefused:
+        """Write, remove or compare."""
+        try:
+            match order:
+                case WriteCdi():
+                    self._files.write(order.claim, self._spec(order))
+                    return CdiWritten(order.token)
+                case RemoveCdi():
+                    self._files.remove(order.claim)
+                    return CdiRemoved(order.token)
+                case CompareCdi():
+                    wrong = (each.claim for each in order.files if not self._files.has(each.claim, self._spec(each)))
+                    return CdiCompared(order.token, tuple(wrong))
+        except (OSError, CdiError, DeviceError) as error:
+            return CdiRefused(order.token, str(error))
+
+    def _spec(self, order: WriteCdi) -> dict[str, Any]:
+        devices = [self._handed_over(device) for device in order.devices]
+        is_shared = any(device.shared for device in order.devices)
+        mark = str(self._files.path_of(order.claim)) if is_shared else ""
+        return cdi_spec(order.claim, devices, self._nodes.common(), mark)
+
+    def _handed_over(self, device: CdiDevice) -> HandedOver:
+        nodes = tuple(node for part in device.parts for node in self._nodes.of(part.gpu, part.gi_id))
+        pipe = device.container.mps_pipe_directory
+        shared = Path(pipe).parent / _SHM_FOLDER if pipe else None
+        is_there = shared is not None and shared.is_dir()
+        return HandedOver(device.name, device.container, nodes, str(shared) if is_there else "")

@@ -3,14 +3,34 @@
 import contextlib
 import os
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
 
 import grpc.aio
 
+from sluice.contracts.dra.names import DRIVER
+from sluice.contracts.pb import pluginregistration_pb2, pluginregistration_pb2_grpc
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.grpc import transport
+
+
+def plugin_path(kubelet_root: PurePath, driver: str) -> PurePath:
+    """The directory of a driver's own sockets."""
+    return kubelet_root / "plugins" / driver
+
+
+def claims_socket(kubelet_root: PurePath) -> PurePath:
+    """The socket of the plugin for ResourceClaims."""
+    return plugin_path(kubelet_root, DRIVER) / "dra.sock"
+
+
+def registration_socket(kubelet_root: PurePath, driver: str) -> PurePath:
+    """The socket in the folder that the kubelet watches."""
+    return kubelet_root / "plugins_registry" / f"{driver}-reg.sock"
+
 
 _DIRECTORY_MODE = 0o750
 _SOCKET_PATH_BYTES_MAX = 107
@@ -24,12 +44,8 @@ class PluginSocketError(ServiceError):
 @asynccontextmanager
 async def plugin_socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
     """
-    Serve at `path`, for root alone. Raises PluginSocketError.
-
-    The socket is created under another name and renamed once it listens, so that no client meets one that does not, and
-    only our own socket is removed at the end: the server would remove any socket at its path, a successor's too. A
-    kubelet ignores names that begin with a dot (kubernetes/kubernetes,
-    pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go).
+    Serve at `path`, for root alone. Raises PluginSocketError. The socket is renamed once it listens, and only our own
+    is removed at the end. A kubelet ignores names that begin with a dot (pluginwatcher/plugin_watcher.go).
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     _make_way(path, draft)
@@ -80,3 +96,55 @@ def _unlink_socket(path: Path) -> None:
     except FileNotFoundError:
         return
     path.unlink(missing_ok=True)
+
+
+Registered = Callable[[str], Awaitable[None]]
+"""Gets the reason of a rejection; empty: the plugin is registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """What a kubelet learns of a plugin. `endpoint` is a bare path."""
+
+    type: str
+    name: str
+    endpoint: str
+    versions: tuple[str, ...]
+
+
+class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
+    """Registers one plugin."""
+
+    def __init__(self, plugin: Plugin, without: str, log: Any, registered: Registered | None = None) -> None:
+        """`without`: what does not work while the kubelet rejects the plugin, for the log."""
+        self._plugin = plugin
+        self._without = without
+        self._log = log
+        self._registered = registered
+
+    async def GetInfo(  # noqa: N802 - the method's name in the contract
+        self,
+        request: pluginregistration_pb2.InfoRequest,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> pluginregistration_pb2.PluginInfo:
+        """The plugin's name and its socket."""
+        plugin = self._plugin
+        return pluginregistration_pb2.PluginInfo(
+            type=plugin.type, name=plugin.name, endpoint=plugin.endpoint, supported_versions=plugin.versions
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self,
+        request: pluginregistration_pb2.RegistrationStatus,
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> pluginregistration_pb2.RegistrationStatusResponse:
+        """The kubelet's result. No other message reports a rejection."""
+        plugin = self._plugin
+        if request.plugin_registered:
+            self._log.info("the kubelet has registered the driver", driver=plugin.name)
+        else:
+            self._log.error(f"the kubelet rejected the driver: {self._without}", driver=plugin.name, why=request.error)
+        if self._registered is not None:
+            why = "" if request.plugin_registered else request.error or "it gave no reason"
+            await self._registered(why)
+        return pluginregistration_pb2.RegistrationStatusResponse()

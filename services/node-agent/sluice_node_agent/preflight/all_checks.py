@@ -3,7 +3,6 @@
 from sluice_node_agent.preflight.environment import check_journal, check_mps, check_others, check_toolkit
 from sluice_node_agent.preflight.findings import Check, Finding, Machine
 from sluice_node_agent.preflight.gpus import check_compute_mode, check_driver, check_gpus, check_instances, look_at_gpus
-from sluice_node_agent.preflight.hand_over import check_hand_over
 from sluice_node_agent.preflight.permissions import (
     check_capability_files,
     check_directories,
@@ -11,7 +10,7 @@ from sluice_node_agent.preflight.permissions import (
     check_rights,
     check_socket_paths,
 )
-from sluice_node_agent.preflight.tickets import check_tickets
+from sluice_node_agent.preflight.tickets import check_hand_over, check_tickets
 
 
 def check_machine(machine: Machine) -> list[Finding]:

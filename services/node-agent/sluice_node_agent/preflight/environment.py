@@ -1,8 +1,4 @@
-"""
-Preflight of the node's environment: MPS, the container toolkit, other GPU managers, other agents, the journal.
-
-See `findings` for what a check may do.
-"""
+"""Preflight of MPS, the container toolkit, other GPU managers, other agents, the journal (`findings`)."""
 
 import re
 from collections.abc import Mapping
@@ -18,10 +14,8 @@ TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
     ("1.19.1", "CVE-2026-24260", "warning"),
 )
 """
-The first version with the fix of a container escape, and the level of a node without it.
-
-The CVE records say "up to and including v1.16.1" and "1.17.7" (CVEProject/cvelistV5, CVE-2024-0132.json and
-CVE-2025-23266.json). The third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source.
+The first version with the fix of a container escape, and the level of a node without it (CVEProject/cvelistV5). The
+third is a warning: its version (NVIDIA bulletin 5850) is from a second-hand source.
 """
 MANAGERS: dict[str, str] = {
     "nvidia-mig-manager": "it creates and destroys GPU instances by node label",
@@ -31,11 +25,7 @@ MANAGERS: dict[str, str] = {
     "mps-control-daemon": "the device plugin's daemon starts MPS on GPUs that we may hand out",
     "vGPUmonitor": "HAMi hands out the same GPUs",
 }
-"""
-Programs that hand out GPUs, by their file's name, and what they would do.
-
-The names are those of `cmd/` in NVIDIA/{mig-parted, k8s-device-plugin, k8s-dra-driver-gpu} and Project-HAMi/HAMi.
-"""
+"""Programs that hand out GPUs, by the names in `cmd/` of their repositories, and what they would do."""
 MONITORS = ("nv-hostengine", "dcgm-exporter")
 """Programs that keep device files open while they run."""
 MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -49,83 +39,55 @@ _VERSION = re.compile(r"\b(\d+\.\d+\.\d+)")
 def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
     """Whether MPS is available: the modes mps and fractional need it."""
     if machine.mps_control == "off":
-        return [
-            Finding(Check.MPS, "ok", "MPS is switched off: this node takes no pods in the modes mps and fractional")
-        ]
+        return Check.MPS.ok("MPS is switched off: this node takes no pods in the modes mps and fractional")
     if machine.mps_asked:
-        return [
-            Finding(
-                Check.MPS,
-                "problem",
-                f"the MPS control program {machine.mps_asked} does not exist, or cannot be run",
-                "set SLUICE_NODE_AGENT_MPS_CONTROL to its path, or unset it to search for it",
-            )
-        ]
+        return Check.MPS.problem(
+            f"the MPS control program {machine.mps_asked} does not exist, or cannot be run",
+            "set SLUICE_NODE_AGENT_MPS_CONTROL to its path, or unset it to search for it",
+        )
     if not machine.mps_control:
-        return [
-            Finding(
-                Check.MPS,
-                "warning",
-                f"{MPS_CONTROL} is not found: this node takes no pods in the modes mps and fractional",
-                "install it (it comes with the driver; in packages often as nvidia-compute-utils), or set "
-                "SLUICE_NODE_AGENT_MPS_CONTROL=off if this is intended",
-            )
-        ]
+        return Check.MPS.warning(
+            f"{MPS_CONTROL} is not found: this node takes no pods in the modes mps and fractional",
+            "install it (it comes with the driver; in packages often as nvidia-compute-utils), or set "
+            "SLUICE_NODE_AGENT_MPS_CONTROL=off if this is intended",
+        )
     if machine.simulated:
-        return [Finding(Check.MPS, "ok", "MPS: the stand-in for simulated nodes is used")]
+        return Check.MPS.ok("MPS: the stand-in for simulated nodes is used")
     ran = machine.run((machine.mps_control, "-v"))
     if ran.code is None or ran.code in {126, 127} or ran.code < 0:
         said = ran.said.strip().partition("\n")[0]
-        return [
-            Finding(
-                Check.MPS,
-                "problem",
-                f"{machine.mps_control} does not run: {said or 'it ended without output'}",
-                "install the version of the loaded driver",
-            )
-        ]
+        return Check.MPS.problem(
+            f"{machine.mps_control} does not run: {said or 'it ended without output'}",
+            "install the version of the loaded driver",
+        )
     if devices.driver_version and version_of(devices.driver_version) < MPS_FLOOR:
-        return [
-            Finding(
-                Check.MPS,
-                "problem",
-                f"driver {devices.driver_version} cannot limit the memory of MPS clients",
-                f"install a driver of at least R{MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
-            )
-        ]
+        return Check.MPS.problem(
+            f"driver {devices.driver_version} cannot limit the memory of MPS clients",
+            f"install a driver of at least R{MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
+        )
     version = _VERSION.search(ran.said)
-    return [
-        Finding(Check.MPS, "ok", f"MPS: {machine.mps_control} runs" + (f", version {version[1]}" if version else ""))
-    ]
+    return Check.MPS.ok(f"MPS: {machine.mps_control} runs" + (f", version {version[1]}" if version else ""))
 
 
 def check_toolkit(machine: Machine) -> list[Finding]:
     """Whether the container toolkit has a known container escape."""
     program = machine.find_program("nvidia-ctk")
     if not program:
-        return [
-            Finding(
-                Check.TOOLKIT,
-                "warning",
-                "nvidia-ctk is not found, so the version of the NVIDIA container toolkit is not known",
-                f"see on the host that `nvidia-ctk --version` says at least {TOOLKIT_FLOORS[-1][0]}; "
-                "in a container, mount the host's toolkit directory",
-            )
-        ]
+        return Check.TOOLKIT.warning(
+            "nvidia-ctk is not found, so the version of the NVIDIA container toolkit is not known",
+            f"see on the host that `nvidia-ctk --version` says at least {TOOLKIT_FLOORS[-1][0]}; "
+            "in a container, mount the host's toolkit directory",
+        )
     ran = machine.run((program, "--version"))
     found = _VERSION.search(ran.said) if ran.code == 0 else None
     if found is None:
-        return [
-            Finding(
-                Check.TOOLKIT,
-                "warning",
-                f"{program} --version does not say which version of the NVIDIA container toolkit this is",
-                f"see on the host that it is at least {TOOLKIT_FLOORS[-1][0]}",
-            )
-        ]
+        return Check.TOOLKIT.warning(
+            f"{program} --version does not say which version of the NVIDIA container toolkit this is",
+            f"see on the host that it is at least {TOOLKIT_FLOORS[-1][0]}",
+        )
     missing = [floor for floor in TOOLKIT_FLOORS if version_of(found[1]) < version_of(floor[0])]
     if not missing:
-        return [Finding(Check.TOOLKIT, "ok", f"NVIDIA container toolkit {found[1]}: no known container escape")]
+        return Check.TOOLKIT.ok(f"NVIDIA container toolkit {found[1]}: no known container escape")
     cves = " and ".join(cve for _, cve, _ in missing)
     return [
         Finding(
@@ -160,23 +122,16 @@ def check_journal(machine: Machine) -> list[Finding]:
     """Whether the journal can be read, and is this node's."""
     journal = machine.journal
     if journal.problem:
-        return [
-            Finding(
-                Check.JOURNAL,
-                "problem",
-                journal.problem,
-                "give this node a data directory of its own (SLUICE_DATA_DIR); a damaged journal is set aside at the "
-                "next start, and rebuilt from the devices and the ledger",
-            )
-        ]
+        return Check.JOURNAL.problem(
+            journal.problem,
+            "give this node a data directory of its own (SLUICE_DATA_DIR); a damaged journal is set aside at the "
+            "next start, and rebuilt from the devices and the ledger",
+        )
     if not journal.exists:
-        return [Finding(Check.JOURNAL, "ok", "there is no journal yet: it is created at the first start")]
+        return Check.JOURNAL.ok("there is no journal yet: it is created at the first start")
     slices = sum(isinstance(record, SliceRecord) for record in journal.records)
     homes = sum(isinstance(record, SharedDeviceRecord) for record in journal.records)
-    return [Finding(Check.JOURNAL, "ok", f"the journal can be read: {slices} slices, {homes} homes of shares")]
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
+    return Check.JOURNAL.ok(f"the journal can be read: {slices} slices, {homes} homes of shares")
 
 
 def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> list[Finding]:
@@ -190,7 +145,7 @@ def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> 
         for name, pids in managers.items()
     ]
     if not managers:
-        found.append(Finding(Check.MANAGERS, "ok", "no other GPU manager runs here"))
+        found += Check.MANAGERS.ok("no other GPU manager runs here")
     found += [
         Finding(
             Check.MONITORS,
@@ -202,41 +157,32 @@ def _told_of(managers: dict[str, list[int]], monitors: dict[str, list[int]]) -> 
         for name, pids in monitors.items()
     ]
     if not monitors:
-        found.append(Finding(Check.MONITORS, "ok", "no monitoring holds GPUs open"))
+        found += Check.MONITORS.ok("no monitoring holds GPUs open")
     return found
 
 
 def _foreign_daemons(pids: list[int]) -> list[Finding]:
     if not pids:
-        return [Finding(Check.FOREIGN_MPS, "ok", "no foreign MPS daemon runs here")]
-    return [
-        Finding(
-            Check.FOREIGN_MPS,
-            "warning",
-            f"an MPS daemon runs here that is not ours (pid {_listed(pids)}): it may hold GPUs that we hand out",
-            "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
-        )
-    ]
+        return Check.FOREIGN_MPS.ok("no foreign MPS daemon runs here")
+    return Check.FOREIGN_MPS.warning(
+        f"an MPS daemon runs here that is not ours (pid {_listed(pids)}): it may hold GPUs that we hand out",
+        "echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY",
+    )
 
 
 def _agents(machine: Machine, pids: list[int]) -> list[Finding]:
     if not pids:
-        return [Finding(Check.AGENT, "ok", "no agent runs on this node now")]
+        return Check.AGENT.ok("no agent runs on this node now")
     if len(pids) == 1 or machine.simulated:
-        return [Finding(Check.AGENT, "ok", f"an agent runs on this node (pid {_listed(pids)})")]
-    return [
-        Finding(
-            Check.AGENT,
-            "problem",
-            f"{len(pids)} agents run on this node (pids {_listed(pids)}): each would take the other's instances for "
-            "foreign ones",
-            "stop all but one; they only notice each other where they have the same data directory",
-        )
-    ]
+        return Check.AGENT.ok(f"an agent runs on this node (pid {_listed(pids)})")
+    return Check.AGENT.problem(
+        f"{len(pids)} agents run on this node (pids {_listed(pids)}): each would take the other's instances for "
+        "foreign ones",
+        "stop all but one; they only notice each other where they have the same data directory",
+    )
 
 
 def _is_our_daemon(machine: Machine, pid: int) -> bool:
-    """Our daemons were started with a pipe directory below our own."""
     pipe = machine.processes.environment_of(pid).get("CUDA_MPS_PIPE_DIRECTORY", "")
     return bool(pipe) and Path(pipe).is_relative_to(machine.mps_root)
 

@@ -1,8 +1,6 @@
 """
-What can be wrong with a node before an agent runs on it, each with its remedy.
-
-Each check looks at one part of a `Machine` and returns findings: data, never an exception. All inputs are injected, so
-each finding has a test. A check changes nothing: it starts no daemon, takes no lock, writes no file.
+What can be wrong with a node before an agent runs on it, each with its remedy. Each check looks at one part of a
+`Machine` and returns findings, never an exception. It starts no daemon, takes no lock, writes no file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +52,18 @@ class Check(StrEnum):
     TOOLKIT = "container-toolkit"
     HAND_OVER = "hand-over"
 
+    def ok(self, what: str) -> "list[Finding]":
+        """All is well."""
+        return [Finding(self, "ok", what)]
+
+    def warning(self, what: str, remedy: str) -> "list[Finding]":
+        """It works, but incompletely or unsafely."""
+        return [Finding(self, "warning", what, remedy)]
+
+    def problem(self, what: str, remedy: str) -> "list[Finding]":
+        """It must be fixed before the node is usable."""
+        return [Finding(self, "problem", what, remedy)]
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -92,7 +102,6 @@ class Machine:
     """The directory of `dev` and `proc/driver`."""
     processes: Processes = field(default_factory=Processes)
     uid: int = 0
-    """The user that the agent will run as."""
     capabilities: int = 0
     """Its effective set, as a bit mask."""
     data_dir: Path
@@ -101,7 +110,6 @@ class Machine:
     pods_dir: Path | None = None
     """The directory of pods' tickets; None without a kubelet."""
     hand_over: bool = False
-    """Whether the kubelet is to hand devices over by ResourceClaim."""
     cdi_dir: Path = Path("/var/run/cdi")
     why_no_cdi: Callable[[], str] = str
     """Why the driver cannot be described for CDI; empty when it can."""
@@ -116,7 +124,6 @@ class Machine:
     journal: ReadJournal = ReadJournal()
     run: Callable[[Sequence[str]], Ran]
     find_program: Callable[[str], str]
-    """The path of a program, empty when it does not exist."""
 
     def may(self, capability: int) -> bool:
         """Whether the agent has this capability."""

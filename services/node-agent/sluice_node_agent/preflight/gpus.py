@@ -1,8 +1,4 @@
-"""
-Preflight of the driver and the GPUs: whether they exist, match, and are unused.
-
-See `findings` for what a check may do.
-"""
+"""Preflight of the driver and the GPUs: whether they exist, match, and are unused (`findings`)."""
 
 import re
 from pathlib import Path
@@ -31,10 +27,8 @@ DRIVER_FLOORS: tuple[tuple[str, str], ...] = (
     ("RTX PRO 4500", "575.64"),
 )
 """
-The oldest driver with MIG on a model; the first entry that matches the product's name counts.
-
-NVIDIA Multi-Instance GPU User Guide (R620), "Deployment Considerations":
-https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html
+The oldest driver with MIG on a model, by the first entry that matches (NVIDIA MIG User Guide (R620), "Deployment
+Considerations"): https://docs.nvidia.com/datacenter/tesla/mig-user-guide/620/deployment-considerations.html
 """
 _KERNEL_VERSION = re.compile(r"\b(\d{3,}(?:\.\d+){1,2})\b")
 
@@ -43,33 +37,21 @@ def check_driver(machine: Machine) -> list[Finding]:
     """Whether the kernel module is loaded, and new enough."""
     version = kernel_version(machine)
     if version is None:
-        return [
-            Finding(
-                Check.DRIVER,
-                "problem",
-                f"the NVIDIA kernel module is not loaded: there is no {_version_file(machine)}",
-                "install the NVIDIA driver and load it (modprobe nvidia); in a container, give it the host's /proc",
-            )
-        ]
+        return Check.DRIVER.problem(
+            f"the NVIDIA kernel module is not loaded: there is no {_version_file(machine)}",
+            "install the NVIDIA driver and load it (modprobe nvidia); in a container, give it the host's /proc",
+        )
     if not version:
-        return [
-            Finding(
-                Check.DRIVER,
-                "warning",
-                f"the version of the NVIDIA kernel module is not known: {_version_file(machine)} does not say it",
-                "compare `nvidia-smi` with `modinfo nvidia` by hand",
-            )
-        ]
+        return Check.DRIVER.warning(
+            f"the version of the NVIDIA kernel module is not known: {_version_file(machine)} does not say it",
+            "compare `nvidia-smi` with `modinfo nvidia` by hand",
+        )
     if version_of(version) < DRIVER_FLOOR:
-        return [
-            Finding(
-                Check.DRIVER,
-                "problem",
-                f"the NVIDIA driver {version} is too old: before R{DRIVER_FLOOR[0]} MIG devices have no lasting names",
-                f"install a driver of at least R{DRIVER_FLOOR[0]}",
-            )
-        ]
-    return [Finding(Check.DRIVER, "ok", f"NVIDIA driver {version} is loaded")]
+        return Check.DRIVER.problem(
+            f"the NVIDIA driver {version} is too old: before R{DRIVER_FLOOR[0]} MIG devices have no lasting names",
+            f"install a driver of at least R{DRIVER_FLOOR[0]}",
+        )
+    return Check.DRIVER.ok(f"NVIDIA driver {version} is loaded")
 
 
 def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
@@ -82,19 +64,15 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
             backend.close()
     except (BackendError, DeviceError) as error:
         remedy = "check whether `nvidia-smi` works here, as this user and in this container"
-        return [Finding(Check.LIBRARY, "problem", f"the GPUs cannot be used: {error}", remedy)], DriverReport()
+        return Check.LIBRARY.problem(f"the GPUs cannot be used: {error}", remedy), DriverReport()
     kernel = kernel_version(machine) or ""
     if not machine.simulated and kernel and devices.driver_version and kernel != devices.driver_version:
-        return [
-            Finding(
-                Check.LIBRARY,
-                "problem",
-                f"the driver's library is of {devices.driver_version}, the loaded kernel module of {kernel}",
-                "load the kernel module that was installed last: unload nvidia (no process on it), or reboot",
-            )
-        ], devices
+        return Check.LIBRARY.problem(
+            f"the driver's library is of {devices.driver_version}, the loaded kernel module of {kernel}",
+            "load the kernel module that was installed last: unload nvidia (no process on it), or reboot",
+        ), devices
     said = "the simulated GPUs answer" if machine.simulated else f"NVML of driver {devices.driver_version} answers"
-    return [Finding(Check.LIBRARY, "ok", said)], devices
+    return Check.LIBRARY.ok(said), devices
 
 
 def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
@@ -109,39 +87,26 @@ def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
         for index, why in devices.nameless.items()
     ]
     if not devices.gpus:
-        return nameless or [
-            Finding(
-                Check.GPUS,
-                "problem",
-                "there is no GPU",
-                "check whether `nvidia-smi -L` lists any, and whether the container was given them",
-            )
-        ]
+        return nameless or Check.GPUS.problem(
+            "there is no GPU", "check whether `nvidia-smi -L` lists any, and whether the container was given them"
+        )
     found = nameless
     for gpu in devices.gpus:
         name = called(gpu)
         if gpu.lost:
             said = gpu.health_message or "it does not answer"
-            found.append(
-                Finding(
-                    Check.GPUS,
-                    "problem",
-                    f"{name} is lost: {said}",
-                    "look for its Xid in the kernel's log (dmesg | grep Xid); if it does not come back, "
-                    + reset_of(gpu.uuid),
-                )
+            found += Check.GPUS.problem(
+                f"{name} is lost: {said}",
+                "look for its Xid in the kernel's log (dmesg | grep Xid); if it does not come back, "
+                + reset_of(gpu.uuid),
             )
         elif not gpu.healthy:
-            found.append(
-                Finding(
-                    Check.GPUS,
-                    "problem",
-                    f"{name} gets no new slices: {gpu.health_message or 'it is not healthy'}",
-                    "do what this says; how one GPU is reset is in docs/operations.md",
-                )
+            found += Check.GPUS.problem(
+                f"{name} gets no new slices: {gpu.health_message or 'it is not healthy'}",
+                "do what this says; how one GPU is reset is in docs/operations.md",
             )
         else:
-            found.append(Finding(Check.GPUS, "ok", f"{name}: {_sizes_of(gpu)}"))
+            found += Check.GPUS.ok(f"{name}: {_sizes_of(gpu)}")
         found += _check_model(machine, devices, gpu)
         found += _check_mig(gpu)
     return found
@@ -160,18 +125,16 @@ def check_instances(machine: Machine, devices: DriverReport) -> list[Finding]:
     ]
     unusable = _unusable(devices)
     if not foreign:
-        return [*unusable, Finding(Check.INSTANCES, "ok", "there are no foreign GPU instances")]
+        return [*unusable, *Check.INSTANCES.ok("there are no foreign GPU instances")]
     named = ", ".join(f"{instance.profile} at {instance.start} of {called(gpu)}" for gpu, instance in foreign[:4])
     if machine.journal.problem:
         what = f"the owners of {len(foreign)} GPU instances are unknown, because the journal cannot be read: {named}"
-        return [*unusable, Finding(Check.INSTANCES, "warning", what, "destroy none of them; fix the journal first")]
+        return [*unusable, *Check.INSTANCES.warning(what, "destroy none of them; fix the journal first")]
     gpu, instance = foreign[0]
     one = f"-i {gpu.uuid} -gi {instance.gi_id}"  # without ids it destroys all instances of the node, tenants' too
     return [
         *unusable,
-        Finding(
-            Check.INSTANCES,
-            "warning",
+        *Check.INSTANCES.warning(
             f"{len(foreign)} GPU instances are not in this node's journal: {named}",
             ("" if machine.journal.exists else "if an agent served this node, name its SLUICE_DATA_DIR first; else ")
             + "leave them (they are counted as taken, and never touched) or destroy each by its ids, the first with "
@@ -202,21 +165,17 @@ def _unusable(devices: DriverReport) -> list[Finding]:
         return []
     remedy = "create them as intended: nvidia-smi mig -cgi, -cci, or mig-parted"
     what = f"of fixed layouts {len(said)} cannot be handed out: {'; '.join(said[:4])}"
-    return [Finding(Check.INSTANCES, "warning", what, remedy)]
+    return Check.INSTANCES.warning(what, remedy)
 
 
 def check_compute_mode(machine: Machine, devices: DriverReport) -> list[Finding]:
     """Whether a GPU is left in a mode in which only one process may use it."""
     exclusive = machine.exclusive()
     if exclusive is None:
-        return [
-            Finding(
-                Check.COMPUTE_MODE,
-                "warning",
-                "the compute modes of the GPUs are not known: nvidia-smi does not report them",
-                "install nvidia-smi, or look with the driver's tools of this node",
-            )
-        ]
+        return Check.COMPUTE_MODE.warning(
+            "the compute modes of the GPUs are not known: nvidia-smi does not report them",
+            "install nvidia-smi, or look with the driver's tools of this node",
+        )
     homes = {
         record.gpu
         for record in machine.journal.records
@@ -224,10 +183,10 @@ def check_compute_mode(machine: Machine, devices: DriverReport) -> list[Finding]
     }
     left = [gpu for gpu in devices.gpus if gpu.uuid in exclusive and gpu.uuid not in homes]
     if not left:
-        return [Finding(Check.COMPUTE_MODE, "ok", "no GPU is left in compute mode EXCLUSIVE_PROCESS")]
+        return Check.COMPUTE_MODE.ok("no GPU is left in compute mode EXCLUSIVE_PROCESS")
     if machine.journal.problem:
         what = f"whether {called(left[0])} is in compute mode EXCLUSIVE_PROCESS for its shares is not known"
-        return [Finding(Check.COMPUTE_MODE, "warning", what, "leave its mode as it is; fix the journal first")]
+        return Check.COMPUTE_MODE.warning(what, "leave its mode as it is; fix the journal first")
     return [
         Finding(
             Check.COMPUTE_MODE,
@@ -255,9 +214,6 @@ def called(gpu: GpuReport) -> str:
     return f"GPU {gpu.index} ({gpu.model})"
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _version_file(machine: Machine) -> Path:
     return machine.root / "proc/driver/nvidia/version"
 
@@ -268,14 +224,10 @@ def _check_model(machine: Machine, devices: DriverReport, gpu: GpuReport) -> lis
     floor = next((floor for pattern, floor in DRIVER_FLOORS if re.search(rf"\b(?:{pattern})", gpu.model)), "")
     if not floor or version_of(devices.driver_version) >= version_of(floor):
         return []
-    return [
-        Finding(
-            Check.DRIVER_FOR_GPU,
-            "problem",
-            f"driver {devices.driver_version} is too old for MIG on {called(gpu)}, which needs {floor}",
-            f"install driver {floor} or later",
-        )
-    ]
+    return Check.DRIVER_FOR_GPU.problem(
+        f"driver {devices.driver_version} is too old for MIG on {called(gpu)}, which needs {floor}",
+        f"install driver {floor} or later",
+    )
 
 
 def _check_mig(gpu: GpuReport) -> list[Finding]:
@@ -285,17 +237,13 @@ def _check_mig(gpu: GpuReport) -> list[Finding]:
     if gpu.mig_enabled:
         held = sum(instance.size for instance in gpu.instances)
         said = f"MIG is on, {len(gpu.profiles)} profiles, {held} of {gpu.memory_slices} memory slices taken"
-        return [Finding(Check.MIG, "ok", f"{name}: {said}")]
+        return Check.MIG.ok(f"{name}: {said}")
     if not gpu.profiles:
-        return [Finding(Check.MIG, "ok", f"{name} has no MIG: it is handed out whole, or shared")]
-    return [
-        Finding(
-            Check.MIG,
-            "ok",
-            f"{name}: MIG is off, so it is handed out whole, or shared; to cut it into instances: "
-            f"nvidia-smi -i {gpu.uuid} -mig 1, while nothing runs on it",
-        )
-    ]
+        return Check.MIG.ok(f"{name} has no MIG: it is handed out whole, or shared")
+    return Check.MIG.ok(
+        f"{name}: MIG is off, so it is handed out whole, or shared; to cut it into instances: "
+        f"nvidia-smi -i {gpu.uuid} -mig 1, while nothing runs on it"
+    )
 
 
 def _instances_of(record: object) -> list[tuple[str, int | None]]:

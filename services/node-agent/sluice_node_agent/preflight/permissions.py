@@ -1,8 +1,4 @@
-"""
-Preflight of what the agent may do and see: rights, capability files, the host's processes, its directories.
-
-See `findings` for what a check may do. Write access is queried from the kernel, never tried.
-"""
+"""Preflight of rights, capability files, the host's processes and directories (`findings`). No write is tried."""
 
 import os
 import re
@@ -29,40 +25,28 @@ def check_rights(machine: Machine, devices: DriverReport) -> list[Finding]:
     mig = [gpu for gpu in devices.gpus if gpu.mig_enabled]
     found = []
     if mighty:
-        found.append(Finding(Check.RIGHTS, "ok", "it runs as root with CAP_SYS_ADMIN"))
+        found += Check.RIGHTS.ok("it runs as root with CAP_SYS_ADMIN")
     elif machine.may(CAP_SYS_ADMIN) or _may_configure_mig(machine):
-        found.append(Finding(Check.RIGHTS, "ok", f"user {machine.uid} may create GPU instances"))
+        found += Check.RIGHTS.ok(f"user {machine.uid} may create GPU instances")
     elif mig:
-        found.append(
-            Finding(
-                Check.RIGHTS,
-                "problem",
-                f"user {machine.uid} may not create GPU instances: it lacks CAP_SYS_ADMIN and cannot read "
-                f"{_mig_config(machine)}",
-                "run the agent as root; in a container, privileged, or with CAP_SYS_ADMIN and "
-                "NVIDIA_MIG_CONFIG_DEVICES=all",
-            )
+        found += Check.RIGHTS.problem(
+            f"user {machine.uid} may not create GPU instances: it lacks CAP_SYS_ADMIN and cannot read "
+            f"{_mig_config(machine)}",
+            "run the agent as root; in a container, privileged, or with CAP_SYS_ADMIN and "
+            "NVIDIA_MIG_CONFIG_DEVICES=all",
         )
     elif devices.gpus:
-        found.append(Finding(Check.RIGHTS, "ok", "no GPU has MIG enabled, so no right to create instances is needed"))
+        found += Check.RIGHTS.ok("no GPU has MIG enabled, so no right to create instances is needed")
     if not mighty and machine.mps_control not in {"", "off"}:
-        found.append(
-            Finding(
-                Check.RIGHTS,
-                "problem",
-                f"user {machine.uid} may neither set a GPU's compute mode nor start an MPS server for another user",
-                "run the agent as root with CAP_SYS_ADMIN, or switch MPS off (SLUICE_NODE_AGENT_MPS_CONTROL=off)",
-            )
+        found += Check.RIGHTS.problem(
+            f"user {machine.uid} may neither set a GPU's compute mode nor start an MPS server for another user",
+            "run the agent as root with CAP_SYS_ADMIN, or switch MPS off (SLUICE_NODE_AGENT_MPS_CONTROL=off)",
         )
     if machine.uid != 0 and not machine.may(CAP_SYS_PTRACE):
-        found.append(
-            Finding(
-                Check.RIGHTS,
-                "warning",
-                "without root or CAP_SYS_PTRACE it is not seen which processes only hold a device's file open, "
-                "so a slice that stays in use cannot say by whom",
-                "run the agent as root, or give it CAP_SYS_PTRACE",
-            )
+        found += Check.RIGHTS.warning(
+            "without root or CAP_SYS_PTRACE it is not seen which processes only hold a device's file open, "
+            "so a slice that stays in use cannot say by whom",
+            "run the agent as root, or give it CAP_SYS_PTRACE",
         )
     return found
 
@@ -72,7 +56,7 @@ def check_capability_files(machine: Machine, devices: DriverReport) -> list[Find
     if not devices.gpus:
         return []  # unknown whether they are needed
     if not any(gpu.mig_enabled for gpu in devices.gpus):
-        return [Finding(Check.CAPABILITY_FILES, "ok", "no GPU has MIG enabled, so no capability file is needed")]
+        return Check.CAPABILITY_FILES.ok("no GPU has MIG enabled, so no capability file is needed")
     folder = machine.root / "proc/driver/nvidia/capabilities"
     wanted = [folder / "mig/config", folder / "mig/monitor", *sorted(folder.glob("gpu*/mig/gi*/**/access"))]
     unknown, missing = [], []
@@ -89,25 +73,17 @@ def check_capability_files(machine: Machine, devices: DriverReport) -> list[Find
         elif not node.exists():
             missing.append((file, node))
     if unknown:
-        return [
-            Finding(
-                Check.CAPABILITY_FILES,
-                "problem",
-                f"MIG is on, but {unknown[0]} is missing or names no device",
-                "give the agent the host's /proc/driver/nvidia/capabilities (a privileged container has it)",
-            )
-        ]
+        return Check.CAPABILITY_FILES.problem(
+            f"MIG is on, but {unknown[0]} is missing or names no device",
+            "give the agent the host's /proc/driver/nvidia/capabilities (a privileged container has it)",
+        )
     if missing:
         file, node = missing[0]
-        return [
-            Finding(
-                Check.CAPABILITY_FILES,
-                "problem",
-                f"{len(missing)} device files of MIG are missing, the first of them {node}",
-                f"nvidia-modprobe -f {file}, for each; in a container, give it the host's /dev/nvidia-caps",
-            )
-        ]
-    return [Finding(Check.CAPABILITY_FILES, "ok", f"all {len(wanted)} capability files have their device files")]
+        return Check.CAPABILITY_FILES.problem(
+            f"{len(missing)} device files of MIG are missing, the first of them {node}",
+            f"nvidia-modprobe -f {file}, for each; in a container, give it the host's /dev/nvidia-caps",
+        )
+    return Check.CAPABILITY_FILES.ok(f"all {len(wanted)} capability files have their device files")
 
 
 def check_host_processes(machine: Machine) -> list[Finding]:
@@ -117,36 +93,24 @@ def check_host_processes(machine: Machine) -> list[Finding]:
         namespace = str((seen.root / "self/ns/pid").readlink())
         names = {seen.name_of(pid) for pid in seen.pids()}
     except OSError as error:
-        return [
-            Finding(
-                Check.HOST_PROCESSES,
-                "problem",
-                f"the processes of this node cannot be seen: {error.strerror} at {error.filename}",
-                "mount /proc in the agent's container",
-            )
-        ]
+        return Check.HOST_PROCESSES.problem(
+            f"the processes of this node cannot be seen: {error.strerror} at {error.filename}",
+            "mount /proc in the agent's container",
+        )
     if namespace != INITIAL_PID_NAMESPACE and not names & _KUBELETS:
-        return [
-            Finding(
-                Check.HOST_PROCESSES,
-                "problem",
-                "the agent sees only the processes of its own container: it could not tell which pod's processes "
-                "are on a device, nor that a tenant's are gone",
-                "set hostPID: true in the agent's pod (docker run --pid=host)",
-            )
-        ]
+        return Check.HOST_PROCESSES.problem(
+            "the agent sees only the processes of its own container: it could not tell which pod's processes "
+            "are on a device, nor that a tenant's are gone",
+            "set hostPID: true in the agent's pod (docker run --pid=host)",
+        )
     if not is_seen(seen.root / "1/cgroup"):
-        return [
-            Finding(
-                Check.HOST_PROCESSES,
-                "problem",
-                "/proc hides other users' processes (hidepid), so tenants' processes are not seen",
-                "run the agent as root, or mount /proc without hidepid",
-            )
-        ]
-    return _check_pods_are_known(machine, names) or [
-        Finding(Check.HOST_PROCESSES, "ok", f"the agent sees the node's processes, {len(names)} different names")
-    ]
+        return Check.HOST_PROCESSES.problem(
+            "/proc hides other users' processes (hidepid), so tenants' processes are not seen",
+            "run the agent as root, or mount /proc without hidepid",
+        )
+    return _check_pods_are_known(machine, names) or Check.HOST_PROCESSES.ok(
+        f"the agent sees the node's processes, {len(names)} different names"
+    )
 
 
 def check_directories(machine: Machine) -> list[Finding]:
@@ -171,22 +135,17 @@ def check_directories(machine: Machine) -> list[Finding]:
         elif _others_may_write(there):
             found.append(
                 _bad(
-                    f"all users may write in {there}, so a tenant could replace the agent's files",
-                    f"chmod o-w {there}",
+                    f"all users may write in {there}, so a tenant could replace the agent's files", f"chmod o-w {there}"
                 )
             )
     closed = [parent for parent in _parents(machine.mps_root) if not parent.stat().st_mode & stat.S_IXOTH]
     if machine.mps_control != "off" and closed:
-        found.append(
-            Finding(
-                Check.DIRECTORIES,
-                "warning",
-                f"others may not pass through {closed[0]}: the MPS server of a tenant who is not root could not reach "
-                "its own directory, so only root's shares could be made",
-                f"chmod o+x {closed[0]}, or set SLUICE_NODE_AGENT_MPS_DIR to a place that they can reach",
-            )
+        found += Check.DIRECTORIES.warning(
+            f"others may not pass through {closed[0]}: the MPS server of a tenant who is not root could not reach "
+            "its own directory, so only root's shares could be made",
+            f"chmod o+x {closed[0]}, or set SLUICE_NODE_AGENT_MPS_DIR to a place that they can reach",
         )
-    return found or [Finding(Check.DIRECTORIES, "ok", f"{machine.data_dir} and what is below it can be written")]
+    return found or Check.DIRECTORIES.ok(f"{machine.data_dir} and what is below it can be written")
 
 
 def check_socket_paths(machine: Machine) -> list[Finding]:
@@ -195,27 +154,19 @@ def check_socket_paths(machine: Machine) -> list[Finding]:
     longest = len(os.fsencode(machine.mps_root)) + 1 + HOME_ID_BYTES + 1 + len(HOME_SOCKET)
     if machine.mps_control != "off" and longest > SOCKET_PATH_BYTES_MAX:
         over = longest - SOCKET_PATH_BYTES_MAX
-        found.append(
-            Finding(
-                Check.SOCKET_PATHS,
-                "problem",
-                f"sockets below {machine.mps_root} would have paths of up to {longest} bytes, and the kernel takes "
-                f"{SOCKET_PATH_BYTES_MAX}: no MPS daemon could start",
-                f"set SLUICE_NODE_AGENT_MPS_DIR to a directory whose path is at least {over} bytes shorter",
-            )
+        found += Check.SOCKET_PATHS.problem(
+            f"sockets below {machine.mps_root} would have paths of up to {longest} bytes, and the kernel takes "
+            f"{SOCKET_PATH_BYTES_MAX}: no MPS daemon could start",
+            f"set SLUICE_NODE_AGENT_MPS_DIR to a directory whose path is at least {over} bytes shorter",
         )
     control = len(os.fsencode(machine.data_dir / "agents" / machine.node / "control.sock"))
     if control > SOCKET_PATH_BYTES_MAX:
-        found.append(
-            Finding(
-                Check.SOCKET_PATHS,
-                "warning",
-                f"the agent's control socket would have a path of {control} bytes, and the kernel takes "
-                f"{SOCKET_PATH_BYTES_MAX}: `show` could not reach the agent, and nothing could be released",
-                f"set SLUICE_DATA_DIR to a path that is at least {control - SOCKET_PATH_BYTES_MAX} bytes shorter",
-            )
+        found += Check.SOCKET_PATHS.warning(
+            f"the agent's control socket would have a path of {control} bytes, and the kernel takes "
+            f"{SOCKET_PATH_BYTES_MAX}: `show` could not reach the agent, and nothing could be released",
+            f"set SLUICE_DATA_DIR to a path that is at least {control - SOCKET_PATH_BYTES_MAX} bytes shorter",
         )
-    return found or [Finding(Check.SOCKET_PATHS, "ok", "the paths of all sockets are short enough")]
+    return found or Check.SOCKET_PATHS.ok("the paths of all sockets are short enough")
 
 
 def is_seen(path: Path) -> bool:
@@ -231,19 +182,12 @@ def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
     seen = machine.processes
     if machine.pods_dir is None or not names & _KUBELETS or any(seen.pod_of(pid) for pid in seen.pids()):
         return []
-    return [
-        Finding(
-            Check.HOST_PROCESSES,
-            "warning",
-            "a kubelet runs here, but no process is in the cgroup of a pod: unless the node has no pods at all, the "
-            "agent cannot tell whether processes of a pod are left when it destroys a slice",
-            "let the container runtime put pods into the cgroups that the kubelet names (.../kubepods/.../pod<uid>, or "
-            "kubepods-...-pod<uid>.slice), which is the default of both",
-        )
-    ]
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
+    return Check.HOST_PROCESSES.warning(
+        "a kubelet runs here, but no process is in the cgroup of a pod: unless the node has no pods at all, the "
+        "agent cannot tell whether processes of a pod are left when it destroys a slice",
+        "let the container runtime put pods into the cgroups that the kubelet names (.../kubepods/.../pod<uid>, or "
+        "kubepods-...-pod<uid>.slice), which is the default of both",
+    )
 
 
 def _bad(what: str, remedy: str) -> Finding:
@@ -259,7 +203,6 @@ def _may_configure_mig(machine: Machine) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The path itself, or its nearest existing parent."""
     return next((place for place in (path, *path.parents) if is_seen(place)), path)
 
 

@@ -1,8 +1,4 @@
-"""
-Preflight of tickets: whether a reboot removes them together with their devices, and whether ready slices have theirs.
-
-See `findings` for what a check may do.
-"""
+"""Preflight of tickets (a reboot removes them, ready slices have theirs) and of ResourceClaims (`findings`)."""
 
 import os
 from pathlib import Path
@@ -44,15 +40,11 @@ def _check_they_are_there(machine: Machine) -> list[Finding]:
         return []
     pods = ", ".join(f"{booking.namespace}/{booking.name}" for booking in missing[:_NAMED_MAX])
     more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
-    return [
-        Finding(
-            Check.TICKETS,
-            "problem",
-            f"{len(missing)} of {len(ready)} slices have no ticket, so no container of their pods starts: {pods}{more}",
-            "a running agent restores them within ten seconds: check that it runs, and its log; if the disk of tickets "
-            "is full, free some space there",
-        )
-    ]
+    return Check.TICKETS.problem(
+        f"{len(missing)} of {len(ready)} slices have no ticket, so no container of their pods starts: {pods}{more}",
+        "a running agent restores them within ten seconds: check that it runs, and its log; if the disk of tickets "
+        "is full, free some space there",
+    )
 
 
 def _check_their_place(machine: Machine) -> list[Finding]:
@@ -65,17 +57,13 @@ def _check_their_place(machine: Machine) -> list[Finding]:
         return []  # no /proc: `host-processes` says so
     kind = file_system_of(Path(os.path.realpath(place)), text)  # /var/run is a link to /run, not a mount
     if kind in FORGOTTEN_AT_REBOOT:
-        return [Finding(Check.TICKETS, "ok", f"{place} is on a {kind}, which a reboot empties")]
-    return [
-        Finding(
-            Check.TICKETS,
-            "warning",
-            f"{place} is on {kind or 'an unknown file system'} and outlives a reboot: until the driver has cleaned it, "
-            "tickets are there of devices that are not",
-            "set SLUICE_NODE_AGENT_PODS_DIR to a directory below /run, which is a tmpfs on the node; in a container, "
-            "mount the node's own at the same path",
-        )
-    ]
+        return Check.TICKETS.ok(f"{place} is on a {kind}, which a reboot empties")
+    return Check.TICKETS.warning(
+        f"{place} is on {kind or 'an unknown file system'} and outlives a reboot: until the driver has cleaned it, "
+        "tickets are there of devices that are not",
+        "set SLUICE_NODE_AGENT_PODS_DIR to a directory below /run, which is a tmpfs on the node; in a container, "
+        "mount the node's own at the same path",
+    )
 
 
 def file_system_of(place: Path, mountinfo: str) -> str:
@@ -93,3 +81,24 @@ def file_system_of(place: Path, mountinfo: str) -> str:
         if place.is_relative_to(point) and depth >= best:  # of two at one place the later is on top
             best, kind = depth, of[0]
     return kind
+
+
+def check_hand_over(machine: Machine) -> list[Finding]:
+    """Whether the kubelet could hand devices over. Without that, pods get them by ticket."""
+    if not machine.hand_over:
+        return Check.HAND_OVER.ok("no kubelet hands devices over by ResourceClaim here: it is off")
+    found = []
+    there = next(place for place in (machine.cdi_dir, *machine.cdi_dir.parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+        found += Check.HAND_OVER.warning(
+            f"{there} cannot be written by user {machine.uid}, so the kubelet cannot hand devices over by "
+            f"ResourceClaim (CDI files are kept in {machine.cdi_dir})",
+            f"run the agent as root; in a container, mount the host's {machine.cdi_dir} at the same path",
+        )
+    why = "" if machine.simulated else machine.why_no_cdi()
+    if why:
+        found += Check.HAND_OVER.warning(
+            f"the kubelet cannot hand devices over by ResourceClaim: {why}",
+            "mend it, or set SLUICE_NODE_AGENT_HAND_OVER=false: pods then get their devices by ticket",
+        )
+    return found or Check.HAND_OVER.ok("the kubelet can hand devices over by ResourceClaim (CDI)")

@@ -1,9 +1,6 @@
 """
-Metrics of an agent's node: slices by state and use, GPU health, and whether the journal was lost.
-
-One series per GPU and slice: a node has a few dozen, and those that are gone are dropped. Read from the served snapshot
-and the last usage sample. `runtime.runtime_metrics` counts instructions and their duration by outcome
-(`sluice_action_seconds`).
+Metrics of an agent's node: slices by state and use, GPU health, and whether the journal was lost. Read from the served
+snapshot and the last usage sample; `runtime.runtime_metrics` counts instructions (`sluice_action_seconds`).
 """
 
 from collections import Counter
@@ -129,7 +126,6 @@ class AgentMetrics:
     """One agent's metrics, as samples."""
 
     def __init__(self, core: Agent) -> None:
-        """Nothing is computed before a scrape."""
         self._core = core
 
     def now(self) -> Iterator[Sample]:

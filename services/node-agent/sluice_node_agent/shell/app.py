@@ -1,10 +1,7 @@
-"""
-Runs the agents of one process, each with its own bus connection, journal and devices; one gRPC server for all of them.
-
-It creates and supervises them; a node's parts come from its `NodeBackend`.
-"""
+"""Runs the agents of one process, each with its own bus connection, journal and devices; one gRPC server for all."""
 
 import asyncio
+import resource
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,6 +13,7 @@ from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import AgentAddress
 from sluice.contracts.rpc_permissions import node_dns_name
+from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.health import Health
@@ -24,7 +22,6 @@ from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.file_limit import raise_file_limit
 from sluice_node_agent.shell.nodes.node_backend import NodeBackend
 from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.shell.runner.agent_runner import AgentRunner, Connect, ProcessContext
@@ -61,11 +58,7 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
 
 async def run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
-    """
-    Run the agents of the nodes in the settings, and their CSI driver, until cancelled.
-
-    Raises ServiceError.
-    """
+    """Run the agents of the nodes in the settings, and their CSI driver, until cancelled. Raises ServiceError."""
     async with volumes_served(service.settings, health):
         if service.settings.role == "csi":
             await asyncio.get_running_loop().create_future()  # until cancelled
@@ -115,3 +108,23 @@ def backends_of(settings: NodeAgentSettings) -> Sequence[NodeBackend]:
     from sluice_node_agent.shell.nodes.real_node import real_node  # noqa: PLC0415 - not on simulated nodes
 
     return (real_node(settings),)
+
+
+FILES_MAX = 1_048_576
+"""A kernel's default maximum (fs.nr_open). MPS daemons inherit the limit, and may close all files one by one."""
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files to the hard one. A failure is logged, and the limit stays."""
+    log = logs.get("app")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        log.info("open files", limit=soft)
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit of open files cannot be raised", limit=soft, wanted=wanted, why=str(error))
+        return
+    log.info("open files", limit=wanted, before=soft)

@@ -1,10 +1,7 @@
 """
-HAMi's metrics under HAMi's names and labels, from what an agent knows of its node.
-
-For existing dashboards and alerts; off by default (`hami_metrics`). Names, labels and units are those of HAMi's own
-reference (Project-HAMi/HAMi, the page generated from pkg/metrics/catalog): a `_ratio` is mostly 0 to 100 there.
-`device_uuid` is the physical GPU's. Metrics that HAMi gets from its library inside containers (contexts, buffers,
-modules) and the use of whole GPUs are missing: DCGM's exporter has the latter.
+HAMi's metrics under HAMi's names and labels, for existing dashboards; off by default (`hami_metrics`). Names and units
+are those of HAMi's reference (Project-HAMi/HAMi, pkg/metrics/catalog): a `_ratio` is mostly 0 to 100 there. Metrics of
+its library inside containers, and the use of whole GPUs, are missing: DCGM's exporter has the latter.
 """
 
 from collections.abc import Iterator

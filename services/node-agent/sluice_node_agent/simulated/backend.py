@@ -1,8 +1,6 @@
 """
-Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors.
-
-Ids of GPU instances do not follow from their placement, every compute instance gets a new UUID, and creation takes
-time. The state is in the hardware file, not in this process; `simulated.reports` reads it.
+Simulated GPUs, as strict as real ones: they refuse what NVML refuses, with the same kinds of errors. The state is in
+the hardware file. Device nodes are `/dev/null` under the names of real ones, so that CDI files have their form.
 """
 
 import random
@@ -16,7 +14,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
-from sluice_node_agent.device.fixed_layout_selector import refusal
+from sluice_node_agent.device.cdi_edits import CharDevice, CommonEdits
 from sluice_node_agent.device.port import (
     DeviceError,
     DifferentError,
@@ -26,9 +24,9 @@ from sluice_node_agent.device.port import (
     NotFoundError,
     NotSupportedError,
     RebootedError,
+    refusal,
 )
 from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, HardwareFile, Instance
-from sluice_node_agent.simulated.placement_rules import profile_of, remaining, why_not
 from sluice_node_agent.simulated.reports import (
     answering,
     find_gpu,
@@ -37,9 +35,12 @@ from sluice_node_agent.simulated.reports import (
     instance_report,
     is_used,
     model_of,
+    profile_of,
+    remaining,
     report,
     trouble_of,
     uses,
+    why_not,
     without_the_dead,
 )
 
@@ -201,8 +202,6 @@ class SimulatedBackend:
                 raise NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
             found.exclusive_process = exclusive
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _refuse_fixed(self, gpu: Gpu, doing: str) -> None:
         if gpu.fixed and not self._by_hand:
             raise NotSupportedError(refusal(gpu.uuid, doing))
@@ -241,3 +240,38 @@ def _strikes(hardware: Hardware, fault: str) -> bool:
     if left > 0:
         setattr(hardware.faults, fault, left - 1)
     return left > 0
+
+
+_MAJOR, _MINOR = 1, 3
+"""/dev/null (Documentation/admin-guide/devices.txt of the kernel)."""
+_CONTROL = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_PER_GPU, _PER_INSTANCE, _FIRST = 135, 9, 3
+"""Minor numbers of capabilities: kernel-open/nvidia/nv-caps.c of NVIDIA/open-gpu-kernel-modules."""
+_RENDER = 128
+"""The first minor number of render nodes."""
+
+
+class SimulatedNodes:
+    """The GPUs of a simulated node (a `DeviceNodes`)."""
+
+    def __init__(self, file: HardwareFile) -> None:
+        self._file = file
+
+    def common(self) -> CommonEdits:
+        """The control devices, and the variable that keeps NVIDIA's runtime from adding others."""
+        nodes = [_harmless(f"/dev/{name}").node for name in _CONTROL]
+        return CommonEdits({"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": nodes})
+
+    def of(self, gpu: GpuUuid, gi_id: int | None) -> tuple[CharDevice, ...]:
+        """Under the names of a real one with this index."""
+        index = find_gpu(self._file.read(), gpu).index
+        if gi_id is None:
+            more: tuple[str, ...] = (f"/dev/dri/card{index}", f"/dev/dri/renderD{_RENDER + index}")
+        else:
+            capability = _FIRST + _PER_GPU * index + _PER_INSTANCE * gi_id
+            more = tuple(f"/dev/nvidia-caps/nvidia-cap{each}" for each in (capability, capability + 1))
+        return tuple(_harmless(path) for path in (f"/dev/nvidia{index}", *more))
+
+
+def _harmless(path: str) -> CharDevice:
+    return CharDevice(path, _MAJOR, _MINOR)

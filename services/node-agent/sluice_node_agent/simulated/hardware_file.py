@@ -1,10 +1,7 @@
 """
-The simulated hardware of one node as a file, so that it outlives every process as hardware does.
-
-Each change is one locked read-modify-write, since the agent and the `hardware` command may both write. The rules are in
-`simulated.backend`, the file format in `hardware_lines`.
-
-If `<file>.log` exists, each change appends a line to it: the time (unix ns) and all the hardware after it.
+The simulated hardware of one node as a file, so that it outlives every process as hardware does. Each change is one
+locked read-modify-write. If `<file>.log` exists, each change appends a line to it: the time (unix ns) and all the
+hardware.
 """
 
 import time
@@ -58,7 +55,6 @@ class Process(msgspec.Struct, kw_only=True):
     started_at: int = 0
     """Of a real process, when known (/proc/<pid>/stat field 22): tells it from a later one with its pid."""
     memory_mib: int = 0
-    """Device memory that it holds."""
     busy_percent: float = 0.0
     """Share of the time in which one of its kernels runs."""
 
@@ -88,7 +84,6 @@ class Gpu(msgspec.Struct, kw_only=True):
     numa_node: int | None = None
     linked: list[int] = []
     exclusive_process: bool = False
-    """Its compute mode is EXCLUSIVE_PROCESS, not DEFAULT."""
     fixed: bool = False
     """Its layout is an administrator's."""
     lost: str = ""
@@ -127,7 +122,6 @@ class Hardware(msgspec.Struct, kw_only=True):
     gpus: list[Gpu]
     faults: Faults
     declared_faults: dict[str, FaultValue] = {}
-    """The faults last taken from the fleet file."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -138,7 +132,6 @@ class HardwareFile:
     """The file of one node."""
 
     def __init__(self, path: Path) -> None:
-        """Name the file; nothing is read yet."""
         self._path = path
         self._name = str(path)
         self._log = path.with_name(f"{path.name}.log")
@@ -150,9 +143,8 @@ class HardwareFile:
 
     def make(self, node: NodeSpec) -> None:
         """
-        Create the hardware that the fleet describes, unless it exists.
-
-        Raises HardwareFileError when the file has other GPUs, or for an unknown fault switch.
+        Create the hardware of the fleet, unless it exists. Raises HardwareFileError for other GPUs, or an unknown
+        fault.
         """
         wanted = _gpus_of(node)
         faults = faults_from(dict(node.faults), f"node {node.name}: faults")
@@ -194,11 +186,7 @@ class HardwareFile:
                 self._write(after)
 
     def reboot(self) -> str:
-        """
-        All instances and processes vanish, lost GPUs come back, a pending MIG mode takes effect; returns the boot id.
-
-        Other state of a boot (compute mode, Xid errors) is reset.
-        """
+        """Instances and processes vanish, lost GPUs come back, a pending MIG mode takes effect; returns the boot id."""
         with self.changing() as hardware:
             hardware.boot_id = _new_id()
             for gpu in hardware.gpus:
@@ -299,7 +287,6 @@ def _spelled_out(model: GpuModel) -> SpelledOut | None:
 
 
 def _made_by_hand(kind: GpuGroupSpec) -> list[Instance]:
-    """The instances of a fixed layout, with compute instances."""
     return [
         Instance(gi_id=gi_id, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{_new_id()}")
         for gi_id, each in enumerate(kind.layout or (), start=1)

@@ -1,19 +1,19 @@
 # ruff: noqa: PTH105, PTH123 - as in `mps_program`
+# ruff: noqa: PTH110, PTH123 - as in `mps_program`
 """
-The file format of simulated hardware: a line per state; the last complete line is the current one.
-
-Appending a line takes one write; replacing the file for each change takes fifty times as long where journals are synced
-on the same disk. Readers need no lock: a line without an end is not there yet. A killed writer may leave one, and the
-next writer removes it. A file that has grown too long is replaced by one with its last line.
-
-Standard library only: the MPS stand-in, which writes the same file, starts too often to import more.
+The file format of simulated hardware: a line per state; the last complete line is the current one. Replacing the file
+for each change takes fifty times as long. Readers need no lock: a line without an end is not there yet, and the next
+writer removes it. A file that has grown too long is replaced by one with its last line. Standard library only: the MPS
+stand-in, which writes its processes here, starts too often to import more.
 """
 
 import errno
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 BYTES_MAX = 1024 * 1024
 """The file's size before it is replaced: some 300 changes of a node with eight GPUs."""
@@ -79,3 +79,71 @@ def _last(descriptor: int, size: int) -> tuple[bytes, int]:
         if end >= 0 and (before >= 0 or looked == size):
             return tail[before + 1 : end], size - looked + end + 1
     return b"", 0
+
+
+class ProcessEntries:
+    """The hardware file of one node, for one MPS daemon; does nothing without a file."""
+
+    def __init__(self, path: str, device: str) -> None:
+        """`device` is the daemon's visible device: the UUID of a GPU or of a MIG device."""
+        self._path = path
+        self._device = device
+
+    def has_device(self) -> bool:
+        """Whether a server could have a context on the device; True without a hardware file."""
+        if not self._path:
+            return True
+        try:
+            return _gpu_of(json.loads(last_line(self._path)), self._device) is not None
+        except (OSError, ValueError):
+            return False
+
+    def enter(self, pid: int, *, owner: str, name: str, kind: str) -> None:
+        """A process is on the device from now on."""
+        with self._changing() as hardware:
+            gpu = _gpu_of(hardware, self._device)
+            if gpu is not None:
+                gpu["processes"] = [known for known in gpu["processes"] if known["pid"] != pid]
+                gpu["processes"].append(
+                    {"pid": pid, "owner": owner, "device": self._device, "name": name, "kind": kind, "real": True}
+                    | {"started_at": _started_at(pid)}
+                )
+
+    def remove(self, pids: set[int]) -> None:
+        """These processes are not on the device any more."""
+        if not pids:
+            return
+        with self._changing() as hardware:
+            for gpu in hardware["gpus"]:
+                gpu["processes"] = [
+                    known for known in gpu["processes"] if known["pid"] not in pids or known["device"] != self._device
+                ]
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        """The hardware, to be changed. A file that is gone (its node was removed) stays gone."""
+        if not self._path or not os.path.exists(self._path):
+            yield {"gpus": []}
+            return
+        with locked(self._path):
+            hardware = json.loads(last_line(self._path))
+            yield hardware
+            add_line(self._path, json.dumps(hardware).encode())
+
+
+def _gpu_of(hardware: dict[str, Any], device: str) -> dict[str, Any] | None:
+    for gpu in hardware["gpus"]:
+        uuids = {instance.get("uuid") for instance in gpu.get("instances", [])}
+        if not gpu.get("lost") and device and (device == gpu["uuid"] or device in uuids):
+            gpu.setdefault("processes", [])
+            found: dict[str, Any] = gpu
+            return found
+    return None
+
+
+def _started_at(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError):
+        return 0

@@ -1,11 +1,8 @@
 """
 A client of the MPS stand-in, for tests and simulated tenants: connects as a CUDA program would, and holds memory.
-
 `nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` prints its progress as one
-JSON object per line, then reads numbers of MiB from stdin to allocate (negative: to free) until its end. It ends when
-the server ends it. Its limits may only lower the server's, as CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and
-CUDA_MPS_PINNED_DEVICE_MEM_LIMIT do. If SLUICE_QUOTA_SOCKET is set it sends HELLO to the token scheduler, as the client
-library of the time quota would; it launches nothing, so it asks for no token.
+JSON object per line, then reads numbers of MiB from stdin to allocate (negative: to free) until its end, or the
+server's. Its limits may only lower the server's. With SLUICE_QUOTA_SOCKET it sends HELLO, and asks for no token.
 """
 
 import argparse

@@ -1,9 +1,7 @@
 # ruff: noqa: PTH101, PTH108, PTH123
 """
-The control daemon of the MPS stand-in: starts servers, passes clients to them, answers commands.
-
-One thread and one loop over its sockets. Its answers, its control.log and the files it leaves are as observed with
-releases 535.261 and 550.163; what needs a GPU is as documented.
+The control daemon of the MPS stand-in: starts servers, passes clients to them, answers commands. Its answers, its
+control.log and the files it leaves are as observed with releases 535.261 and 550.163.
 """
 
 import contextlib
@@ -21,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluice_node_agent.simulated.hardware_lines import ProcessEntries
 from sluice_node_agent.simulated.mps_commands import Defaults, answer
-from sluice_node_agent.simulated.mps_processes import ProcessEntries
 from sluice_node_agent.simulated.mps_program import (
     CONTROL_NAME,
     HARDWARE_VARIABLE,
@@ -65,7 +63,6 @@ class Daemon:
     """One control daemon."""
 
     def __init__(self, pipe_directory: str, log_directory: str) -> None:
-        """Serve clients that find `pipe_directory`."""
         self.defaults = Defaults()
         self.server: ServerHandle | None = None
         self._pipe = pipe_directory
@@ -214,9 +211,8 @@ class Daemon:
 
     def terminate(self, pid: int) -> None:
         """
-        Have the server disconnect a client, which is listed until its process ends.
-
-        Repeated, or for a stopped process, the daemon answers no request until then, as release 580.159 does.
+        Have the server disconnect a client. Repeated, or for a stopped process, the daemon hangs until it ends
+        (580.159).
         """
         server = self.server
         assert server is not None
@@ -373,7 +369,6 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _receive(source: socket.socket) -> bytes:
-    """The next message; empty when the other side is gone."""
     try:
         return source.recv(PACKET_MAX)
     except OSError:

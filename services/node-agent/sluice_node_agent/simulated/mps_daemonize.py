@@ -1,9 +1,5 @@
 # ruff: noqa: PTH123 - as in `mps_program`
-"""
-How the MPS stand-in's control daemon detaches from its caller, so that it outlives it and keeps none of its files open.
-
-The caller continues when the daemon listens (manual page of nvidia-cuda-mps-control, "-d"), or with the error.
-"""
+"""How the MPS stand-in's daemon detaches from its caller, which continues when it listens (manual page, "-d")."""
 
 import os
 import sys

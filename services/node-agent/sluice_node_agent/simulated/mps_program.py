@@ -1,16 +1,11 @@
 # ruff: noqa: PLC0415, PTH100, PTH120
 """
-A stand-in for `nvidia-cuda-mps-control`, so that MPS homes run as real processes without a GPU.
-
-It has the real one's command line as far as NVIDIA documents it (docs.nvidia.com/deploy/mps, the manual page) and the
-texts, exit codes, files and modes of releases 535.261 and 550.163 as seen without a GPU. It is no kinder than the real
-one: a wrong limit is ignored silently, a daemon's files outlive it, a client of another user waits. Its client protocol
-is its own; no CUDA program can connect. It is started thousands of times, so each start imports only what it needs
-(hence no pathlib).
-
-Run as `python -I -S mps_program.py [-d|-f]`, or installed under the real one's name. Needs only the standard library.
-`SLUICE_SIMULATED_HARDWARE` names the hardware file that its processes appear in; `SLUICE_MPS_STAND_IN` a JSON file of
-switches that make it fail (`SWITCHES`), read whenever one matters.
+A stand-in for `nvidia-cuda-mps-control`, so that MPS homes run as real processes without a GPU: its command line
+(docs.nvidia.com/deploy/mps, the manual page), texts, exit codes, files and modes of releases 535.261 and 550.163. A
+wrong limit is ignored silently, a daemon's files outlive it, a client of another user waits. Its client protocol is its
+own. Each start imports only what it needs (hence no pathlib). Run as `python -I -S mps_program.py [-d|-f]`, or
+installed under the real one's name. `SLUICE_SIMULATED_HARDWARE` names the hardware file that its processes appear in;
+`SLUICE_MPS_STAND_IN` a JSON file of switches that make it fail (`SWITCHES`), read whenever one matters.
 """
 
 import os
@@ -23,9 +18,7 @@ if TYPE_CHECKING:
 CONTROL_NAME = "nvidia-cuda-mps-control"
 SERVER_NAME = "nvidia-cuda-mps-server"
 SWITCHES = ("start_fails", "server_fails", "never_ready", "quit_hangs", "limits_not_taken")
-"""
-`-d` fails; servers exit at their start; servers stay INITIALIZING; `quit` is never answered; new limits are ignored.
-"""
+"""Each makes it fail: at its start, servers at theirs, INITIALIZING without end, `quit` unanswered, limits ignored."""
 HARDWARE_VARIABLE = "SLUICE_SIMULATED_HARDWARE"
 SWITCHES_VARIABLE = "SLUICE_MPS_STAND_IN"
 PACKET_MAX = 65536
@@ -82,7 +75,6 @@ def main(argv: list[str]) -> int:
 
 
 def _send_commands(path: str) -> int:
-    """The front end: sends one command per line of stdin to the daemon; prints its answers."""
     import _socket  # a third of the time that `socket` takes to import
 
     daemon = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -109,11 +101,7 @@ def _send_commands(path: str) -> int:
 
 
 def _interpreter(directory: "Path") -> str:
-    """
-    The interpreter for a first line `#!<path> -IS`, which the kernel cuts after 255 bytes and at spaces.
-
-    If its path is too long, a link to it in the same directory.
-    """
+    """The interpreter for a first line `#!<path> -IS`, or a link: the kernel cuts it after 255 bytes and at spaces."""
     real = os.path.realpath(sys.executable)
     if len(real) < 120 and " " not in real:
         return real

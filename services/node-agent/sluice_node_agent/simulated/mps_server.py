@@ -1,11 +1,9 @@
 # ruff: noqa: PTH100, PTH118, PTH120, PTH123
 """
-The server of the MPS stand-in: a process per user that holds the clients, as `nvidia-cuda-mps-server` does.
-
-The control daemon passes it each client's connection, so clients outlive the daemon and die with the server. It
-enforces the real one's rules: limits as they were when a client connected, at most 48 clients, and a fault that ends
-them all. A disconnected client can do nothing more, and keeps its memory until its process ends (seen with 580.159).
-SIGUSR1 is its fault switch. It never ends by itself when its daemon dies: the worst case of a real one.
+The server of the MPS stand-in: a process per user that holds the clients, whose connections the daemon passes to it:
+they outlive the daemon and die with the server. Limits are those when a client connected, at most 48 clients, and a
+fault (SIGUSR1) ends them all. A disconnected client keeps its memory until its process ends (seen with 580.159). It
+never ends by itself when its daemon dies: the worst case of a real one.
 """
 
 import json
@@ -216,7 +214,6 @@ def _send(connection: socket.socket, said: dict[str, Any]) -> None:
 
 
 def _become_server(command: list[str], *inherited: int) -> NoReturn:
-    """In the forked child: become the server program, with these files open."""
     try:
         for number in inherited:
             os.set_inheritable(number, True)

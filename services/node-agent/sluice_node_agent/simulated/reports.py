@@ -1,7 +1,6 @@
 """
-Reads simulated GPUs: reports, processes, errors.
-
-Pure functions of the hardware file's content.
+Reads simulated GPUs: reports, processes, errors; and what they refuse to create, by the driver's rules for every MIG
+model (NVIDIA MIG user guide), independent of the allocator's placement code.
 """
 
 from collections.abc import Collection, Iterable
@@ -11,11 +10,19 @@ from sluice.contracts.gpu_reports import model_of_facts, profile_reports
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.mig.catalog import find_model
-from sluice.mig.model import GpuModel
+from sluice.mig.model import GpuModel, Placement, Profile
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse, ProcessUse
 from sluice_node_agent.device.gpu_health import HealthFacts, is_critical, why_unhealthy
-from sluice_node_agent.device.port import GpuLostError, InUseError, NotFoundError, NotSupportedError
+from sluice_node_agent.device.port import (
+    DeviceError,
+    GpuLostError,
+    InsufficientResourcesError,
+    InUseError,
+    InvalidArgumentError,
+    NotFoundError,
+    NotSupportedError,
+)
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.simulated.hardware_file import Gpu, Hardware, Instance, Process
 
@@ -101,11 +108,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 def instance_report(instance: Instance) -> InstanceReport:
     """One GPU instance, as the port returns it."""
     return InstanceReport(
-        gi_id=instance.gi_id,
-        profile=instance.profile,
-        start=instance.start,
-        size=instance.size,
-        uuid=instance.uuid,
+        gi_id=instance.gi_id, profile=instance.profile, start=instance.start, size=instance.size, uuid=instance.uuid
     )
 
 
@@ -149,11 +152,7 @@ def is_used(gpu: Gpu, device: str) -> bool:
 
 
 def refuse_second_context(gpu: Gpu, process: Process) -> None:
-    """
-    Raise InUseError where compute mode EXCLUSIVE_PROCESS lets no further context onto the GPU.
-
-    The first context has it; what an MPS server serves runs in the server's.
-    """
+    """Raise InUseError where compute mode EXCLUSIVE_PROCESS lets no further context onto the GPU, but MPS's."""
     if not gpu.exclusive_process or process.device != gpu.uuid or process.kind == "file":
         return
     first = next((each for each in without_the_dead(gpu.processes) if each.kind != "file"), None)
@@ -184,7 +183,50 @@ def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _why_unhealthy(hardware: Hardware, gpu: Gpu) -> str:
-    """In the words of a real GPU's health."""
     facts = HealthFacts(mig_now=gpu.mig, mig_next=gpu.mig is not (hardware.faults.mig_pending == gpu.index))
     words = why_unhealthy(facts, _xids(hardware, gpu), gpu.uuid)
     return f"{words} (simulated)" if words else ""
+
+
+def profile_of(model: GpuModel, profile_id: int) -> Profile:
+    """The profile with this id (not NVML's enum, and not a place in a list). Raises InvalidArgumentError."""
+    for profile in model.profiles:
+        if profile.profile_id == profile_id:
+            return profile
+    raise InvalidArgumentError(f"{model.key} has no GPU instance profile {profile_id}")
+
+
+def why_not(
+    model: GpuModel, instances: Iterable[Instance], profile: Profile, start: int, size: int
+) -> DeviceError | None:
+    """Why no instance of `profile` can be created at this placement beside `instances`; None if it can."""
+    if Placement(start, size) not in profile.placements:
+        return InvalidArgumentError(f"{profile.name} cannot be placed at {start}:{size} on {model.key}")
+    there = list(instances)
+    for other in there:
+        if start < other.start + other.size and other.start < start + size:
+            taken = f"{other.profile} at {other.start}:{other.size}"
+            return InsufficientResourcesError(f"{profile.name} at {start}:{size}: {taken} is in the way")
+    placed = [found for other in there if (found := model.profile(other.profile)) is not None]
+    if sum(other.name == profile.name for other in placed) >= profile.max_instances:
+        return InsufficientResourcesError(f"there are {profile.max_instances} of {profile.name}, and no more can be")
+    if sum(other.compute_slices for other in placed) + profile.compute_slices > model.compute_slices:
+        return InsufficientResourcesError(f"{profile.name}: no compute slices are left")
+    for name in ("copy", "decode", "encode", "jpeg", "ofa"):
+        used = sum(getattr(other.engines, name) for other in placed)
+        if used + getattr(profile.engines, name) > getattr(model.engines, name):
+            return InsufficientResourcesError(f"{profile.name}: no {name} engine is left")
+    return None
+
+
+def remaining(model: GpuModel, instances: Iterable[Instance]) -> dict[str, int]:
+    """How many more could be created now, per profile, if no other were: the first that fits, again and again."""
+    there = list(instances)
+    counts: dict[str, int] = {}
+    for profile in model.profiles:
+        more = list(there)
+        for span in sorted(profile.placements):
+            if why_not(model, more, profile, span.start, span.size) is None:
+                more.append(Instance(gi_id=-1, profile=profile.name, start=span.start, size=span.size))
+        counts[profile.name] = len(more) - len(there)
+    return counts

@@ -1,12 +1,12 @@
-"""
-The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself.
+"""The patch that makes a pod one of ours: adds only what is missing, removes only what Sluice provides itself. So a
+second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn comes: an
+absent list or map is added whole."""
 
-So a second review of the same pod changes nothing. Operations are of RFC 6902, and every path exists when its turn
-comes: an absent list or map is added whole.
-"""
-
+import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.admission.config import AdmissionConfig
 from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
@@ -19,17 +19,40 @@ from sluice.contracts.dra.names import POD_CLAIM
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import is_gpu_resource
-from sluice_pod_watcher.admission.response import Operation
+
+Operation = dict[str, Any]  # one operation of a JSON patch (RFC 6902)
+WARNINGS_MAX = 10
+WARNING_CHARACTERS_MAX = 250  # clients cut warnings above 256 characters
+
+
+class AdmissionResponse(msgspec.Struct, frozen=True):
+    """A pod that is allowed, with its patch; or denied, with `code` and `message` for its owner."""
+
+    uid: str
+    allowed: bool = True
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    code: int = 200
+    message: str = ""
+
+    def as_review(self) -> dict[str, Any]:
+        response: dict[str, Any] = {"uid": self.uid, "allowed": self.allowed}
+        if not self.allowed:
+            reason = "Forbidden" if self.code == 403 else "Invalid"
+            response["status"] = {"code": self.code, "reason": reason, "message": self.message}
+        if self.patch:
+            response["patchType"] = "JSONPatch"
+            response["patch"] = base64.b64encode(msgspec.json.encode(self.patch)).decode()
+        if self.warnings:
+            response["warnings"] = [text[:WARNING_CHARACTERS_MAX] for text in self.warnings[:WARNINGS_MAX]]
+        return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
 def mutations(
     pod: Pod, stored: StoredRequest, asked: ResolvedRequest, config: AdmissionConfig, *, claim: str = ""
 ) -> Iterator[Operation]:
-    """
-    The patch for a valid pod that requests at least one GPU.
-
-    With `claim`, the name of a ResourceClaim, the kubelet hands its devices over; else a volume with a ticket does.
-    """
+    """The patch for a valid pod that requests at least one GPU. With `claim`, the name of a ResourceClaim, the kubelet
+    hands its devices over; else a volume with a ticket does."""
     spec = pod.spec
     yield from _marks(pod, stored)
     if claim and not claim_added(spec):
@@ -70,11 +93,8 @@ def hide_gpus(pod: Pod) -> Iterator[Operation]:
 
 
 def hide_gpus_from_ephemeral(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
-    """
-    The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed.
-
-    In a pod of ours always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`.
-    """
+    """The same for ephemeral containers, which get no GPU in any pod; existing ones cannot be changed. In a pod of ours
+    always: its runtime may be NVIDIA's without a class. An entry in `env` overrides `envFrom`."""
     ours = LABEL_MANAGED in (pod.metadata.labels or {})
     for at, container in enumerate(pod.spec.ephemeral_containers or ()):
         if container.name in added and (ours or sees_all_gpus(pod.spec, container)):

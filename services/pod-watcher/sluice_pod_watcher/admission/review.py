@@ -1,11 +1,8 @@
-"""
-Review one pod: is it ours, is it valid, and what makes it wait for its slice?
-
-How its devices are handed over is settled by the first review: later ones follow the ResourceClaim that it added.
+"""Review one pod: is it ours, is it valid, and what makes it wait for its slice? How its devices are handed over is
+settled by the first review: later ones follow the ResourceClaim that it added.
 
 The API server calls again after another webhook changed the pod, without saying so. That change may affect what the
-first review read, so the first review stores the request, and later ones read only the stored one.
-"""
+first review read, so the first review stores the request, and later ones read only the stored one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,16 +36,18 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.sluice_keys import POD_KEYS
-from sluice_pod_watcher.admission.mutate import hide_gpus, hide_gpus_from_ephemeral, mutations, waits_by_claims
-from sluice_pod_watcher.admission.response import AdmissionResponse
+from sluice_pod_watcher.admission.mutate import (
+    AdmissionResponse,
+    hide_gpus,
+    hide_gpus_from_ephemeral,
+    mutations,
+    waits_by_claims,
+)
 
 
 def review_pod(raw: object, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """
-    The answer to an AdmissionReview (decoded JSON). Never raises.
-
-    A dry run has the same answer: a review has no side effects.
-    """
+    """The answer to an AdmissionReview (decoded JSON). Never raises. A dry run has the same answer: a review has no
+    side effects."""
     request = decode_review(raw)
     if isinstance(request, MalformedReview):
         return request
@@ -167,15 +166,9 @@ def _denied(request: ReviewRequest, problems: list[Violation]) -> AdmissionRespo
     return AdmissionResponse(request.uid, allowed=False, code=code, message=message)
 
 
-# -- ephemeral containers -----------------------------------------------------------------------------------------
-
-
 def _review_ephemeral(request: ReviewRequest, config: AdmissionConfig) -> AdmissionResponse | MalformedReview:
-    """
-    An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices.
-
-    Only added ones are judged: existing ones cannot be changed.
-    """
+    """An ephemeral container for a running pod: harmless as `kubectl debug` makes it, but not with devices. Only added
+    ones are judged: existing ones cannot be changed."""
     pod, old = decode_pod(request.object), decode_pod(request.old_object)
     if isinstance(pod, MalformedReview):
         return pod

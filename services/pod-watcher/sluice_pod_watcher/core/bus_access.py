@@ -1,7 +1,8 @@
 """Decide as whom the owner of a ServiceAccount token may log in at the broker."""
 
-from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from sluice.contracts.bus.nats_permissions import Permissions, permissions_of
 from sluice.contracts.bus.streams import Role
@@ -22,24 +23,20 @@ ROLES = MappingProxyType(
     }
 )
 """The role of each ServiceAccount."""
-PEOPLE = frozenset({"sluice-console", "sluice-operator"})
-"""Accounts of no pod: `kubectl create token` makes their tokens, for those whom RBAC allows it."""
+PEOPLE = frozenset({"sluice-console", "sluice-operator"})  # of no pod: `kubectl create token`, for people
 _PREFIX = "system:serviceaccount:"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOwner:
+class TokenOwner(msgspec.Struct, frozen=True):
     """What the API server says of a token: its user, and the pod and node that it is bound to (empty: none)."""
 
     user: str
     pod: str = ""
     node: str = ""
-    until: int = 0
-    """When the token ends, unix seconds."""
+    until: int = 0  # when the token ends, unix seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Namespaces:
+class Namespaces(msgspec.Struct, frozen=True):
     """Where the ServiceAccounts are: those of services, and the agents'."""
 
     services: str = "sluice-system"

@@ -1,19 +1,16 @@
-"""
-Publish limits and cordons from a file, and withdraw those that the file no longer names.
-
-Each message carries the name of its source. So after a restart the bus shows which ones came from this file, and after
-a wipe all are published again. A missing or invalid file changes nothing: what was published stays. The messages follow
-from the file and the last values on the bus; only the pauses towards a rival are remembered, and losing them costs time
-only.
+"""Publish limits and cordons from a file, and withdraw those that the file no longer names. Each message carries the
+name of its source. So after a restart the bus shows which ones came from this file, and after a wipe all are published
+again. A missing or invalid file changes nothing: what was published stays. The messages follow from the file and the
+last values on the bus; only the pauses towards a rival are remembered, and losing them costs time only.
 
 Two watchers that read the same file publish the same and leave each other alone. Two watchers of one source with
 different files (during a rollout) leave the other's message for a pause that grows. If two sources name the same
-namespace or node, the first keeps it until its file drops it.
-"""
+namespace or node, the first keeps it until its file drops it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import (
@@ -36,52 +33,38 @@ from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = ((Stream.BOOK, ("sluice.quota.>", "sluice.cordon.>")),)
 """What to read: its own messages, and those of others about the same namespaces and nodes."""
-WRITES = frozenset({"quota", "cordon"})
-"""The nouns it writes."""
-PAUSE_FIRST_S = 30.0
-"""The first pause before a rival's message is overwritten: usually its file is about to become the same."""
-PAUSE_MAX_S = 3600.0
-"""The longest pause. Two files that stay different then cost two messages an hour each, and a warning each time."""
+WRITES = frozenset({"quota", "cordon"})  # the nouns it writes
+PAUSE_FIRST_S = 30.0  # before a rival's message is overwritten: usually its file becomes the same
+PAUSE_MAX_S = 3600.0  # two files that stay different cost two messages and warnings an hour each
 
 LimitMessage = QuotaSet | Cordoned
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsRead:
+class LimitsRead(msgspec.Struct, frozen=True):
     """The whole text of the file, unchanged for a moment."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsUnreadable:
+class LimitsUnreadable(msgspec.Struct, frozen=True):
     """The file is absent (`missing`) or cannot be read. The limits in force stay."""
 
     why: str
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsPublished:
-    """
-    The file's limits are on the bus, or there is nothing to publish: requests may be published.
+class LimitsPublished(msgspec.Struct, frozen=True):
+    """The file's limits are on the bus, or there is nothing to publish: requests may be published. Emitted once per
+    incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe too."""
 
-    Emitted once per incarnation of the bus: a limit does not revoke earlier grants, so limits go first after a wipe
-    too.
-    """
-
-    incarnation: Incarnation
-    """The incarnation of BOOK for which this holds."""
+    incarnation: Incarnation  # the incarnation of BOOK for which this holds
 
 
 Event = BusEvent | Ticked | LimitsRead | LimitsUnreadable
 Instruction = BusInstruction | WriteLogLine | LimitsPublished
 
 
-@dataclass(frozen=True, slots=True)
-class _Pause:
-    """Leave a rival's message, the entry `sequence`, until then."""
-
+class _Pause(msgspec.Struct, frozen=True):
     sequence: int
     until: float
     length_s: float
@@ -97,32 +80,26 @@ class LimitsSource:
         self._origin = origin
         self._closing_ttl_s = closing_ttl_s
         self._outbox = Outbox(run, WRITES)
-        self._wanted: Mapping[Address, LimitMessage] | None = None
-        """The file's limits as last read; None before the first time."""
-        self._reading = self._outbox.paused = True
-        """While streams are read, nothing is written: which source was first is known only afterwards."""
-        self._heard: dict[Address, None] = {}
-        """Addresses observed in the present or last reading, and since."""
-        self._pauses: dict[Address, _Pause] = {}
-        """The latest pause per address where a rival wrote; cleared when the file changes."""
-        self._waiting: dict[Address, None] = {}
-        """Addresses whose pause is not over."""
-        self._others: dict[Address, SourceName] = {}
-        """Addresses that another source's file named first: logged once."""
+        self._wanted: Mapping[Address, LimitMessage] | None = None  # as last read; None before the first time
+        self._reading = self._outbox.paused = True  # nothing is written meanwhile: which source was first is open
+        self._heard: dict[Address, None] = {}  # addresses observed in the present or last reading, and since
+        self._pauses: dict[Address, _Pause] = {}  # the latest per address with a rival; cleared with each new file
+        self._waiting: dict[Address, None] = {}  # addresses whose pause is not over
+        self._others: dict[Address, SourceName] = {}  # addresses that another source's file named first: logged once
         self._told: list[WriteLogLine] = []
-        self._looked = False
-        """Whether the file was looked at, even if absent."""
-        self._incarnation: Incarnation | None = None
-        """The incarnation of BOOK, from the last reading."""
-        self._unsaid: dict[Address, None] | None = {}
-        """Addresses of the first file of this incarnation that may not be on the bus yet; None once all were."""
+        self._looked = False  # whether the file was looked at, even if absent
+        self._incarnation: Incarnation | None = None  # the incarnation of BOOK, from the last reading
+        self._unsaid: dict[Address, None] | None = {}  # of this incarnation's first file, not on the bus yet
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event; the only entry point."""
         match event:
             case Ticked():
                 self._outbox.tick(now)
-                self._end_pauses(now)
+                over = [address for address in self._waiting if now >= self._pauses[address].until]
+                for address in over:
+                    del self._waiting[address]
+                self._look_at(over, now)
             case LimitsRead():
                 self._looked = True
                 self._take(event.text, now)
@@ -149,8 +126,6 @@ class LimitsSource:
         self._unsaid = None
         return [LimitsPublished(self._incarnation)]
 
-    # -- the file -----------------------------------------------------------------------------------------------------
-
     def _take(self, text: str, now: float) -> None:
         try:
             wanted = read_limits(text, origin=self._origin, source=self._source)
@@ -169,8 +144,6 @@ class LimitsSource:
     def _tell_stays(self, why: str, level: Literal["info", "warning"]) -> None:
         stays = "what it said before" if self._wanted is not None else "what is on the bus"
         self._told.append(WriteLogLine(level, f"{why}; {stays} stays in force"))
-
-    # -- the bus ------------------------------------------------------------------------------------------------------
 
     def _exchange_event(self, event: BusEvent, now: float) -> None:
         self._outbox.handle(event, now)  # its effects show in the last values
@@ -217,14 +190,6 @@ class LimitsSource:
             )
         )
 
-    def _end_pauses(self, now: float) -> None:
-        over = [address for address in self._waiting if now >= self._pauses[address].until]
-        for address in over:
-            del self._waiting[address]
-        self._look_at(over, now)
-
-    # -- decisions -------------------------------------------------------------------------------------------------
-
     def _right_word(self, address: Address) -> AnyMessage:
         """The last value an address should have where our source has written: the file's limit, or its end."""
         wanted = self._wanted.get(address) if self._wanted is not None else None
@@ -237,7 +202,6 @@ class LimitsSource:
             self._look(address, now)
 
     def _look(self, address: Address, now: float) -> None:
-        """Compare one last value with the file, and publish what differs."""
         assert self._wanted is not None
         wanted, entry = self._wanted.get(address), self._outbox.current(address)
         said = entry.message if entry is not None else None
@@ -245,7 +209,12 @@ class LimitsSource:
         if standing is not None and standing.source not in {BY_HAND, self._source}:
             self._outbox.forget(address)
             if wanted is not None:
-                self._tell_other(address, standing.source)
+                source = standing.source
+                if self._others.get(address) != source:
+                    self._others[address] = source
+                    self._told.append(
+                        WriteLogLine("warning", f"{_name(address)} keeps what the limits file of {source!r} set first")
+                    )
         elif self._is_let_be(address, entry, now):
             self._outbox.forget(address)
         elif wanted is not None:
@@ -272,16 +241,8 @@ class LimitsSource:
         self._told.append(WriteLogLine("info", f"{_name(address)} {what}: {self._origin} does not name it"))
         self._outbox.keep(address, ending, ttl_s=self._closing_ttl_s)
 
-    def _tell_other(self, address: Address, source: SourceName) -> None:
-        if self._others.get(address) != source:
-            self._others[address] = source
-            self._told.append(
-                WriteLogLine("warning", f"{_name(address)} keeps what the limits file of {source!r} set first")
-            )
-
 
 def _ending(address: Address, source: SourceName) -> QuotaUnset | Uncordoned:
-    """The message that a file no longer names a namespace or a node."""
     if address.kind == "quota":
         return QuotaUnset(namespace=address.key[0], source=source)
     return Uncordoned(node=NodeName(address.key[0]), source=source)

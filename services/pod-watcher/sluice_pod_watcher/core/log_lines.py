@@ -8,12 +8,10 @@ from sluice_pod_watcher.core.folder.manifests import ManifestPod
 
 
 def pod(record: IdentityRecord) -> str:
-    """The pod and its file, or the file alone."""
     return f"{record.namespace}/{record.name} ({record.file})" if record.name else record.file
 
 
 def asks(record: IdentityRecord) -> WriteLogLine:
-    """A request is new or was edited."""
     last = record.asks[-1]
     if last.refusal is not None:
         return WriteLogLine("warning", f"{pod(record)} is refused: {last.refusal.sentence()}", record.uid)
@@ -27,7 +25,6 @@ def warnings(record: IdentityRecord) -> list[WriteLogLine]:
 
 
 def ended(record: IdentityRecord, why: str) -> WriteLogLine:
-    """A request is withdrawn."""
     return WriteLogLine("info", f"{pod(record)} {why}; its request is withdrawn", record.uid)
 
 
@@ -67,5 +64,4 @@ def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> W
 
 
 def waits(who: str, uid: str, message: str) -> WriteLogLine:
-    """Why the request waits."""
     return WriteLogLine("info", f"{who} waits: {shorten(message, 400)}", uid)

@@ -1,11 +1,8 @@
-"""
-Publish the requests of a source, and decide when each may go out.
-
-A request is published once its source allows it (folder: its identity is on disk; cluster: it is known whether the pod
-was bound). `SourceSynced` follows once everything it counts is on the bus. A message of a rival (another pod-watcher of
-the same source, or a late write of a predecessor) stands until the next listing, so that two never overwrite each other
-at the speed of the bus. The content comes from `RequestSource`.
-"""
+"""Publish the requests of a source, and decide when each may go out. A request is published once its source allows it
+(folder: its identity is on disk; cluster: it is known whether the pod was bound). `SourceSynced` follows once
+everything it counts is on the bus. A message of a rival (another pod-watcher of the same source, or a late write of a
+predecessor) stands until the next listing, so that two never overwrite each other at the speed of the bus. The content
+comes from `RequestSource`."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -13,38 +10,22 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    HostFacts,
-    NodeRemoved,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-    SourceSynced,
-)
 from sluice.contracts.outbox import Contested, Outbox, OutboxReport
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
-PUBLISHED_PER_TURN_MAX = 250
-"""Requests per turn. Publishing all 10,000 of a cluster at once would starve other work."""
-WRITES = frozenset({"request", "source", "host", "evicted", "node"})
-"""The nouns that a pod-watcher writes."""
+PUBLISHED_PER_TURN_MAX = 250  # Requests per turn. Publishing all 10,000 of a cluster at once would starve other work.
+WRITES = frozenset({"request", "source", "host", "evicted", "node"})  # the nouns that a pod-watcher writes
 
 
 class RequestSource(Protocol):
     """The requests of a source, and the message for each."""
 
-    due: dict[RequestId, None]
-    """Requests to compare with the bus; taken out when that is done."""
+    due: dict[RequestId, None]  # requests to compare with the bus; taken out when that is done
 
     def all_requests(self) -> Iterable[RequestId]:
         """Every request without a final message."""
@@ -58,7 +39,7 @@ class RequestSource(Protocol):
     def may_publish(self, uid: RequestId) -> bool:
         """Whether its present message may be published already."""
 
-    def word(self, uid: RequestId) -> RequestMessage | None:
+    def word(self, uid: RequestId) -> msg.RequestMessage | None:
         """Its present message; None when there is nothing to publish."""
 
     def drop(self, uid: RequestId) -> None:
@@ -69,30 +50,21 @@ class RequestPublisher:
     """The outbox, and the conditions before a message goes into it."""
 
     def __init__(self, run: RunId, source: SourceName, closing_ttl_s: int, request_source: RequestSource) -> None:
-        """Start with nothing to publish."""
         self._run = run
         self._name = source
         self._closing_ttl_s = closing_ttl_s
         self._request_source = request_source
         self._outbox = Outbox(run, WRITES)
         self._source = subjects.source(source)
-        self._held_back: dict[RequestId, None] = {}
-        """Requests whose message may not be published yet."""
-        self._unconfirmed: dict[RequestId, None] = {}
-        """Requests whose present message may not be on the bus yet."""
-        self._to_republish: dict[RequestId, None] = {}
-        """Requests to compare with the bus again, some per turn."""
-        self._closing: dict[RequestId, None] = {}
-        """Requests whose final message is on its way, or was written by another process."""
+        self._held_back: dict[RequestId, None] = {}  # requests whose message may not be published yet
+        self._unconfirmed: dict[RequestId, None] = {}  # requests whose present message may not be on the bus yet
+        self._to_republish: dict[RequestId, None] = {}  # requests to compare with the bus again, some per turn
+        self._closing: dict[RequestId, None] = {}  # whose final message is on its way, or written by another process
         self._state_is_read = False
-        self._incarnation = self._read_incarnation = Incarnation("")
-        """The incarnation of STATE: as last read whole, and of the reading under way."""
-        self.book_incarnation = Incarnation("")
-        """The incarnation of BOOK, as being read or last read."""
+        self._incarnation = self._read_incarnation = Incarnation("")  # of STATE: last read whole, and being read
+        self.book_incarnation = Incarnation("")  # the incarnation of BOOK, as being read or last read
         self._epoch = 0
         self._sync_due = False
-
-    # -- observing ------------------------------------------------------------------------------------------------
 
     def handle(self, event: BusEvent, now: float) -> list[OutboxReport]:
         """Handle one event of the bus. Pass the reports to `yield_to_rivals` once the event is handled."""
@@ -108,7 +80,7 @@ class RequestPublisher:
                 self._enter_incarnation(self._read_incarnation)
                 self._sync_due = self._epoch > 0
                 self._recount()
-            case Observed() if isinstance(event.entry.message, RequestWithdrawn) and event.entry.message.closing:
+            case Observed() if isinstance(event.entry.message, msg.RequestWithdrawn) and event.entry.message.closing:
                 self._closing[RequestId(subjects.parse(event.entry.subject).key[0])] = None
             case _:
                 pass
@@ -124,16 +96,17 @@ class RequestPublisher:
             self._to_republish[uid] = None
 
     def tick(self, now: float) -> None:
-        """Advance the clock."""
         self._outbox.tick(now)
         self._drop_closed()
 
-    def request_on_bus(self, uid: RequestId) -> RequestMessage | None:
+    def request_on_bus(self, uid: RequestId) -> msg.RequestMessage | None:
         """The last message about a request of our source that is known to be on the bus."""
         entry = self._outbox.current(subjects.request(uid))
         message = entry.message if entry is not None else None
         match message:
-            case AllocationRequested() | RequestRejected() | RequestWithdrawn() if message.source == self._name:
+            case msg.AllocationRequested() | msg.RequestRejected() | msg.RequestWithdrawn() if (
+                message.source == self._name
+            ):
                 return message
             case _:
                 return None
@@ -143,15 +116,15 @@ class RequestPublisher:
         """Whether the reading under way is of another incarnation than the last one."""
         return self._incarnation not in {"", self._read_incarnation}
 
-    def is_of_this_life(self, order: EvictionOrdered) -> bool:
+    def is_of_this_life(self, order: msg.EvictionOrdered) -> bool:
         """Whether an order belongs to the incarnation of STATE that is read; ignore one that landed late."""
         return order.incarnation in {"", self._read_incarnation}
 
-    def is_bound_in_this_life(self, bound: Bound) -> bool:
+    def is_bound_in_this_life(self, bound: msg.Bound) -> bool:
         """Whether a Bound belongs to the incarnation of BOOK that is read; ignore one that landed late."""
         return bound.incarnation in {"", self.book_incarnation}
 
-    def eviction_on_bus(self, uid: RequestId) -> AnyMessage | None:
+    def eviction_on_bus(self, uid: RequestId) -> msg.AnyMessage | None:
         """The last message about the eviction of a request's pod."""
         entry = self._outbox.current(subjects.evicted(uid))
         return entry.message if entry is not None else None
@@ -165,7 +138,7 @@ class RequestPublisher:
             if report.entry.operation.startswith(f"{self._run}-") and not self._asks_over_a_withdrawal(report):
                 continue
             self._outbox.forget(report.address)
-            if isinstance(report.entry.message, SourceSynced):
+            if isinstance(report.entry.message, msg.SourceSynced):
                 told.append(
                     WriteLogLine(
                         "warning", f"another pod-watcher publishes as source {self._name!r}; each needs its own name"
@@ -174,26 +147,21 @@ class RequestPublisher:
         return told
 
     def _asks_over_a_withdrawal(self, report: Contested) -> bool:
-        """
-        Whether to publish a request again over its withdrawal, even our own: a lagging server may have shown an old
-        request that was closed and forgotten, so it was adopted.
-        """
+        """Whether to publish a request again over its withdrawal, even our own: a lagging server may have shown an old
+        request that was closed and forgotten, so it was adopted."""
         kept = self._outbox.kept(report.address)
-        return isinstance(report.entry.message, RequestWithdrawn) and not isinstance(kept, RequestWithdrawn)
+        return isinstance(report.entry.message, msg.RequestWithdrawn) and not isinstance(kept, msg.RequestWithdrawn)
 
     def saved(self) -> None:
-        """More may be published than before."""
         self._request_source.due |= self._held_back
         self._held_back = {}
-
-    # -- publishing -----------------------------------------------------------------------------------------------
 
     def hold_back(self, uid: RequestId) -> None:
         """The last message of a request may be stale: publish nothing, not even a repeat, until the request is due."""
         self._held_back[uid] = None
         self._outbox.forget(subjects.request(uid))
 
-    def listed(self, hosts: Mapping[NodeName, HostFacts]) -> None:
+    def listed(self, hosts: Mapping[NodeName, msg.HostFacts]) -> None:
         """All was listed and compared: publish everything again, then that it is complete."""
         self._epoch += 1
         self._sync_due = True
@@ -202,25 +170,24 @@ class RequestPublisher:
         for node, facts in hosts.items():
             self.host(node, facts)
 
-    def host(self, node: NodeName, facts: HostFacts) -> None:
-        """What a node has besides GPUs."""
+    def host(self, node: NodeName, facts: msg.HostFacts) -> None:
         self._outbox.keep(subjects.host(node), facts)
 
-    def rewrite_host(self, node: NodeName, facts: HostFacts, ttl_s: int | None = None) -> None:
+    def rewrite_host(self, node: NodeName, facts: msg.HostFacts, ttl_s: int | None = None) -> None:
         """The same, even if already on the bus: it may have a time to live, or shall get one."""
         self._outbox.forget(subjects.host(node))
         self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
 
-    def publish_host_with_ttl(self, node: NodeName, facts: HostFacts) -> None:
+    def publish_host_with_ttl(self, node: NodeName, facts: msg.HostFacts) -> None:
         """The same, with a time to live, as no process will update it. An existing message expires by itself."""
         self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s)
 
-    def node_on_bus(self, node: NodeName) -> AnyMessage | None:
+    def node_on_bus(self, node: NodeName) -> msg.AnyMessage | None:
         """The last message about a node that is known to be on the bus: its agent's, or its removal."""
         entry = self._outbox.current(subjects.node(node))
         return entry.message if entry is not None else None
 
-    def removed(self, message: NodeRemoved, no_room: HostFacts) -> bool:
+    def removed(self, message: msg.NodeRemoved, no_room: msg.HostFacts) -> bool:
         """A node is removed, unless its agent reports meanwhile. False while that is being published already."""
         address = subjects.node(message.node)
         if self._outbox.busy(address):
@@ -229,9 +196,9 @@ class RequestPublisher:
         self.rewrite_host(message.node, no_room, self._closing_ttl_s)
         return True
 
-    def evicted(self, uid: RequestId, outcome: EvictionDone | EvictionBlocked) -> None:
+    def evicted(self, uid: RequestId, outcome: msg.EvictionDone | msg.EvictionBlocked) -> None:
         """The outcome of an eviction; one that is done expires after some time."""
-        ttl_s = self._closing_ttl_s if isinstance(outcome, EvictionDone) else None
+        ttl_s = self._closing_ttl_s if isinstance(outcome, msg.EvictionDone) else None
         self._outbox.keep(subjects.evicted(uid), outcome, request=uid, ttl_s=ttl_s)
 
     def drain(self) -> list[BusInstruction]:
@@ -249,7 +216,7 @@ class RequestPublisher:
             self._publish_some()
         if self._sync_due and self._state_is_read and self._request_source.has_seen_all() and self._all_confirmed():
             self._sync_due = False
-            synced = SourceSynced(
+            synced = msg.SourceSynced(
                 source=self._name,
                 run=self._run,
                 epoch=self._epoch,
@@ -259,7 +226,6 @@ class RequestPublisher:
             self._outbox.keep(self._source, synced)
 
     def _publish_some(self) -> None:
-        """Everything due, and as many comparisons as one turn allows."""
         due, self._request_source.due = self._request_source.due, {}
         if len(due) > PUBLISHED_PER_TURN_MAX:
             self._to_republish = due | self._to_republish
@@ -275,16 +241,15 @@ class RequestPublisher:
             if not self._request_source.may_publish(uid):
                 self._held_back[uid] = None
                 continue
-            closing = isinstance(message, RequestWithdrawn) and message.closing
+            closing = isinstance(message, msg.RequestWithdrawn) and message.closing
             if closing:
                 self._closing[uid] = None
             ttl_s = self._closing_ttl_s if closing else None
             self._outbox.keep(subjects.request(uid), message, request=uid, ttl_s=ttl_s)
 
-    def _word(self, uid: RequestId) -> RequestMessage | None:
-        """The message of a request in this incarnation of the bus."""
+    def _word(self, uid: RequestId) -> msg.RequestMessage | None:
         word = self._request_source.word(uid)
-        return replace(word, incarnation=self._incarnation) if isinstance(word, AllocationRequested) else word
+        return replace(word, incarnation=self._incarnation) if isinstance(word, msg.AllocationRequested) else word
 
     def _recount(self) -> None:
         self._unconfirmed = dict.fromkeys(self._request_source.all_requests())
@@ -315,9 +280,13 @@ class RequestPublisher:
             if word is None and self._state_is_read:
                 del self._closing[uid]
                 is_kept = self._outbox.kept(subjects.evicted(uid)) is not None  # and the bus was wiped since
-                if is_kept or isinstance(self.request_on_bus(uid), RequestWithdrawn):  # its writer may have died since
+                if is_kept or isinstance(
+                    self.request_on_bus(uid), msg.RequestWithdrawn
+                ):  # its writer may have died since
                     self._let_expire(subjects.evicted(uid))
-            elif isinstance(word, RequestWithdrawn) and isinstance(current, RequestWithdrawn) and current.closing:
+            elif (
+                isinstance(word, msg.RequestWithdrawn) and isinstance(current, msg.RequestWithdrawn) and current.closing
+            ):
                 del self._closing[uid]
                 self._outbox.forget(subjects.request(uid))
                 self._let_expire(subjects.evicted(uid))
@@ -327,5 +296,5 @@ class RequestPublisher:
         """A blocked eviction is over: publish it again with a time to live."""
         self._outbox.forget(address)
         entry = self._outbox.current(address)
-        if entry is not None and isinstance(entry.message, EvictionBlocked):
+        if entry is not None and isinstance(entry.message, msg.EvictionBlocked):
             self._outbox.commit(address, entry.message, request=entry.message.request, ttl_s=self._closing_ttl_s)

@@ -21,7 +21,6 @@ class DelayedQueue:
             heapq.heappush(self._heap, (when, uid))
 
     def due(self, now: float) -> list[RequestId]:
-        """The pods whose time has come."""
         found: list[RequestId] = []
         while self._heap and self._heap[0][0] <= now:
             when, uid = heapq.heappop(self._heap)
@@ -41,11 +40,9 @@ class TokenBucket:
     _at: float | None = None
 
     def __post_init__(self) -> None:
-        """Start with the whole burst."""
         self._left = self.burst
 
     def take(self, now: float) -> bool:
-        """Take a token if there is one."""
         if self._at is not None:
             self._left = min(self.burst, self._left + (now - self._at) * self.per_s)
         self._at = now
@@ -74,7 +71,6 @@ class FairLine:
         return False
 
     def leave(self, uid: RequestId) -> None:
-        """Drop a pod that wants nothing more."""
         self._waiting.pop(uid, None)
 
     def turns(self, now: float) -> list[RequestId]:
@@ -90,3 +86,29 @@ class FairLine:
 def backoff_s(failures: int, initial_s: float, max_s: float) -> float:
     """The pause after that many failures in a row: doubling, with a cap."""
     return float(min(initial_s * 2 ** min(failures - 1, 30), max_s))
+
+
+@dataclass(slots=True)
+class PendingWrite:
+    """Whether a write is under way, and when the next may be tried."""
+
+    under_way: bool = False
+    failures: int = 0
+    not_before: float = 0.0
+
+    def may_start(self, uid: RequestId, queue: DelayedQueue, now: float) -> bool:
+        """Whether a write may start now; it then counts as started. Otherwise the pod is reconciled when it may."""
+        if self.under_way:
+            return False
+        if now < self.not_before:
+            queue.at(uid, self.not_before)
+            return False
+        self.under_way = True
+        return True
+
+    def failed(self, uid: RequestId, queue: DelayedQueue, now: float, *, initial_s: float, max_s: float) -> None:
+        """It failed: the next one waits, and the pod is reconciled then."""
+        self.under_way = False
+        self.failures += 1
+        self.not_before = now + backoff_s(self.failures, initial_s, max(initial_s, max_s))
+        queue.at(uid, self.not_before)

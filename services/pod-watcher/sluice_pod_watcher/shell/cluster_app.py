@@ -1,9 +1,6 @@
-"""
-Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
-
+"""Run the roles of a cluster: `watch` (bus and API server), `webhook` (neither), both in one process, or `uninstall`.
 They share only the process and the client of the API server: reviews continue without the bus, and pods are followed
-without a certificate.
-"""
+without a certificate."""
 
 import asyncio
 import itertools
@@ -18,8 +15,7 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_pod_watcher.core.cluster.config import CLUSTER
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
-from sluice_pod_watcher.shell.health import serving_health
-from sluice_pod_watcher.shell.http_server import ListenAddress
+from sluice_pod_watcher.shell.http_server import ListenAddress, serving_health
 from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.uninstall import Uninstall
@@ -27,16 +23,18 @@ from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.kube.webhook_certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.limits.app import LimitsGate, publish_limits
 from sluice_pod_watcher.shell.webhook.cert_generations import CertificateConfig
-from sluice_pod_watcher.shell.webhook.cert_rotator import BundlePublisher, CertificateRotator, NoBundlePublisher
+from sluice_pod_watcher.shell.webhook.cert_rotator import (
+    BundlePublisher,
+    CertificateRotator,
+    NoBundlePublisher,
+    new_context,
+)
 from sluice_pod_watcher.shell.webhook.cert_sources import CertificateSource, MountedCertificates, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.hand_over import HandOverFile
-from sluice_pod_watcher.shell.webhook.server import serve_webhook
-from sluice_pod_watcher.shell.webhook.tls import new_context
+from sluice_pod_watcher.shell.webhook.handlers import serve_webhook
 
-LEASE = "pod-watcher"
-"""The lease on the bus: of several watches of one source, one is active."""
-PROBE_S = 1.0
-"""Timeout of a probe of the bus."""
+LEASE = "pod-watcher"  # the lease on the bus: of several watches of one source, one is active
+PROBE_S = 1.0  # timeout of a probe of the bus
 
 
 async def serve_cluster(service: Service[PodWatcherSettings]) -> None:
@@ -96,7 +94,6 @@ class _Watching:
         self._turns = itertools.count(1)
 
     async def serve(self) -> None:
-        """Run until cancelled."""
         settings = self._service.settings
         async with AsyncExitStack() as open_things:
             if settings.watch_health_address:

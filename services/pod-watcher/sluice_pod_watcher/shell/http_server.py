@@ -1,14 +1,12 @@
-"""
-Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
-
+"""Serve an aiohttp application, with bounds on connections and silence: the webhook over TLS, health in plain HTTP.
 aiohttp, because the Kubernetes client depends on it anyway: a second HTTP stack would add defects to the service that
-can block every pod of a cluster.
-"""
+can block every pod of a cluster."""
 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -17,24 +15,19 @@ from sluice.runtime import logs
 from sluice.runtime.addresses import joined, listening_at
 from sluice.runtime.errors import ServiceError
 
-DRAIN_S = 3.0
-"""How long running requests may take when the server stops; within the time a service has to end."""
+DRAIN_S = 3.0  # how long running requests may take when the server stops; within the time a service has to end
 KEEP_ALIVE_S = 120.0
-"""
-How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
-DefaultTransport), and would lose a review that it starts to send just when we close it.
-"""
+"""How long a connection may be idle. Longer than its clients keep one: an API server does for 90 s (Go's
+DefaultTransport), and would lose a review that it starts to send just when we close it."""
 
-OnRequest = Callable[[web.Request], None]
-"""Called with each request as it starts."""
+OnRequest = Callable[[web.Request], None]  # called with each request as it starts
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
     """Where to listen. Port 0 picks a free one."""
 
-    host: str = "127.0.0.1"
-    """Empty means every address of the machine, as 0.0.0.0 and :: do, which must be set explicitly."""
+    host: str = "127.0.0.1"  # empty: every address of the machine, as 0.0.0.0 and ::, which must be explicit
     port: int = 9443
 
 
@@ -42,10 +35,8 @@ class ListenAddress:
 class ConnectionLimits:
     """Limits on connections."""
 
-    connections_max: int = 512
-    """Open at once. An API server holds few; more are closed right after their handshake."""
-    silence_s: float = 10.0
-    """For a handshake, and until a new connection has sent something."""
+    connections_max: int = 512  # Open at once. An API server holds few; more are closed right after their handshake.
+    silence_s: float = 10.0  # for a handshake, and until a new connection has sent something
 
 
 @contextlib.asynccontextmanager
@@ -56,12 +47,9 @@ async def serving(
     context: ssl.SSLContext | None,
     limits: ConnectionLimits,
 ) -> AsyncIterator[int]:
-    """
-    Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
-
+    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
     `what` names the server in log lines and errors; without a `context` it is plain HTTP. Raises ServiceError when the
-    port is not available.
-    """
+    port is not available."""
     connections = _Connections(limits)
     runner = web.AppRunner(
         make(connections.heard),
@@ -107,12 +95,9 @@ async def _listen(
 
 
 class _Connections:
-    """Makes the protocol of each new connection; closes those over the limit, and those that stay silent."""
-
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._silent: set[asyncio.BaseProtocol] = set()
-        """New connections without a request. Later silence is bounded by the keep-alive time."""
+        self._silent: set[asyncio.BaseProtocol] = set()  # new, without a request; keep-alive bounds later silence
 
     def of(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
         """The protocol factory of `server`."""
@@ -129,7 +114,6 @@ class _Connections:
         return make
 
     def heard(self, request: web.Request) -> None:
-        """A request has started."""
         self._silent.discard(request.protocol)
 
     def _close_if_silent(self, protocol: web.RequestHandler) -> None:
@@ -139,7 +123,37 @@ class _Connections:
 
 
 class _Closed(asyncio.Protocol):
-    """A connection over the limit."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEALTH, READY = "/healthz", "/readyz"
+LIMITS = ConnectionLimits(connections_max=32, silence_s=5.0)  # kubelets and people, each on a connection of its own
+
+
+@asynccontextmanager
+async def serving_health(address: ListenAddress, why_not_ready: Callable[[], Awaitable[str]]) -> AsyncIterator[int]:
+    """Serve `/healthz` and `/readyz` (200, or 503 with the reason) over plain HTTP, as kubelets' probes have no client
+    certificate. Yields the port. Raises ServiceError when it is not available."""
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def ready(_request: web.Request) -> web.Response:
+        why = await why_not_ready()
+        return web.Response(status=503 if why else 200, text=why or "ok")
+
+    def make(heard: OnRequest) -> web.Application:
+        @web.middleware
+        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+            heard(request)
+            return await handler(request)
+
+        app = web.Application(middlewares=[note], client_max_size=1024)
+        app.router.add_get(HEALTH, health)
+        app.router.add_get(READY, ready)
+        return app
+
+    async with serving("health", make, address, None, LIMITS) as port:
+        yield port

@@ -27,10 +27,7 @@ KUBE_WATCHES = Metric(
     ("what",),
 )
 KUBE_TROUBLES = Metric(
-    "sluice_kube_watch_troubles_total",
-    "counter",
-    "Failed lists and watches, by resource; they are retried.",
-    ("what",),
+    "sluice_kube_watch_troubles_total", "counter", "Failed lists and watches, by resource; they are retried.", ("what",)
 )
 
 REVIEW_SECONDS = Metric(
@@ -40,14 +37,10 @@ REVIEW_SECONDS = Metric(
     ("answer",),
 )
 WEBHOOK_READY = Metric(
-    "sluice_webhook_ready",
-    "gauge",
-    "1 if the webhook's certificate lets API servers connect, else 0.",
+    "sluice_webhook_ready", "gauge", "1 if the webhook's certificate lets API servers connect, else 0."
 )
 CERTIFICATE_ENDS = Metric(
-    "sluice_webhook_certificate_ends_time_seconds",
-    "gauge",
-    "Expiry of the webhook's certificate, unix seconds.",
+    "sluice_webhook_certificate_ends_time_seconds", "gauge", "Expiry of the webhook's certificate, unix seconds."
 )
 BUS_LOGINS = Metric(
     "sluice_bus_logins_total",
@@ -65,6 +58,5 @@ class HasPhases(Protocol):
 
 
 def pods_of(core: HasPhases) -> Iterator[Sample]:
-    """The phases of one core, as samples."""
     for state, count in Counter(core.phases()).items():
         yield Sample(PODS, count, (state,))

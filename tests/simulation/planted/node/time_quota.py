@@ -8,7 +8,8 @@ from simulation.planted.bug import PlantedBug
 
 from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.core.publish import slice_status
-from sluice_node_agent.core.shared import lifecycle, quota_tenants
+from sluice_node_agent.core.shared import lifecycle
+from sluice_node_agent.core.shared import mps_limits as quota_tenants
 
 
 def _told_once(original: Any) -> Any:

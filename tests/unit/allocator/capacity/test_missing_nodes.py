@@ -46,7 +46,6 @@ TOLERATES = HostNeeds(tolerations=(Toleration(key="nvidia.com/gpu", operator="Ex
 
 
 def working(rules: SchedulerConfig = RULES, *entries) -> Bench:
-    """An active allocator; `entries` are on the bus."""
     bench = Bench(Allocator(RunId("r1"), rules))
     bench.read_all(all_said(), *entries)
     bench.handle(LeaseChanged(held=True))
@@ -54,20 +53,17 @@ def working(rules: SchedulerConfig = RULES, *entries) -> Bench:
 
 
 def add(bench: Bench, name: str = "a", facts: HostFacts = HOST, gpus: int = 1) -> None:
-    """A node of the pool joins."""
     bench.land_all(bench.observe(subjects.host(NodeName(name)), facts))
     bench.add_node(snapshot(name, tuple(gpu_report(name, number) for number in range(gpus))))
 
 
 def remove(bench: Bench, name: str = "a") -> None:
-    """The node is gone, with all that says so."""
     node = NodeName(name)
     bench.observe(subjects.host(node), HostFacts(cpu_cores=0, memory_mib=0, pods_free=0, cordoned=True))
     bench.land_all(bench.observe(subjects.node(node), NodeRemoved(node=node, cause="test")))
 
 
 def pass_time(bench: Bench, times: int = 4) -> list[Write]:
-    """So many counts; what they wrote."""
     landed: list[Write] = []
     for _ in range(times):
         bench.now += RULES.nodes_asked_every_s
@@ -83,7 +79,6 @@ def ask(bench: Bench, *names: str, host: HostNeeds = TOLERATES, profile: str = "
 
 
 def demand(bench: Bench) -> PoolDemand:
-    """What is published of the only pool."""
     ctx = bench.allocator.ctx
     (name,) = ctx.node_pools.counted
     pool = published(ctx, name)
@@ -93,7 +88,6 @@ def demand(bench: Bench) -> PoolDemand:
 
 @pytest.fixture
 def bench() -> Bench:
-    """A pool was seen, and has no node any more."""
     bench = working()
     add(bench)
     pass_time(bench, 1)
@@ -119,16 +113,6 @@ def test_a_waiting_pod_says_which_nodes_were_asked_for(bench: Bench) -> None:
     ask(bench, "b", "c", "d")
     said = [write.message for write in pass_time(bench, 6) if isinstance(write.message, Pending)]
     assert said[-1].message.endswith(f". Asked the autoscaler for 2 more nodes of pool {demand(bench).pool}")
-
-
-def test_nodes_are_asked_for_no_more_when_one_has_joined(bench: Bench) -> None:
-    """Two of three halves get it: then one node is missing, and none when the last pod is gone."""
-    ask(bench, "b", "c", "d")
-    pass_time(bench)
-    assert demand(bench).missing == 2
-    add(bench, "new", READY)
-    pass_time(bench, 1)
-    assert demand(bench).missing == 1
 
 
 REFUSES = {

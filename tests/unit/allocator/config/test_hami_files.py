@@ -14,8 +14,6 @@ from sluice_allocator.core.placement.spec.hami_profiles import Geometry
 from sluice_allocator.hami_files import parse_device_config, parse_node_config
 from sluice_allocator.placement_file import PlacementFileError, parse_placement
 
-# -- HAMi's files -------------------------------------------------------------------------------------------------
-
 VOLCANO = """
 nvidia:
   knownMigGeometries:
@@ -77,15 +75,6 @@ def test_hami_s_allow_list_limits_what_is_made_and_what_its_keys_choose() -> Non
     assert rules.geometry_of(a30) == ("1g.6gb", "2g.12gb", "4g.24gb")
     assert not rules.allows(a30, "2g.12gb+me")
     assert hami.warnings == ()
-
-
-def test_an_operator_s_own_words_stand_before_hami_s() -> None:
-    """A file that is kept for HAMi's sake can be overruled without editing it."""
-    hami = parse_device_config(GEOMETRIES, origin="device-config.yaml")
-    own = '[[geometry]]\nmodels = ["A30"]\nprofiles = ["4g.24gb"]'
-    a30 = find_model("a30-24gb")
-    assert a30 is not None
-    assert parse_placement(own, origin="placement.toml", hami=hami).geometry_of(a30) == ("4g.24gb",)
 
 
 def test_node_modes_of_hami_hold() -> None:

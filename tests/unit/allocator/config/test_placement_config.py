@@ -10,21 +10,17 @@ from hypothesis import strategies as st
 from sluice.contracts.ids import NodeName
 from sluice.mig.catalog import find_model, mig_models
 from sluice.mig.model import GpuModel
-from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, PoolConfig, Weights
+from sluice_allocator.core.placement.spec.config import AllowedProfiles, NodeModes, PlacementConfig, Weights
 from sluice_allocator.core.placement.spec.hami_profiles import KNOWN_GEOMETRIES, Geometry, names_model
 
 
 def model(name: str) -> GpuModel:
-    """A model of the catalog."""
     found = find_model(name)
     assert found is not None
     return found
 
 
 NOTHING = (0, 0)
-
-
-# -- usage --------------------------------------------------------------------------------------------------------
 
 
 def test_a_node_s_usage_is_the_weighted_mean_of_what_it_has() -> None:
@@ -42,12 +38,6 @@ def test_what_a_node_does_not_have_does_not_make_it_look_empty() -> None:
     usage = weights.node_usage(gpu_memory=(1, 2), gpu_sms=(1, 2), cpu=NOTHING, memory=NOTHING, resources={})
     assert usage == 500
     assert Weights().node_usage(gpu_memory=NOTHING, gpu_sms=NOTHING, cpu=NOTHING, memory=NOTHING, resources={}) == 0
-
-
-def test_thirds_are_not_lost_to_rounding() -> None:
-    """1/3 and 2/3 of two equal resources are half of both: 500, not 499."""
-    usage = Weights().node_usage(gpu_memory=(1, 3), gpu_sms=(2, 3), cpu=NOTHING, memory=NOTHING, resources={})
-    assert usage == 500
 
 
 @settings(max_examples=100, deadline=None)
@@ -68,16 +58,6 @@ def test_usage_is_the_exact_fraction_whatever_the_numbers(parts: list[tuple[int,
     assert usage == int(1000 * exact)
 
 
-# -- pools and nodes ----------------------------------------------------------------------------------------------
-
-
-def test_a_pool_that_nobody_configured_follows_the_default() -> None:
-    """A new pool label must not fall out of the operator's rules."""
-    rules = PlacementConfig(default=PoolConfig(node_policy="binpack"), pools={"a": PoolConfig(overcommit_percent=200)})
-    assert rules.pool("a").overcommit_percent == 200
-    assert rules.pool("never heard of").node_policy == "binpack"
-
-
 def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
     """An exception for one node is written before the rule for all of them."""
     rules = PlacementConfig(
@@ -92,9 +72,6 @@ def test_the_first_pattern_that_matches_a_node_speaks_for_it() -> None:
     assert rules.modes_of(NodeName("gpu-77")) == ("mps", "fractional")
     assert rules.modes_of(NodeName("cpu-gpu-7")) is None
     assert PlacementConfig(node_modes=(NodeModes("gpu.7", ("mps",)),)).modes_of(NodeName("gpu-7")) is None
-
-
-# -- what HAMi's keys may choose ----------------------------------------------------------------------------------
 
 
 def chosen(name: str, memory_mib: int) -> str | None:

@@ -128,9 +128,6 @@ def test_what_is_no_toml_is_told(text: str) -> None:
         parse_placement(text, origin="placement.toml")
 
 
-# -- settings -----------------------------------------------------------------------------------------------------
-
-
 def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     """All three together: the operator's file, and both of HAMi's."""
     files = {"PLACEMENT": WHOLE, "HAMI_DEVICE_CONFIG": GEOMETRIES, "HAMI_NODE_CONFIG": NODES}
@@ -144,11 +141,6 @@ def test_the_files_are_named_in_the_environment(tmp_path: Path) -> None:
     assert [rule.pattern for rule in rules.node_modes] == ["gpu-a*", "m5-online02", "mig-node"]
     assert [geometry.models[0] for geometry in rules.geometries[:3]] == ["A100-SXM4-40GB", "A30", "A100-SXM4-80GB"]
     assert len(warnings) == 3
-
-
-def test_without_files_the_defaults_hold() -> None:
-    """A first start needs no file."""
-    assert AllocatorSettings().placing() == (PlacementConfig(), ())
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from sluice.contracts.messages import Closed, Held, Revoke, SliceDegraded, Waive
 
 
 def breaks(bench, grant):
-    """The GPU of a slice fails."""
     booking = grant.booking
     word = SliceDegraded(
         allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"

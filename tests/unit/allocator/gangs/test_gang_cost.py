@@ -20,26 +20,15 @@ from factories.scheduling.gangs import (
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    Pending,
-    QuotaSet,
-)
-from sluice.contracts.messages.operators import Amounts
-from sluice.contracts.reasons import WaitReason
-from sluice_allocator.core.allocator import Allocator
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested, Grant, Pending
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.explain.status import RequestState, RequestStatus, how_it_stands
 from sluice_allocator.core.gangs import reconcile as groups
 
-# -- what it costs ------------------------------------------------------------------------------------------------
-
 
 def many(count: int) -> list[AllocationRequested]:
-    """A group of so many small pods."""
     return [member(f"m{number}", size=count) for number in range(count)]
 
 
@@ -107,45 +96,12 @@ def test_a_hopeless_job_is_not_tried_on_each_freed_slice():
     assert sorted(grants(gone(bench, small["t"]))) == ["a", "b"]
 
 
-def test_the_quota_of_a_namespace_holds_for_a_job_as_a_whole():
-    """Sixteen times a little is much: no pod gets a place when the last would exceed the limit."""
-    bench = fleet(3)
-    limit = QuotaSet(namespace="default", total=Amounts(gpus=2))
-    everything(bench, bench.observe(subjects.quota("default"), limit))
-    said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
-    assert not grants(said)
-    assert "may have 2 devices" in waits(said)["a"].message
-    assert [each.reason for each in waits(said)["a"].reasons] == [WaitReason.GROUP_NOT_FIT, WaitReason.QUOTA_EXCEEDED]
-
-
-def test_an_allocator_that_stands_by_holds_nothing_for_a_group():
-    """It knows all requests, and orders nothing."""
-    bench = Bench(Allocator(RunId("standby"), SchedulerConfig()))
-    bench.read_all()
-    said = ask(bench, member("a"), member("b"))
-    assert not said
-
-
 def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(monkeypatch):
     """Ten thousand pods under one group's name must not make each event as long as all of them."""
     monkeypatch.setattr(groups, "LARGEST", 3)
     bench = fleet(4)
     assert sorted(grants(ask(bench, *(member(name, WHOLE) for name in "abcd")))) == ["a", "b"]
     assert sorted(grants(tick(bench, 1.0))) == ["c", "d"]
-
-
-def test_a_place_that_is_freed_while_a_large_group_is_put_off_waits_for_the_tick(monkeypatch):
-    """One of its pods has gone meanwhile: the members of a trial are unknown yet, and the allocator must not die."""
-    monkeypatch.setattr(groups, "LARGEST", 3)
-    bench = fleet(2)
-    others = grants(everything(bench, bench.request(asked("x", WHOLE))))
-    others |= grants(everything(bench, bench.request(asked("y", WHOLE))))
-    ask(bench, *(member(name, WHOLE) for name in "abcdef"))
-    tick(bench, 1.0)
-    said = withdraw(bench, "b")
-    said += [message for name in "xy" for message in withdraw(bench, name) + gone(bench, others[name])]
-    assert not grants(said)
-    assert sorted(grants(tick(bench, 1.0))) in (["a", "c"], ["d", "e"])
 
 
 @pytest.mark.parametrize("leaves", ["a", "c", "f"])
@@ -176,11 +132,7 @@ def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_c
     assert len(told) <= SchedulerConfig().pending_refresh_batch
 
 
-# -- what users read -----------------------------------------------------------------------------------------
-
-
 def standing(bench: Bench, request: str) -> RequestStatus:
-    """How it stands."""
     found = how_it_stands(bench.allocator.ctx, RequestId(request))
     assert found is not None
     return found
@@ -198,17 +150,6 @@ def test_everybody_of_a_waiting_group_can_be_asked_why():
     assert told.turn is not None
     assert told.turn.waiting == 2
     assert blocker
-
-
-def test_nobody_is_told_of_a_pod_that_was_of_another_job_of_the_name():
-    """The first of two jobs of one name is deleted: why it waited is nothing to the other one."""
-    bench = fleet(1)
-    ask(bench, *(member(name, WHOLE, size=1) for name in "xab"))
-    assert "the 1st (b)" in standing(bench, "b").message
-    withdraw(bench, "a")
-    assert "(a)" not in standing(bench, "b").message
-    tick(bench, 6.0)
-    assert "the 1st (b)" in standing(bench, "b").message
 
 
 def test_who_has_a_place_is_told_for_whom_it_waits():

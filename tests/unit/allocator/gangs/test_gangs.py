@@ -28,7 +28,6 @@ from sluice.contracts.messages import (
     AnyMessage,
     Grant,
     Held,
-    HostNeeds,
     Pending,
     QuotaSet,
     Revoke,
@@ -38,8 +37,6 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
-
-# -- together or not at all ---------------------------------------------------------------------------------------
 
 
 def test_nothing_is_held_for_a_job_whose_pods_have_not_all_asked():
@@ -113,16 +110,6 @@ def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
     assert "when the quota is raised" not in waits(ask(within, member("a", WHOLE), member("b", WHOLE)))["a"].message
 
 
-def test_what_is_freed_brings_a_waiting_job_its_places():
-    """A group waits like anybody: woken by what it lacked, served whole."""
-    bench = fleet(2)
-    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
-    assert not grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-
-    withdraw(bench, "x")
-    assert sorted(grants(gone(bench, blocker))) == ["a", "b"]
-
-
 def test_two_allocators_that_see_a_job_differently_do_not_answer_each_other():
     """Each would say its own reason over the other's, as fast as the bus allows, for as long as they differ."""
     bench = fleet(1)
@@ -148,21 +135,6 @@ def test_pods_of_several_sizes_are_put_down_largest_first():
     assert sorted(grants(said)) == ["a", "b", "c"]
 
 
-def test_pods_that_name_their_nodes_come_first():
-    """A sister that may be anywhere must not take the only place of one that may not."""
-    bench = fleet(2)
-    pinned = member("b", WHOLE, host=HostNeeds(node_name="node-0"))
-    assert grants(ask(bench, member("a", WHOLE), pinned))["b"].booking.node == "node-0"
-
-
-def test_groups_of_two_namespaces_do_not_know_each_other():
-    """A name is unique within its namespace only."""
-    bench = fleet(2)
-    said = ask(bench, member("a", WHOLE), member("b", WHOLE, namespace="other"))
-    assert not grants(said)
-    assert waits(said)["b"].message == "1 of 2 pods of group train have asked"
-
-
 def test_pods_that_disagree_on_the_size_are_told_who_says_what():
     """A typing error in one manifest is found by reading, not by waiting."""
     bench = fleet(2)
@@ -183,17 +155,6 @@ def test_a_job_is_as_urgent_as_its_least_urgent_pod():
     assert sorted(grants(gone(bench, blocker))) == ["p"]
 
 
-def test_a_job_waits_since_its_last_pod_has_asked():
-    """A turn cannot be had by asking early with half a job."""
-    bench = fleet(1)
-    blocker = grants(ask(bench, asked("x", WHOLE)))["x"]
-    ask(bench, member("a", WHOLE, size=1, group="other"))
-    ask(bench, member("b", claim(profile="4g.20gb")), asked("p", WHOLE), member("c", claim(profile="3g.20gb")))
-    withdraw(bench, "x")
-    withdraw(bench, "a")
-    assert sorted(grants(gone(bench, blocker))) == ["p"]
-
-
 def test_more_pods_than_the_size_wait_as_the_next_group():
     """The surplus of one job must not run as a part of it, nor take a place alone."""
     bench = fleet(4)
@@ -203,11 +164,7 @@ def test_more_pods_than_the_size_wait_as_the_next_group():
     assert sorted(grants(ask(bench, member("d", WHOLE)))) == ["c", "d"]
 
 
-# -- before anything runs -----------------------------------------------------------------------------------------
-
-
 def failed(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
-    """The slice could not be made."""
     booking = grant.booking
     word = SliceFailed(
         allocation=booking.allocation,
@@ -296,31 +253,6 @@ def test_a_job_that_cannot_be_completed_gives_back_what_it_has():
     assert grants(ask(bench, asked("x", WHOLE)))
 
 
-def test_each_slice_that_comes_gives_a_job_more_time():
-    """The slices of a large node are made one after the other: that is no standstill."""
-    bench = fleet(3)
-    granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
-    for name in "ab":
-        tick(bench, 50.0)
-        assert not bound(ready(bench, granted[name]))
-    tick(bench, 50.0)
-    assert sorted(bound(ready(bench, granted["c"]))) == ["a", "b", "c"]
-
-
-def test_a_job_has_all_of_its_time_when_another_of_its_name_has_gone():
-    """Two jobs have one name. The first is deleted when its time is nearly over: the other one has just begun."""
-    bench = fleet(4)
-    first = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    ready(bench, first["a"])
-    tick(bench, 55.0)
-    second = grants(ask(bench, member("c", WHOLE), member("d", WHOLE)))
-    assert sorted(second) == ["c", "d"]
-    withdraw(bench, "a")
-    withdraw(bench, "b")
-    assert [each for each in tick(bench, 55.0) if isinstance(each, Waived)] == []
-    assert [each.request for each in tick(bench, 6.0) if isinstance(each, Waived)] == ["c", "d"]
-
-
 def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
     """A controller makes it again within seconds; if none does, the others' places are not kept for ever."""
     bench = fleet(3)
@@ -330,26 +262,6 @@ def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long()
     again = grants(ask(bench, member("c", WHOLE)))
     assert sorted(again) == ["c"]
     assert sorted(bound(ready(bench, again["c"]))) == ["a", "c"]
-
-
-def test_a_job_that_was_given_back_is_tried_again_as_a_whole():
-    """It keeps its turn in the queue, and the word that it gave back is no obstacle to the next places."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    ready(bench, granted["a"])
-    failed(bench, granted["b"])
-    tick(bench, 61.0)
-    gone(bench, granted["b"])
-    again = grants(gone(bench, granted["a"]))
-    assert sorted(again) == ["a", "b"]
-    assert not {each.booking.allocation for each in again.values()} & {
-        each.booking.allocation for each in granted.values()
-    }
-    ready(bench, again["a"])
-    assert sorted(bound(ready(bench, again["b"]))) == ["a", "b"]
-
-
-# -- once it runs -------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_that_is_made_anew_while_its_job_runs_is_served_alone():
@@ -379,30 +291,6 @@ def test_one_more_pod_is_served_alone_while_as_many_as_the_size_run():
     assert bound(ready(bench, again["new-b"])) == ["new-b"]
 
 
-def test_one_more_pod_waits_while_a_job_still_comes_together():
-    """What is half granted starts together or not at all: a third pod takes no place from it, and none alone."""
-    bench = fleet(3)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE), member("c", WHOLE)))
-    assert sorted(granted) == ["a", "b"]
-    assert not bound(ready(bench, granted["a"]))
-    assert "c" not in grants(tick(bench, 1.0))
-    said = ready(bench, granted["b"])
-    assert sorted(bound(said)) == ["a", "b"]
-    assert sorted(grants(said)) == ["c"]
-
-
-def test_nothing_of_a_running_job_is_given_back():
-    """Patience is for jobs that have not begun: a place that somebody is bound to is never waived."""
-    bench = fleet(2)
-    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
-    for grant in granted.values():
-        ready(bench, grant)
-    assert not any(isinstance(each, (Waived, Revoke)) for each in tick(bench, 10_000.0))
-
-
-# -- what follows from facts alone --------------------------------------------------------------------------------
-
-
 def test_an_allocator_that_finds_half_a_job_granted_completes_it():
     """A crash in the middle of sixteen grants: its successor goes on where it stopped, from the ledger alone."""
     bench = fleet(2)
@@ -415,20 +303,6 @@ def test_an_allocator_that_finds_half_a_job_granted_completes_it():
     assert granted["b"].booking.node == "node-1"
     ready(bench, granted["b"])
     assert sorted(bound(ready(bench, half))) == ["a", "b"]
-
-
-def test_an_allocator_that_finds_a_job_being_given_back_goes_on_with_that():
-    """A crash in the middle of giving back: half of a group would otherwise stay booked for another patience."""
-    bench = fleet(2)
-    a, b = member("a", WHOLE), member("b", WHOLE)
-    mine, others = grant_of("a", "node-0", a), grant_of("b", "node-1", b)
-    for each in (mine, others):
-        everything(bench, bench.observe(subjects.ledger(each.booking.node, each.booking.allocation), each))
-    ask(bench, a, b)
-    word = Waived(request="b", request_revision=1, allocations=(others.booking.allocation,), cause="given back")
-    said = everything(bench, bench.observe(subjects.binding(RequestId("b")), word))
-    assert [each.request for each in said if isinstance(each, Waived)] == ["a"]
-    assert sorted(each.booking.request for each in said if isinstance(each, Revoke)) == ["a", "b"]
 
 
 def test_a_place_that_was_waived_is_never_bound():

@@ -4,17 +4,15 @@ import msgspec
 from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 
 from sluice.contracts.messages import Leeway
-from sluice_allocator.core.moves.consolidation import consolidate
+from sluice_allocator.core.moves.defragment import consolidate
 
 
 def add(bench: Bench, *names: str) -> None:
-    """Nodes of an A100-40GB each."""
     for name in names:
         bench.add_node(snapshot(name, (gpu_report(name, 0),)))
 
 
 def bound(bench: Bench, name: str, profile: str = "3g.20gb", *, movable: bool = True) -> str:
-    """A pod on the node that has room for it."""
     request = msgspec.structs.replace(asked(name, claim(profile=profile)), leeway=Leeway(movable=movable))
     (write,) = bench.land_all(bench.request(request))
     bench.land_all(bench.ready(write.message))
@@ -22,7 +20,6 @@ def bound(bench: Bench, name: str, profile: str = "3g.20gb", *, movable: bool = 
 
 
 def found(bench: Bench) -> dict[str, list[tuple[str, str]]]:
-    """Node -> its pods, and where each would go."""
     return {each.node: [(move.name, move.to_node) for move in each.moves] for each in consolidate(bench.allocator.ctx)}
 
 

@@ -10,7 +10,6 @@ from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
-    Amounts,
     Bound,
     Closed,
     Cordoned,
@@ -26,7 +25,6 @@ from sluice.contracts.messages import (
     Pending,
     PodGroup,
     PodTerm,
-    QuotaSet,
     RequestWithdrawn,
     Revoke,
     SliceFailed,
@@ -69,7 +67,6 @@ def all_of(bench: Bench, said: list) -> list[Write]:
 
 
 def bound(bench: Bench, request: AllocationRequested) -> Grant:
-    """A request that is granted, made and bound."""
     (write,) = [each for each in all_of(bench, bench.request(request)) if isinstance(each.message, Grant)]
     all_of(bench, bench.ready(write.message))
     return write.message
@@ -83,7 +80,6 @@ def end(bench: Bench, grant: Grant, cause: str = "pod gone") -> list[Write]:
 
 
 def passes(bench: Bench, seconds: float, step: float = 30.0) -> list[Write]:
-    """Time passes; everything lands."""
     landed = []
     until = bench.now + seconds
     while bench.now < until:
@@ -93,12 +89,10 @@ def passes(bench: Bench, seconds: float, step: float = 30.0) -> list[Write]:
 
 
 def says(bench: Bench, name: str, outcome: EvictionDone | EvictionBlocked) -> list[Write]:
-    """The source says what became of an eviction."""
     return all_of(bench, bench.observe(subjects.evicted(RequestId(name)), outcome))
 
 
 def messages(writes: list[Write]) -> list[object]:
-    """What was said, without waiting words."""
     return [each.message for each in writes if not isinstance(each.message, Pending)]
 
 
@@ -112,24 +106,10 @@ def served_by_a_larger_one(bench: Bench, name: str = "web-1") -> Grant:
 
 
 def being_moved(bench: Bench, name: str = "web-1") -> tuple[Grant, Grant]:
-    """What it has, and the place that is kept for it."""
     old = served_by_a_larger_one(bench, name)
     (kept, _) = messages(passes(bench, COOLDOWN_S + 60))
     assert isinstance(kept, Grant)
     return old, kept
-
-
-# -- substitution -------------------------------------------------------------------------------------------------
-
-
-def test_a_pod_is_told_that_it_has_more_than_it_asked_for(bench):
-    """A user who looks at the pod's events sees what it has and why, and the ledger keeps what was asked for."""
-    all_of(bench, bench.request(asked("full", WHOLE)))
-    (write,) = all_of(bench, bench.request(asks("p1")))
-    assert (write.message.booking.instead_of, write.message.booking.devices[0].profile) == ("1g.5gb", "1g.6gb")
-    (said,) = messages(all_of(bench, bench.ready(write.message)))
-    assert isinstance(said, Bound)
-    assert said.warnings == ("asked for 1g.5gb and got 1g.6gb: nothing smaller was free",)
 
 
 def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
@@ -141,18 +121,6 @@ def test_one_who_waits_is_offered_a_larger_one_that_is_freed(bench):
     (granted,) = [each for each in messages(end(bench, second)) if isinstance(each, Grant)]
     assert (granted.booking.name, granted.booking.instead_of) == ("p1", "1g.5gb")
     assert first.booking.node == "node-a"
-
-
-def test_what_is_given_counts_and_not_what_was_asked_for(bench):
-    """A quota that counted the asked size would let a namespace have more memory than it may."""
-    quota = QuotaSet(namespace="default", total=Amounts(memory_mib=5500))
-    all_of(bench, bench.observe(subjects.quota("default"), quota))
-    all_of(bench, bench.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
-    said = messages(all_of(bench, bench.request(asks("p1", substitute="stay"))))
-    assert said == []
-
-
-# -- moving back --------------------------------------------------------------------------------------------------
 
 
 def test_the_new_place_is_booked_before_the_pod_is_evicted(bench):
@@ -225,13 +193,6 @@ def test_a_successor_of_the_same_name_does_not_wait_for_itself(bench):
     ]
 
 
-def test_nothing_is_evicted_while_no_place_is_free(bench):
-    """mig-adapter 1: it restarts pods even when nothing is free, and each restart sets off the next."""
-    bound(bench, asked("full", WHOLE))
-    bound(bench, asks("web-1"))
-    assert messages(passes(bench, 5 * COOLDOWN_S)) == []
-
-
 def test_pods_that_come_and_go_restart_nobody(bench):
     """mig-adapter 1: there every deletion begins another round of restarts. Here it takes a free place, and time."""
     full = bound(bench, asked("full", WHOLE))
@@ -255,15 +216,6 @@ def test_a_pod_stays_for_the_cooldown_before_it_is_moved_again(bench):
     all_of(bench, bench.observe(subjects.cordon("node-a"), Cordoned(node="node-a", gpus=("another",))))
     assert messages(passes(bench, COOLDOWN_S - 60)) == []
     assert [type(each) for each in messages(passes(bench, 120))] == [Grant, EvictionOrdered]
-
-
-def test_an_allocator_that_begins_anew_moves_nobody_at_once(bench):
-    """It does not know who was moved a moment ago: a crash loop must not become a restart loop."""
-    served_by_a_larger_one(bench)
-    passes(bench, COOLDOWN_S - 60)
-    other = restarted(bench)
-    assert messages(passes(other, COOLDOWN_S - 60)) == []
-    assert [type(each) for each in messages(passes(other, 120))] == [Grant, EvictionOrdered]
 
 
 def test_so_many_a_minute_are_moved_and_no_more():
@@ -340,14 +292,6 @@ def test_a_pod_of_another_controller_does_not_take_the_kept_place(bench):
     assert larger == []
 
 
-def test_one_of_the_same_controller_that_comes_instead_spares_the_restart(bench):
-    """Scaled up meanwhile: the new pod has the exact place at once, and the old one is not evicted for nothing."""
-    _, kept = being_moved(bench)
-    said = messages(all_of(bench, bench.request(asks("web-2"))))
-    assert [type(each) for each in said] == [Grant, Revoke, EvictionOver]
-    assert said[0].after == (kept.booking.allocation,)
-
-
 def restarted(bench: Bench, run: str = "r2", **rules) -> Bench:
     """Another process that knows what is on the bus, and nothing else."""
     other = begun_anew(bench, SchedulerConfig(closing_ttl_s=3600, **rules), run)
@@ -398,16 +342,6 @@ def test_two_allocators_that_move_one_pod_keep_one_place(bench):
     assert old.booking.allocation in bench.allocator.ctx.facts.ledger
 
 
-def test_a_kept_place_is_not_bound_while_its_pod_has_another(bench):
-    """After a wiped broker no binding tells: the pod runs where it runs, however ready its next slice is."""
-    old, kept = being_moved(bench)
-    all_of(bench, bench.ready(kept))
-    del bench.allocator.ctx.facts.bindings[RequestId("web-1")]
-    bench.allocator.ctx.changed_requests[RequestId("web-1")] = None
-    said = messages(all_of(bench, bench.handle(Continue())))
-    assert [each.allocation for each in said if isinstance(each, Bound)] == [old.booking.allocation]
-
-
 def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_binding_tells(bench):
     """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
     old, kept = being_moved(bench)
@@ -420,9 +354,6 @@ def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_bindin
     assert not [each for each in again if isinstance(each, Bound)]
 
 
-# -- making room for others ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def tidy() -> Bench:
     """Two A100 with little on each: pod `small` may be moved, `fixed` may not, and a 7g would need one of them."""
@@ -430,7 +361,6 @@ def tidy() -> Bench:
 
 
 def tidied(rules: SchedulerConfig) -> Bench:
-    """The same with other rules."""
     bench = Bench(Allocator(RunId("r1"), rules))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -446,7 +376,6 @@ def tidied(rules: SchedulerConfig) -> Bench:
 
 
 def grants_of(bench: Bench) -> list[Grant]:
-    """What stands."""
     return [entry for entry in bench.allocator.ctx.facts.ledger.values() if isinstance(entry, Grant)]
 
 
@@ -528,24 +457,6 @@ def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
     assert [each for each in said if isinstance(each, EvictionOrdered)] == []
 
 
-def test_a_pod_that_was_moved_is_not_moved_again_soon(tidy):
-    """Ping-pong: two large ones that come and go would restart it for ever."""
-    all_of(tidy, tidy.request(asked("large", WHOLE)))
-    said = messages(passes(tidy, COOLDOWN_S - 30))
-    assert [each for each in said if isinstance(each, EvictionOrdered)] == []
-
-
-def test_each_move_is_paid_for_by_requests_that_came():
-    """At most one move for so many arrivals: nothing is moved where nothing comes."""
-    bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
-    all_of(bench, bench.request(asked("large", WHOLE)))
-    passes(bench, COOLDOWN_S + 60)
-    assert not any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 600)))
-    for number in range(2):
-        all_of(bench, bench.request(asked(f"more-{number}", WHOLE)))
-    assert any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 120)))
-
-
 def test_each_request_pays_once_however_often_it_is_looked_at():
     """A pod that waits for its group is in no queue: each word about it would pay for another restart of somebody."""
     bench = tidied(SchedulerConfig(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
@@ -584,9 +495,6 @@ def test_a_restart_between_promise_and_move_goes_on(tidy):
 
 def _is_move(each: object) -> bool:
     return isinstance(each, Write) and isinstance(each.message, Grant) and each.message.evict
-
-
-# -- what users read -----------------------------------------------------------------------------------------
 
 
 def test_a_bound_pod_is_explained_with_what_it_has_instead_and_what_becomes_of_it(bench):

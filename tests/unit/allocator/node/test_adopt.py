@@ -29,7 +29,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 
 NODE = NodeName("node-a")
 P1 = RequestId("p1")
@@ -42,12 +42,10 @@ def living(request: str = "p1", *, revoked: bool = False) -> SliceReport:
 
 
 def messages(instructions) -> list:
-    """What is written, without the guards."""
     return [i.message for i in instructions if isinstance(i, Write)]
 
 
 def synced(count: int, life: str = "") -> SourceSynced:
-    """The folder has told all it has."""
     return SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=count, incarnation=Incarnation(life))
 
 
@@ -68,13 +66,6 @@ def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
             adopted=(living().booking.allocation,),
         ),
     ]
-
-
-def test_a_slice_being_unmade_is_adopted_as_such(empty):
-    """Its place stays booked and no order makes it again."""
-    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(revoked=True),)))
-
-    assert [type(w.message) for w in written] == [Revoke, NodeOpened]
 
 
 def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty):
@@ -134,26 +125,8 @@ BEFORE = Incarnation("of another life")
 
 
 def opened(**changes) -> NodeOpened:
-    """The head of node-a for its first agent."""
     head = NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1"), adopted=())
     return msgspec.structs.replace(head, **changes)
-
-
-@pytest.mark.parametrize("adopted", [True, False])
-def test_a_living_slice_is_ordered_anew_although_its_order_of_before_a_wipe_landed(empty, adopted):
-    """No agent acts on an order of another life: one that lost its journal then would leave its pod without a slice."""
-    booking = living().booking
-    late = Grant(revision=1, incarnation=BEFORE, booking=booking, adopted=adopted)
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),))
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
-    said = empty.read_all(
-        (subjects.ledger(NODE, booking.allocation), late),
-        (subjects.request(booking.request), asked("p1", claim(profile="7g.40gb"))),
-        (subjects.node(NODE), news),
-        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
-    )
-    again = Grant(revision=1, incarnation=INCARNATION, booking=booking, adopted=True)
-    assert messages(empty.land_all(said)) == [again, opened(adopted=(booking.allocation,))]
 
 
 @pytest.mark.parametrize("adopted", [True, False])
@@ -170,31 +143,6 @@ def test_an_order_of_before_a_wipe_is_taken_back_where_its_slice_is_not(empty, a
     said += messages(empty.land_all(empty.observe(*there))) if when == "after" else []
     (revoke,) = (message for message in said if isinstance(message, Revoke))
     assert (revoke.revision, revoke.incarnation, revoke.booking) == (2, INCARNATION, booking)
-
-
-def test_an_inventory_of_before_a_wipe_that_lands_after_it_opens_nothing(empty):
-    """Its agent's news of then may land too, and neither tells of the slices that were made since."""
-    old = snapshot("node-a", (gpu_report("node-a", 0),))
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
-    late = NodeInventory(snapshot=old, stale=False, incarnation=BEFORE)
-    assert messages(empty.observe(subjects.node(NODE), news) + empty.observe(subjects.inventory(NODE), late)) == []
-
-    seen = snapshot("node-a", old.gpus, slices=(living(),), generation=2)
-    said = empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False, incarnation=INCARNATION))
-    assert [type(message) for message in messages(empty.land_all(said))] == [Grant, NodeOpened]
-
-
-def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
-    """The agent that speaks for the node now may have slices that this snapshot lacks."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    empty.add_node(seen)
-    restarted = snapshot("node-a", seen.gpus, agent_run=RunId("agent-2"), slices=(living(),))
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
-    assert messages(empty.observe(subjects.node(NODE), news)) == []
-    assert [type(m) for m in messages(empty.request(asked("p2")))] == [Pending]
-
-    written = empty.land_all(empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=restarted, stale=False)))
-    assert [type(w.message) for w in written][:2] == [Grant, NodeOpened]
 
 
 def test_a_wiped_broker_gives_no_living_slice_away(bench):
@@ -287,31 +235,6 @@ def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life
     assert bench.allocator.ctx.facts.settled
 
 
-def test_living_training_is_not_ended_before_its_source_has_listed(bench):
-    """No SourceSynced after the grant was found: no revoke, however long it takes."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-
-    bench.now = 10_000.0
-    assert messages(bench.tick()) == []
-
-
-def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench):
-    """Synced, then `orphan_grace_s` later, still without a request: revoked."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-    bench.observe(subjects.source(FOLDER), synced(0))
-
-    bench.now = 100.0
-    assert messages(bench.tick()) == []
-    bench.now = 129.0
-    assert messages(bench.tick()) == []
-    bench.now = 131.0
-    (revoke,) = messages(bench.tick())
-    assert isinstance(revoke, Revoke)
-    assert revoke.cause.startswith("orphan")
-
-
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice(bench, asks):
     """
@@ -357,42 +280,6 @@ def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_me
     assert [each for each in messages(bench.land(first)) if isinstance(each, Revoke)] == []
     bench.now = 200.0
     assert [each for each in messages(bench.tick()) if isinstance(each, Revoke)] == []
-
-
-def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more(bench):
-    """The binding allocator has read the request, we have not yet: a pod would lose its slice after its binding."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-    bench.observe(subjects.source(FOLDER), synced(0))
-    bench.now = 100.0
-    assert messages(bench.tick()) == []
-    allocation = living().booking.allocation
-    ready = ready_of(Grant(revision=1, incarnation=INCARNATION, booking=living().booking))
-    said = {"allocation": allocation, "node": NODE, "ticket": ready.ticket, "containers": ready.containers}
-    bench.observe(subjects.binding(P1), Bound(request=P1, request_revision=1, revision=1, source=FOLDER, **said))
-    for bench.now in (131.0, 10_000.0):
-        assert messages(bench.tick()) == []
-
-    bench.observe(subjects.source(FOLDER), synced(0))
-    bench.tick()
-    bench.now = 10_031.0
-    assert [type(each) for each in messages(bench.tick())] == [Revoke]
-
-
-def test_what_a_source_told_before_a_wipe_ends_nothing_after_it(bench):
-    """A standby counts it when it takes over: running training would end before its source has published again."""
-    bench.handle(LeaseChanged(held=False))
-    booked = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
-    address = subjects.ledger(NODE, booked.booking.allocation)
-    bench.observe(address, booked)
-    bench.request(asked("p1"))
-    bench.observe(subjects.source(FOLDER), synced(1))
-
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.observe(address, booked)
-    bench.handle(LeaseChanged(held=True))
-    for bench.now in (100.0, 10_000.0):
-        assert not [each for each in messages(bench.tick()) if isinstance(each, Revoke)]
 
 
 def test_what_a_source_told_in_another_life_of_the_bus_ends_nothing_when_it_lands_late(bench):
@@ -455,7 +342,6 @@ def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_
 
 
 def _read_book_again(bench) -> None:
-    """BOOK is read as it was, for STATE was lost."""
     world = bench.allocator.ctx.facts
     entries = [(subjects.binding(each), message) for each, message in world.bindings.items()]
     entries += [(subjects.ledger(NODE, each), entry) for each, entry in world.ledger.items()]
@@ -506,35 +392,6 @@ def test_every_agent_gets_its_durable_in_each_incarnation(bench):
     bench.handle(AgentEnsured(NODE))
     bench.now = 12.0
     assert asked_for() == []
-
-
-def test_nothing_is_decided_on_half_a_picture(empty):
-    """While a stream is reread no write goes out; when it is complete, all that follows does."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.handle(ReadingStarted(Stream.STATE, INCARNATION))
-
-    assert empty.request(asked("p1")) == []
-    said = messages(empty.handle(ReadingCaughtUp(Stream.STATE)))
-    assert [type(m) for m in said] == [Pending]  # the node was not seen in that reading: it is not there any more
-
-
-def test_a_stale_node_gets_no_new_slices(bench):
-    """The inventory says it could not pull: pods wait with that reason."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),))
-    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=True, stale_message="no answer"))
-
-    (pending,) = messages(bench.request(asked("p1")))
-
-    assert [(r.reason, r.count) for r in pending.reasons] == [("NodeStale", 1)]
-
-
-def test_a_slice_ready_without_a_request_binds_nothing(bench):
-    """An adopted grant of a pod that was not listed yet stays as it is."""
-    bench.read_all(incarnation=Incarnation("900000"))
-    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
-
-    grant = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
-    assert messages(bench.observe(subjects.slice_(NODE, living().booking.allocation), ready_of(grant))) == []
 
 
 def test_an_agent_is_not_left_saying_gone_for_ever(bench):
@@ -600,9 +457,7 @@ def test_a_pod_is_bound_again_where_it_runs_although_another_slice_is_ready_firs
         devices=(msgspec.structs.replace(mine.booking.devices[0], gpu=GpuUuid("GPU-node-b-0")),),
     )
     other = msgspec.structs.replace(mine, booking=elsewhere)
-    empty.request(
-        msgspec.structs.replace(asked("p1"), held=Held(node=NODE, allocation=mine.booking.allocation)),
-    )
+    empty.request(msgspec.structs.replace(asked("p1"), held=Held(node=NODE, allocation=mine.booking.allocation)))
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), slices=(other,)))
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(mine,)))
 
@@ -641,13 +496,3 @@ def test_what_an_open_node_turns_out_to_have_is_entered_when_that_lasts(bench):
     bench.land_all(bench.gone(other))
     bench.request(asked("p3"))
     assert Grant not in [type(message) for message in messages(bench.land_all(bench.tick()))]
-
-
-def test_what_is_read_meanwhile_is_not_entered(bench):
-    """Its entry was on its way to us: another allocator has granted it."""
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2)
-    bench.add_node(seen)
-    theirs = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
-    bench.observe(subjects.ledger(NODE, living().booking.allocation), theirs)
-    bench.now += 60
-    assert messages(bench.tick()) == []

@@ -13,12 +13,10 @@ SEEN = snapshot("node-a", (gpu_report("node-a", 0),))
 
 
 def head(run: str = SEEN.agent_run, *, incarnation: Incarnation = INCARNATION, boot: str = SEEN.boot_id) -> NodeOpened:
-    """The node is open for a run of its agent."""
     return NodeOpened(node=NODE, incarnation=incarnation, boot_id=boot, agent_run=RunId(run), adopted=())
 
 
 def heads(instructions) -> list:
-    """The heads that are written."""
     return [each for each in instructions if isinstance(each, Write) and isinstance(each.message, NodeOpened)]
 
 
@@ -75,19 +73,6 @@ def test_whoever_learns_that_the_other_was_right_opens_at_once(empty):
     opened = [write.message for write in empty.add_node(seen)]
 
     assert [each.agent_run for each in opened if isinstance(each, NodeOpened)] == ["third"]
-
-
-def test_a_second_quarrel_is_waited_for_like_the_first(empty):
-    """A node that was opened rightly in between would be written over at once."""
-    empty.add_node(SEEN)
-    written_over(empty, head("another"))
-    empty.now += 0.5
-    empty.observe(subjects.head(NODE), head())
-    empty.now += 20.0
-    assert heads(empty.handle(Ticked())) == []
-
-    assert written_over(empty, head("another")) == []
-    assert said_after(empty, 2) == [1]
 
 
 def test_a_node_that_is_removed_is_not_kept_in_mind(empty):

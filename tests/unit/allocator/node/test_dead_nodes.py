@@ -57,24 +57,3 @@ def test_a_place_on_a_dead_node_is_nobody_elses_until_its_agent_has_spoken(bench
     landed = bench.land_all(bench.observe(subjects.slice_(NODE, grant.booking.allocation), gone))
     said = [each.message for each in landed if not isinstance(each.message, WaitOver)]
     assert [type(message).__name__ for message in said] == ["Closed", "Grant"]
-
-
-def test_a_slice_is_not_taken_from_its_pod_because_an_agent_is_away(bench):
-    """Processes go on without an agent: silence is no order."""
-    bench.bound("p1")
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    assert told(bench, stale=True) == []
-
-
-def test_an_agent_that_answers_has_all_the_time_it_needs(bench):
-    """Making a slice may take long; a node that answers is not given up."""
-    bench.granted("p1")
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    assert told(bench, stale=False) == []
-
-
-def test_a_grant_is_taken_back_once_however_often_its_node_is_found_away(bench):
-    """Else an allocator that repeats it would write without end."""
-    bench.granted("p1")
-    told(bench, stale=True)
-    assert told(bench, stale=True) == []

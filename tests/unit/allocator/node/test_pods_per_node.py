@@ -52,7 +52,6 @@ def words(bench: Bench, said: list) -> list:
 
 
 def withdrawn(bench: Bench, grant: Grant) -> list:
-    """Its pod is gone."""
     booking = grant.booking
     gone = RequestWithdrawn(revision=2, source=booking.source, cause="pod gone")
     return words(bench, bench.observe(subjects.request(booking.request), gone))
@@ -79,39 +78,6 @@ def test_one_pod_more_than_its_operator_allows_waits_beside_a_free_gpu_and_is_to
     ]
 
 
-def test_a_pod_counts_until_its_slice_is_gone_and_then_the_next_has_its_turn():
-    """Two pods would be on a node for one, while the first saves its checkpoint there."""
-    bench = bench_of(1)
-    first = bench.bound("p1", WHOLE)
-    words(bench, bench.request(asked("p2", SMALL)))
-    assert [type(word) for word in withdrawn(bench, first)] == [Revoke]
-    bench.said.clear()
-    after = words(bench, bench.gone(first))
-    granted = [word for word in after if isinstance(word, Grant)]
-    assert [(grant.booking.request, grant.booking.node) for grant in granted] == [("p2", "node-a")]
-
-
-def test_the_next_pod_goes_to_a_node_that_takes_more():
-    """A node would be crowded while its neighbour is empty; or the pod would wait for nothing."""
-    bench = bench_of(1, "node-a", "node-b")
-    nodes = {bench.granted(name, SMALL).booking.node for name in ("p1", "p2")}
-    assert nodes == {"node-a", "node-b"}
-    (word,) = words(bench, bench.request(asked("p3", SMALL)))
-    assert isinstance(word, Pending)
-    assert {reason.reason for reason in word.reasons} == {WaitReason.NODE_PODS_AT_LIMIT}
-
-
-def test_what_another_allocator_put_there_counts_too():
-    """Two allocators would put twice as many pods on a node as one may."""
-    other = bench_of(1)
-    theirs = other.granted("theirs", SMALL)
-    bench = bench_of(1)
-    bench.observe(subjects.ledger(theirs.booking.node, theirs.booking.allocation), theirs)
-    (word,) = words(bench, bench.request(asked("p1", SMALL)))
-    assert isinstance(word, Pending)
-    assert [reason.reason for reason in word.reasons] == [WaitReason.NODE_PODS_AT_LIMIT]
-
-
 def test_where_only_the_number_is_in_the_way_one_pod_is_evicted_for_a_more_important_one():
     """A service would wait beside a free GPU for a batch job that said it may be evicted."""
     bench = bench_of(2)
@@ -126,13 +92,6 @@ def test_where_only_the_number_is_in_the_way_one_pod_is_evicted_for_a_more_impor
     (promise,) = [word for word in said if isinstance(word, Grant)]
     assert (len(promise.after), set(promise.after) <= set(victims)) == (1, True)
     assert [type(word) for word in said if isinstance(word, EvictionOrdered)] == [EvictionOrdered]
-
-
-def test_without_a_limit_a_node_takes_all_that_fit():
-    """The setting that no one made would take slices from a fleet."""
-    bench = bench_of(None)
-    said = [words(bench, bench.request(asked(f"p{number}", SMALL)))[0] for number in range(15)]
-    assert [type(word) for word in said] == [Grant] * 14 + [Pending]
 
 
 @pytest.mark.parametrize(

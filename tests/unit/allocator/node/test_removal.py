@@ -37,13 +37,11 @@ def remove(bench):
 
 
 def wait(bench, seconds: float):
-    """Time passes; returns what follows."""
     bench.now += seconds
     return bench.land_all(bench.handle(Ticked()))
 
 
 def kinds(writes) -> list:
-    """What was written."""
     return [type(write.message) for write in writes]
 
 
@@ -85,42 +83,6 @@ def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_agai
     assert NodeClosed in kinds(wait(bench, 2))
     assert Closed not in kinds(wait(bench, GRACE_S - 1))
     assert Closed in kinds(wait(bench, 2))
-
-
-def test_what_was_being_unmade_there_is_closed_too(bench):
-    """Its agent will never say `SliceGone`, and a request would wait for that for ever."""
-    grant = bench.bound("p1")
-    revoke = Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause="pod gone")
-    bench.observe(subjects.ledger(NODE, grant.booking.allocation), revoke)
-    remove(bench)
-    assert wait(bench, GRACE_S + 1)[0].message.revision == 2
-
-
-def test_nothing_is_given_there(bench):
-    """A pod would be pinned to a node that is gone."""
-    remove(bench)
-    bench.request(asked("p2"))
-    assert kinds(w for w in bench.said if isinstance(w, Write) and isinstance(w.message, Grant)) == []
-
-
-def test_a_pod_that_is_not_bound_yet_gets_another_place(bench):
-    """It would be bound to a node that is gone as soon as an old word of its agent is read."""
-    grant = bench.granted("p1")
-    remove(bench)
-    assert bench.land_all(bench.ready(grant)) == []
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    again = [w.message for w in wait(bench, GRACE_S + 1) if isinstance(w.message, Grant)]
-    assert [each.booking.node for each in again] == ["node-b"]
-
-
-def test_a_node_that_speaks_in_time_loses_nothing(bench):
-    """Somebody has mistyped a name."""
-    bench.bound("p1")
-    remove(bench)
-    wait(bench, GRACE_S - 1)
-    written = bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    written += wait(bench, GRACE_S * 3)
-    assert [kind for kind in kinds(written) if kind is not Pending] == [NodeOpened]
 
 
 def test_its_time_begins_anew_when_the_bus_is_read_again(bench):

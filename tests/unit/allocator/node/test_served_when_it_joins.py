@@ -6,14 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Grant,
-    Pending,
-    Refused,
-    Revoke,
-    Waived,
-)
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Waived
 from sluice.contracts.reasons import Refusal, RefusalReason, WaitReason
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -28,7 +21,6 @@ ASKS = {
 
 
 def said(instructions: list) -> list:
-    """The messages that are written."""
     return [each.message for each in instructions if hasattr(each, "message")]
 
 
@@ -62,8 +54,6 @@ def test_requests_that_are_read_before_the_inventories_are_served(empty):
     assert [each.booking.request for each in written if isinstance(each, Grant)] == ["p1"]
 
 
-# -- refusals that are on the bus -----------------------------------------------------------------------------------
-
 LATER = Incarnation("2000")
 OLD = Refusal(
     reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile", field="profile", value="x"
@@ -71,7 +61,6 @@ OLD = Refusal(
 
 
 def refused(message: AllocationRequested) -> Refused:
-    """What an older allocator has answered."""
     request = RequestId(message.name)
     return Refused(request=request, request_revision=message.revision, refusal=OLD, source=message.source)
 
@@ -86,16 +75,6 @@ def test_what_an_older_version_refused_is_judged_again_and_served(bench):
     assert isinstance(grant, Grant)
     bound = said(bench.land_all(bench.ready(grant)))
     assert [type(each).__name__ for each in bound] == ["Bound"]
-
-
-def test_what_an_older_version_refused_and_nothing_can_serve_yet_waits(bench):
-    """It would go on showing that it can never start."""
-    waiting = asked("p1", claim(profile="4g.24gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    waived, pending = said(bench.land_all(bench.request(waiting)))
-    assert isinstance(waived, Waived)
-    assert isinstance(pending, Pending)
-    assert pending.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
 
 
 def test_what_the_settings_allow_since_is_served(bench):
@@ -130,14 +109,4 @@ def test_two_versions_that_disagree_take_turns_and_no_more(bench):
 
 
 def of_the_other(message: AllocationRequested) -> tuple:
-    """The older one refuses it again."""
     return subjects.binding(RequestId(message.name)), refused(message)
-
-
-def test_nobody_loses_a_place_over_a_refusal_that_holds_no_more(bench):
-    """An allocator that reads the refusal later than the grant would take the slice back."""
-    waiting = asked("p1", claim(profile="2g.10gb"))
-    bench.observe(subjects.binding(RequestId("p1")), refused(waiting))
-    bench.land_all(bench.request(waiting))
-    bench.now += 10
-    assert not [each for each in said(bench.land_all(bench.tick())) if isinstance(each, Revoke)]

@@ -29,12 +29,10 @@ IN_OUR_WORDS = {
 
 
 def in_hamis_words(percent):
-    """An ask for an instance."""
     return {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": percent}, {"line": MIG}
 
 
 def in_our_words(percent):
-    """The same in our words."""
     return {}, {"memory": f"{percent}%"}
 
 
@@ -47,7 +45,6 @@ def on_one_card(model, asks):
 
 
 def slices_of(model, name):
-    """How many memory slices an instance takes."""
     return next(profile["size"] for profile in model["profiles"] if profile["name"] == name)
 
 
@@ -71,12 +68,6 @@ def test_one_percent_more_than_a_part_is_the_next_larger_one(model):
     more_than_an_eighth = on_one_card(model, [in_our_words(13)])[0]
     assert on_one_card(model, [in_our_words(51)] * 2)[0].startswith(whole.partition("+")[0])
     assert slices_of(model, more_than_an_eighth) * 100 >= 13 * slices_of(model, whole)
-
-
-@every_model
-def test_halves_in_both_vocabularies_share_a_card(model):
-    """A pod of HAMi's and one of ours, half a card each, would not fit together."""
-    assert len(on_one_card(model, [in_hamis_words(50), in_our_words(50)])) == 2
 
 
 @every_model

@@ -21,12 +21,10 @@ PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
 def answered(fleet, lines, **options):
-    """The answers and the summary."""
     return read_answers(simulated(fleet, lines, **options))
 
 
 def words(answers):
-    """When, who, what."""
     return [(answer["at"], answer["id"], answer["answer"]) for answer in answers]
 
 
@@ -115,33 +113,6 @@ def test_a_pod_that_may_be_evicted_is_evicted_as_in_a_cluster(queue):
     assert (summary["running"], summary["released"], summary["departed_without"]) == (1, 1, 1)
 
 
-def test_pods_of_one_job_are_placed_together_or_not_at_all():
-    """Half a job would be shown as running on a fleet that is too small for all of it."""
-    job = {"profile": "4g.20gb", "group": "train", "group_size": "2"}
-    lines = [arrive(0, "w-0", **job), arrive(1, "w-1", **job), arrive(2, "other", profile="3g.20gb")]
-    _, summary = answered(fleet_of(), lines)
-    assert (summary["running"], summary["waiting"]) == (1, 2)
-    answers, summary = answered(fleet_of(gpus=2), lines)
-    assert [word for word in words(answers) if word[2] == "bound"][:2] == [(1, "w-0", "bound"), (1, "w-1", "bound")]
-    assert (summary["running"], summary["waiting"]) == (3, 0)
-
-
-def test_a_pod_that_takes_a_larger_slice_gets_one():
-    """It would be told to wait on a fleet that serves it at once."""
-    fleet = '[[node]]\nname = "n"\ngpus = [{ model = "a100-40gb", layout = ["3g.20gb"] }]\n'
-    answers, _ = answered(fleet, [arrive(0, "p1", profile="2g.10gb", substitute="return")])
-    assert [(answer["answer"], answer["devices"][0]["profile"]) for answer in answers] == [("bound", "3g.20gb")]
-
-
-def test_a_whole_gpu_without_mig_has_no_profile():
-    """All of its memory and all of its SMs."""
-    ((first, *_), summary) = answered(fleet_of(mig="false"), [arrive(0, "p1", gpus="1")])
-
-    (device,) = first["devices"]
-    assert (device["profile"], device["memory_mib"], device["sm_percent"]) == (None, 40960, 100)
-    assert summary["accepted"] == {"gpu": 1}
-
-
 def test_who_waits_is_told_why_and_bound_at_the_moment_another_leaves():
     """A second line, at the time of the departure that made room."""
     lines = [arrive(0, "a", profile="7g.40gb"), arrive(1, "b", profile="1g.5gb"), depart(9.5, "a")]
@@ -168,20 +139,6 @@ def test_without_a_queue_what_does_not_fit_at_once_is_refused():
     assert words(answers) == [(0, "a", "bound"), (1, "b", "refused"), (2, "a", "released"), (3, "b", "bound")]
     assert [reason["reason"] for reason in answers[1]["reasons"]] == ["NoPlaceNow", "GpuLayoutFull"]
     assert (summary["bound"], summary["refused"], summary["pending"]) == (2, 1, 0)
-
-
-def test_the_more_urgent_pod_is_served_first():
-    """A line's priority is the pod's."""
-    lines = [
-        arrive(0, "a", profile="7g.40gb"),
-        arrive(1, "b", profile="7g.40gb"),
-        arrive(2, "c", profile="7g.40gb", line={"priority": 5}),
-        depart(3, "a"),
-    ]
-
-    answers, _ = answered(fleet_of(), lines)
-
-    assert words(answers)[-1] == (3, "c", "bound")
 
 
 @pytest.mark.parametrize(
@@ -233,24 +190,6 @@ def test_an_id_that_is_there_cannot_arrive_again(waits):
 
     with pytest.raises(WorkloadError, match=r'arrive\.id = "a": is in use'):
         simulated(fleet_of(), lines)
-
-
-def test_an_id_can_be_used_again_after_its_departure():
-    """Traces reuse the numbers of their pods."""
-    lines = [line for at in (0, 10) for line in (arrive(at, "a", profile="7g.40gb"), depart(at + 5, "a"))]
-
-    answers, _ = answered(fleet_of(), lines)
-
-    assert words(answers) == [(0, "a", "bound"), (5, "a", "released"), (10, "a", "bound"), (15, "a", "released")]
-
-
-def test_ids_that_no_subject_could_hold_are_fine():
-    """People name pods as their trace does."""
-    pods = ["team/job.1", "p 2", "ü", "*", ">"]
-
-    answers, _ = answered(fleet_of(), [arrive(0, pod, profile="1g.5gb") for pod in pods])
-
-    assert [answer["id"] for answer in answers] == pods
 
 
 def test_equal_input_gives_equal_bytes_whatever_happened_before():
@@ -315,8 +254,6 @@ def test_the_rest_of_a_node_counts_too():
 
 
 class Nowhere:
-    """A sink that keeps no answers."""
-
     def write(self, line):
         """Forget it."""
 
@@ -426,29 +363,3 @@ def test_whatever_is_asked_everybody_is_answered_and_at_the_end_all_is_free(poli
     assert {answer["id"] for answer in answers} >= {f"p{number}" for number in range(150)}
     assert words(answers)[-2:] == [(300, "whole-0", "bound"), (300, "whole-1", "bound")]
     assert (summary["running"], summary["waiting"]) == (2, 0)
-
-
-def test_a_thousand_at_once_are_settled_without_giving_anything_twice():
-    """1,000 requests in one moment on 200 nodes of 8 GPUs: everyone is served, each place once."""
-    chance = random.Random(5)
-    lines = [arrive(0, f"p{number}", profile=chance.choice(PROFILES)) for number in range(1000)]
-
-    answers, summary = answered(fleet_of(nodes=200, gpus=8), lines)
-
-    assert over_commits(answers, gpu_memory_mib=40960) == []
-    assert (summary["bound"], summary["pending"]) == (1000, 0)
-
-
-@pytest.mark.parametrize("queue", [True, False])
-def test_sixteen_halves_at_once_fill_exactly_eight_gpus(queue):
-    """Two to a GPU, and the seventeenth does not fit."""
-    half = {"mode": "fractional", "sm_partition": "50", "memory": "20000"}
-    lines = [arrive(0, f"p{number}", **half) for number in range(17)]
-
-    answers, _ = answered(fleet_of(gpus=8, mig="false"), lines, queue=queue)
-
-    assert [answer["answer"] for answer in answers] == ["bound"] * 16 + ["pending" if queue else "refused"]
-    gpus = [device["gpu"] for answer in answers for device in answer["devices"]]
-    assert sorted(gpus) == sorted([f"GPU-n-{index}" for index in range(8)] * 2)
-    assert over_commits(answers, gpu_memory_mib=40960) == []
-    assert [(d["mode"], d["memory_mib"], d["sm_percent"]) for d in answers[0]["devices"]] == [("fractional", 20000, 50)]

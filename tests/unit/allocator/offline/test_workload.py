@@ -7,20 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_allocator.offline.workload import (
-    LINE_BYTES_MAX,
-    Arrival,
-    Departure,
-    WorkloadError,
-    read_workload,
-    shuffled,
-)
+from sluice_allocator.offline.workload import LINE_BYTES_MAX, Arrival, Departure, WorkloadError, read_workload, shuffled
 
 GOOD = b'{"at": 1, "arrive": {"id": "a"}}\n'
 
 
 def read(*lines):
-    """All steps of these lines."""
     return list(read_workload(lines, origin="w.jsonl"))
 
 
@@ -113,7 +105,6 @@ def test_any_bytes_are_a_step_or_one_clear_error(line):
 
 
 def steps(*pairs):
-    """`(1, "+a")` arrives, `(2, "-a")` departs."""
     return [
         Departure("", at, word[1:])
         if word[0] == "-"

@@ -19,39 +19,21 @@ PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
 
 
 class Room(Shop):
-    """A shop in which some may be moved."""
-
     def __init__(self, *nodes) -> None:
-        """No pod may be moved yet."""
         super().__init__(*nodes)
         self.shown = {each.node: each for each in nodes}
         self.movable: dict[str, PlaceRequest] = {}
 
     def put(self, uuid: str, profile: str, *, movable: bool, **rest) -> str:
-        """Somebody is on a GPU."""
         name = self.take_on(uuid, claim(profile=profile), **rest)
         if movable:
             self.movable[name] = PlaceRequest((claim(profile=profile),))
         return name
 
     def plan(self, *claims, moves_max: int = 3, **rest) -> MovePlan | None:
-        """What would be proposed."""
         return plan_moves(
             self.cluster, PlaceRequest(claims, **rest), shown=self.shown, may_move=self.movable.get, moves_max=moves_max
         )
-
-
-def test_a_small_movable_pod_makes_room_for_a_large_one():
-    """A 7g waits beside two GPUs that are nearly empty: one restart would serve it."""
-    room = Room(node("node-a", 1), node("node-b", 1))
-    small = room.put("GPU-node-a-0", "1g.5gb", movable=True)
-    room.put("GPU-node-b-0", "3g.20gb", movable=False)
-    assert isinstance(room.ask(claim(profile="7g.40gb")), NoPlace)
-    plan = room.plan(claim(profile="7g.40gb"))
-    assert plan is not None
-    assert (plan.place.node, plan.gains_mib, plan.moves_mib) == ("node-a", 40320, 4864)
-    ((moved, to),) = ((each.allocation, each.to) for each in plan.moves)
-    assert (moved, to.node, to.devices[0].gpu) == (small, "node-b", "GPU-node-b-0")
 
 
 @pytest.mark.parametrize(
@@ -131,18 +113,6 @@ def test_a_pod_may_move_aside_on_its_own_gpu():
     plan = room.plan(claim(profile="4g.20gb"))
     assert plan is not None
     assert [(each.to.devices[0].gpu, each.to.devices[0].start >= 4) for each in plan.moves] == [("GPU-node-a-0", True)]
-
-
-def test_several_devices_of_one_node_are_made_room_for():
-    """Two 7g on one node: both GPUs have to be cleared."""
-    room = Room(node("node-a", 2), node("node-b", 1))
-    room.put("GPU-node-a-0", "1g.5gb", movable=True)
-    room.put("GPU-node-a-1", "1g.5gb", movable=True)
-    room.put("GPU-node-b-0", "2g.10gb", movable=False)
-    plan = room.plan(claim(profile="7g.40gb", gpus=2))
-    assert plan is not None
-    assert [each.to.node for each in plan.moves] == ["node-b", "node-b"]
-    assert len({each.to.devices[0].start for each in plan.moves}) == 2
 
 
 def test_the_room_on_the_node_counts_for_those_who_are_moved():

@@ -5,8 +5,7 @@ import pytest
 from factories.scheduling.allocator import gpu_report, snapshot
 from factories.scheduling.placement import ALL_MODES, Shop, claim, given, node, share
 
-from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import InstanceReport, PlacementReport
+from sluice.contracts.messages import InstanceReport
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace
 
@@ -15,7 +14,6 @@ SEVENTHS = tuple(("1g.5gb", start, 1) for start in range(7))
 
 
 def instances(*layout, **changes):
-    """What an agent reports of a layout."""
     return tuple(
         InstanceReport(
             **({"gi_id": number, "profile": name, "start": start, "size": size, "uuid": f"MIG-{start}"} | changes)
@@ -25,7 +23,6 @@ def instances(*layout, **changes):
 
 
 def fixed(name, *layouts, **changes):
-    """A node of GPUs with these layouts."""
     reports = tuple(
         gpu_report(name, index, instances=instances(*layout), fixed_layout=True, **changes)
         for index, layout in enumerate(layouts)
@@ -34,13 +31,11 @@ def fixed(name, *layouts, **changes):
 
 
 def seen(shop, snapshot_):
-    """The node is pulled again."""
     shop.cluster.show(snapshot_)
     shop.reports |= {gpu.uuid: gpu for gpu in snapshot_.gpus}
 
 
 def why(shop, *claims, **rest):
-    """The reasons why there is no place."""
     found = shop.ask(*claims, **rest)
     assert isinstance(found, NoPlace)
     return [(each.reason, each.count) for each in found.reasons]
@@ -86,15 +81,6 @@ def test_nothing_is_given_that_would_have_to_be_made():
     assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.NO_NODE_CAN_FIT, 1), (WaitReason.GPU_NOT_IN_LAYOUT, 1)]
 
 
-def test_given_back_it_can_be_had_again():
-    """Each instance of an administrator could be used once."""
-    shop = Shop(fixed("n", LAYOUT))
-    for _ in range(3):
-        name = shop.take(claim(profile="1g.5gb"))
-        assert given(shop.devices(name)) == [("1g.5gb", 6, 1)]
-        shop.give_back(name)
-
-
 @pytest.mark.parametrize("asks", [("2g.10gb", "1g.5gb"), ("1g.5gb", "2g.10gb")])
 def test_containers_are_served_by_what_is_there_however_much_larger_each(asks):
     """A pod whose first container could have a 7g and whose second a 1g+me would wait for ever beside both."""
@@ -119,13 +105,6 @@ def test_devices_of_one_container_are_of_one_size():
     assert given(place.devices) == [("7g.40gb", 0, 8)] * 2
 
 
-def test_what_agent_says_of_an_owner_does_not_hold_a_free_instance():
-    """A place would stay taken until the next pull, because the report is older than the ledger."""
-    report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], allocation=AllocationId("gone")))
-    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
-    assert shop.take(claim(profile="1g.5gb")) is not None
-
-
 @pytest.mark.parametrize(
     "said", [{"unusable": "it is used by python 7"}, {"unusable": "it has no compute instance", "uuid": ""}]
 )
@@ -138,28 +117,6 @@ def test_what_its_agent_does_not_offer_is_given_to_nobody(said):
     assert shop.take(claim(profile="1g.5gb")) is not None
 
 
-def test_a_quarantined_instance_is_given_to_nobody():
-    """The next tenant would meet the last one's process."""
-    report = gpu_report(
-        "n", 0, fixed_layout=True, instances=instances(*LAYOUT), quarantined=(PlacementReport(start=6, size=1),)
-    )
-    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
-    assert shop.take(claim(profile="1g.5gb")) is None
-    assert shop.take(claim(profile="2g.10gb")) is not None
-
-
-def test_a_gpu_without_mig_is_given_whole():
-    """A plain GPU of such a node would be given to no pod."""
-    shop = Shop(snapshot("n", (gpu_report("n", 0, mig=False, fixed_layout=True),), modes=ALL_MODES))
-    assert given(shop.devices(shop.take(claim()))) == [(None, 0, 8)]
-
-
-def test_a_profile_that_is_named_is_given_or_none():
-    """Who names a profile would silently be given another."""
-    shop = Shop(fixed("n", (("3g.20gb", 0, 4),)))
-    assert why(shop, claim(profile="2g.10gb"))[-1] == (WaitReason.GPU_NOT_IN_LAYOUT, 1)
-
-
 @pytest.mark.parametrize("first", ["fixed", "dynamic"])
 def test_what_is_there_is_used_before_anything_is_cut_up(first):
     """Free slices, of which large instances could be made, would go to small pods beside idle small instances."""
@@ -169,13 +126,6 @@ def test_what_is_there_is_used_before_anything_is_cut_up(first):
     taken = [shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu for _ in range(7)]
     assert set(taken) == {nodes[0].gpus[0].uuid}
     assert shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu == "GPU-m-0"
-
-
-def test_gpus_of_one_fixed_layout_are_filled_one_after_the_other():
-    """An administrator who wants to change a layout would find a pod on each of the GPUs."""
-    shop = Shop(fixed("n", SEVENTHS, SEVENTHS, SEVENTHS))
-    taken = [shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu for _ in range(8)]
-    assert [len(set(taken[:7])), taken[7] != taken[0]] == [1, True]
 
 
 def test_several_devices_of_one_pod_come_from_both_kinds_of_gpus():
@@ -248,14 +198,6 @@ def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
     assert "2 x NVIDIA A100-SXM4-40GB: no free instance of that size in the layout that its administrator fixed" in (
         found.message
     )
-
-
-def test_it_is_said_that_nobody_made_such_an_instance():
-    """A pod would seem to wait for others to end, for ever."""
-    found = Shop(fixed("n", SEVENTHS)).ask(claim(profile="3g.20gb"))
-    assert isinstance(found, NoPlace)
-    assert found.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
-    assert found.message == "no GPU here has 3g.20gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
 
 
 def test_equal_layouts_are_one_kind_whatever_their_order():

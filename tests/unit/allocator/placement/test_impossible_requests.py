@@ -14,7 +14,6 @@ from sluice.contracts.messages import (
     HostRoom,
     NodeExpression,
     Taint,
-    Toleration,
 )
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, too_few_gpus
@@ -30,7 +29,6 @@ ROOM = HostRoom(cpu_milli=64_000, memory_mib=503 * GIB, resources={"rdma/shared_
 
 
 def answer(shop: Shop, *claims: Claim, **rest: object) -> NoPlace:
-    """What is said where nothing fits."""
     found = shop.ask(*(claims or (WHOLE,)), **rest)
     assert isinstance(found, NoPlace), f"there is a place: {found}"
     return found
@@ -43,23 +41,17 @@ def never(shop: Shop, *claims: Claim, **rest: object) -> str:
 
 
 def why(found: NoPlace) -> list[WaitReason]:
-    """The reasons, in order."""
     return [each.reason for each in found.reasons]
 
 
 def hosted(shop: Shop, name: str = "n", *, free: HostRoom = ROOM, offers: HostRoom | None = ROOM, **facts) -> Shop:
-    """What a node has left, and what it offers in all."""
     left = {"cpu_cores": free.cpu_milli / 1000, "memory_mib": free.memory_mib, "resources": free.resources}
     shop.cluster.set_host(NodeName(name), HostFacts(**left, pods_free=110, allocatable=offers, **facts))
     return shop
 
 
 def needs(**room: object) -> HostNeeds:
-    """What a pod requests besides GPUs."""
     return HostNeeds(room=HostRoom(**room))
-
-
-# -- which GPUs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,20 +169,10 @@ def test_an_empty_fleet_says_which_model_has_the_profile():
     assert unknown.startswith("no node with GPUs is known yet; no model that Sluice knows has 9g.99gb. Closest: 7g.")
 
 
-def test_one_claim_of_two_that_nothing_here_serves_is_enough():
-    """It would wait for the room of the other one."""
-    shop = Shop(node("n", 2))
-    other = claim(container="other", profile="4g.24gb")
-    assert never(shop, SMALL, other) == "no GPU here has 4g.24gb. Closest: 4g.20gb (A100-40GB). A30-24GB has it"
-
-
 def test_a_gpu_that_was_never_read_may_be_anything():
     """After a reboot a pod would be told that nothing here could serve it."""
     found = answer(Shop(snapshot("n", (unread(gpu_report("n", 0)),))), SMALL)
     assert WaitReason.NO_NODE_CAN_FIT not in why(found)
-
-
-# -- all on one node ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -199,10 +181,7 @@ def test_a_gpu_that_was_never_read_may_be_anything():
         ([claim(gpus=3)], "it asks for 3 GPUs, and the most is 2 on one node"),
         ([claim(profile="3g.20gb", gpus=5)], "it asks for 5 x 3g.20gb, and the most is 4 on one node"),
         ([share(250)], "it asks for 3 GPUs, and the most is 2 on one node"),
-        (
-            [claim(modes=("mps",), memory_mib=1, gpus=3)],
-            "it asks for 3 x 1 MiB, and the most is 2 on one node",
-        ),
+        ([claim(modes=("mps",), memory_mib=1, gpus=3)], "it asks for 3 x 1 MiB, and the most is 2 on one node"),
         (
             [claim(container=name, profile="7g.40gb") for name in "abc"],
             "its containers together ask for more than the GPUs of any one node hold",
@@ -249,17 +228,6 @@ def test_more_than_any_numa_node_has_is_said_so():
     assert never(shop, claim(gpus=3, numa_bind=True)) == sentence
 
 
-def test_what_an_empty_node_would_hold_only_waits():
-    """Anyone who learns that it can never start takes it away."""
-    shop = Shop(node("a", 2), node("b", 1))
-    assert shop.take_on("GPU-a-0", SMALL)
-    found = answer(shop, claim(gpus=2))
-    assert WaitReason.NO_NODE_CAN_FIT not in why(found)
-
-
-# -- besides GPUs ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("room", "sentence"),
     [
@@ -291,20 +259,6 @@ def test_what_others_take_now_is_waited_for():
     assert why(answer(shop, host=needs(resources={"rdma/shared_mlx5": 2}))) == [WaitReason.NODE_INSUFFICIENT_RESOURCE]
 
 
-def test_of_a_node_that_does_not_tell_what_it_offers_nothing_is_concluded():
-    """While a pod-watcher of an older version works, what it tells is what is free."""
-    shop = hosted(Shop(node("n", 1)), offers=None)
-    assert why(answer(shop, host=needs(memory_mib=2048 * GIB))) == [WaitReason.NODE_INSUFFICIENT_MEMORY]
-
-
-def test_room_on_a_node_without_such_gpus_does_not_count():
-    """The memory is on the node of another model."""
-    shop = hosted(Shop(node("n", 1), node("big", 1, model="a30")), free=LITTLE, offers=LITTLE)
-    hosted(shop, "big")
-    sentence = "it requests 20480 MiB of memory, and the largest node has 1024 MiB"
-    assert never(shop, SMALL, host=needs(memory_mib=20 * GIB)) == sentence
-
-
 def test_a_larger_node_that_joins_ends_it():
     """It would be said for ever once it was said."""
     shop = hosted(Shop(node("n", 1)), free=LITTLE, offers=LITTLE)
@@ -317,11 +271,7 @@ def test_a_larger_node_that_joins_ends_it():
     assert never(shop, host=host)
 
 
-# -- labels and names -----------------------------------------------------------------------------------------------
-
-
 def labelled(**labels: str) -> Shop:
-    """Two nodes with labels."""
     shop = Shop(node("n", 1), node("m", 1))
     hosted(shop, "n", labels=labels)
     return hosted(shop, "m", labels=labels | {"zone": "b"})
@@ -362,8 +312,6 @@ def test_a_label_of_single_nodes_is_looked_up_and_not_searched_for():
     assert isinstance(shop.ask(WHOLE, host=HostNeeds(node_selector={"kubernetes.io/hostname": "n5"})), Place)
 
 
-# -- what Kubernetes itself says of a node --------------------------------------------------------------------------
-
 SYSTEM = {
     "node.kubernetes.io/unschedulable": WaitReason.NODE_CORDONED,
     "node.kubernetes.io/not-ready": WaitReason.NODE_NOT_READY,
@@ -391,13 +339,6 @@ def test_a_node_that_kubernetes_keeps_pods_from_is_waited_for(key):
     assert isinstance(shop.ask(WHOLE), Place)
 
 
-def test_who_tolerates_what_kubernetes_says_is_placed():
-    """As the scheduler would."""
-    shop = hosted(Shop(node("n", 1)), taints=(Taint(key="node.kubernetes.io/not-ready"),))
-    tolerated = HostNeeds(tolerations=(Toleration(key="node.kubernetes.io/not-ready", operator="Exists"),))
-    assert isinstance(shop.ask(WHOLE, host=tolerated), Place)
-
-
 def test_a_taint_with_a_purpose_is_named_also_beside_one_that_passes():
     """It would wait for a node that is kept for others."""
     taints = (Taint(key="node.kubernetes.io/not-ready"), Taint(key="team", value="x"))
@@ -409,9 +350,6 @@ def test_what_a_node_that_is_not_ready_lacks_is_not_waited_for():
     """It would be told that the node comes back, and then that it has no such profile."""
     shop = hosted(Shop(node("n", 1)), taints=(Taint(key="node.kubernetes.io/not-ready"),))
     assert never(shop, claim(profile="4g.24gb")).startswith("no GPU here has 4g.24gb")
-
-
-# -- bounds ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_cost_of_telling_does_not_grow_with_the_nodes(monkeypatch):

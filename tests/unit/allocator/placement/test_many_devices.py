@@ -29,12 +29,10 @@ every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model["
 
 
 def claim(container="main", **what):
-    """Whole GPUs unless it says otherwise."""
     return Claim(container=container, **what)
 
 
 def fleet_of(model, *, nodes=1, gpus=GPUS):
-    """Empty nodes with equal GPUs."""
     kind = f'{{ model = "{model["key"]}", count = {gpus} }}'
     parsed = parse_fleet(f'[[node]]\nname = "n"\ncount = {nodes}\ngpus = [{kind}]\n', origin="test")
     cluster = ClusterState(PlacementConfig())
@@ -55,7 +53,6 @@ def wrong_with(model, place, wanted):
 
 
 def ask_for(counts):
-    """One container for each profile."""
     return PlaceRequest(
         tuple(claim(f"c{n}", profile=name, gpus=count) for n, (name, count) in enumerate(counts.items()))
     )
@@ -103,17 +100,6 @@ def test_a_container_gets_as_many_instances_as_the_node_holds(model):
     assert isinstance(find_place(fleet_of(model), ask_for({row["name"]: most + 1})), NoPlace)
 
 
-@every_model
-def test_several_containers_share_all_gpus_of_a_node(model):
-    """Two containers with five instances each would be refused together."""
-    name = model["profiles"][0]["name"]
-    asking = PlaceRequest((claim("a", profile=name, gpus=5), claim("b", profile=name, gpus=5)))
-    place = find_place(fleet_of(model), asking)
-    assert isinstance(place, Place)
-    assert Counter(device.container for device in place.devices) == {"a": 5, "b": 5}
-    assert wrong_with(model, place, Counter({name: 10})) == []
-
-
 @pytest.mark.parametrize("key", ["a100-40gb", "a30-24gb", "rtx-pro-6000-blackwell-96gb", "b200-180gb"])
 def test_a_pod_that_fills_a_node_with_any_mix_is_placed(key):
     """A pod that asks for every slice of a node in several sizes would wait for ever beside an empty node."""
@@ -124,27 +110,6 @@ def test_a_pod_that_fills_a_node_with_any_mix_is_placed(key):
         place = find_place(cluster, ask_for(wanted))
         assert isinstance(place, Place), wanted
         assert wrong_with(model, place, wanted) == []
-
-
-@every_model
-def test_halves_and_quarters_of_all_gpus_are_placed_together(model):
-    """The 3g beside each 4g, or the +me beside the plain ones, would be left over."""
-    plain = [row for row in model["profiles"] if "+" not in row["name"] and "-" not in row["name"]]
-    scarce = next(row for row in model["profiles"] if row["name"] == f"{plain[0]['name']}+me")
-    largest_half = max(
-        (row for row in plain if row["size"] * 2 == plain[-1]["size"]), key=lambda r: r["compute_slices"]
-    )
-    halves = [row for row in plain if row["size"] == largest_half["size"]]
-    wanted = (
-        Counter({row["name"]: GPUS for row in halves}) if len(halves) == 2 else Counter({halves[0]["name"]: 2 * GPUS})
-    )
-    place = find_place(fleet_of(model), ask_for(wanted))
-    assert isinstance(place, Place)
-    assert wrong_with(model, place, wanted) == []
-    wanted = Counter({plain[0]["name"]: GPUS * (plain[0]["max_instances"] - 1), scarce["name"]: GPUS})
-    place = find_place(fleet_of(model), ask_for(wanted))
-    assert isinstance(place, Place)
-    assert wrong_with(model, place, wanted) == []
 
 
 def test_what_no_node_could_hold_is_refused():

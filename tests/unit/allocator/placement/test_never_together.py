@@ -29,7 +29,6 @@ def mixed() -> Shop:
 
 
 def few(shop: Shop, *asked: tuple[PlaceRequest, int]) -> TooFew | None:
-    """What is said of them."""
     return too_few_gpus(shop.cluster, asked)
 
 

@@ -13,7 +13,6 @@ LABEL = "kubernetes.io/hostname"
 
 
 def joins(bench: Bench, name: str) -> None:
-    """A node is there, and its label names it."""
     facts = HostFacts(cpu_cores=8.0, memory_mib=64_000, pods_free=10, labels={LABEL: name, "zone": "a"})
     bench.observe(subjects.host(NodeName(name)), facts)
     bench.add_node(snapshot(name, (gpu_report(name, 0),)))

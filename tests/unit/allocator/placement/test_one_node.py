@@ -25,8 +25,7 @@ def test_a_gpu_on_the_numa_node_that_another_container_needs_is_left_to_it():
     gpus = tuple(replace(report, numa_node=numa) for report, numa in zip(empty.gpus, (0, 1, 1), strict=True))
     shop = Shop(replace(empty, gpus=gpus))
     place = shop.ask(
-        claim(container="any", profile="7g.40gb"),
-        claim(container="bound", profile="7g.40gb", gpus=2, numa_bind=True),
+        claim(container="any", profile="7g.40gb"), claim(container="bound", profile="7g.40gb", gpus=2, numa_bind=True)
     )
     assert isinstance(place, Place)
     assert {device.gpu for device in place.devices if device.container == "bound"} == {"GPU-node-a-1", "GPU-node-a-2"}

@@ -18,7 +18,6 @@ KEYS = ("kubernetes.io/hostname", "zone", "rack")
 
 
 def needs_of(dice: Random) -> HostNeeds:
-    """Some terms, and a port."""
     selector = (NodeExpression(key="app", operator=dice.choice(["In", "NotIn"]), values=(dice.choice("ab"),)),)
     term = PodTerm(topology_key=dice.choice(KEYS), selector=selector, namespaces=("default",))
     spread = SpreadTerm(topology_key=dice.choice(KEYS), selector=selector, by_taints=dice.random() < 0.5)

@@ -1,9 +1,7 @@
 """Numbers that vendors and other systems publish, asked of the engine itself."""
 
 import pytest
-from factories.scheduling.placement import Shop, claim, given, node, share
-
-from sluice_allocator.core.placement import NoPlace, Place
+from factories.scheduling.placement import Shop, claim, given, node
 
 GPU = "GPU-node-a-0"
 
@@ -17,8 +15,7 @@ def filled(*profiles: str) -> Shop:
 
 
 @pytest.mark.parametrize(
-    ("profiles", "creatable_total"),
-    [((), 19), (("7g.40gb",), 0), (("3g.20gb",), 11), (("1g.5gb",), 15)],
+    ("profiles", "creatable_total"), [((), 19), (("7g.40gb",), 0), (("3g.20gb",), 11), (("1g.5gb",), 15)]
 )
 def test_creatable_totals_are_those_that_the_driver_lists(profiles, creatable_total):
     """A100-40GB: 19 when empty, 0 beside 7g, 11 beside 3g at 4, 15 beside 1g at 6 (nvidia-smi -lgip)."""
@@ -34,102 +31,3 @@ def test_a_3g_in_the_lower_half_costs_three_more_than_in_the_upper():
     assert upper is not None
     shop.give_back(upper)
     assert sum(shop.creatable(GPU).values()) == 8
-
-
-@pytest.mark.parametrize(
-    ("profile", "start"),
-    [("1g.5gb", 6), ("1g.10gb", 6), ("2g.10gb", 4), ("3g.20gb", 4), ("4g.20gb", 0), ("7g.40gb", 0)],
-)
-def test_the_first_instance_starts_where_most_stays_possible(profile, start):
-    """The starts that keep most placements of an empty A100 (NVIDIA MIG user guide's placement table, counted)."""
-    place = Shop(node("node-a", 1)).ask(claim(profile=profile))
-    assert isinstance(place, Place)
-    assert place.devices[0].start == start
-
-
-@pytest.mark.parametrize(
-    "profiles",
-    [
-        ("3g.20gb", "3g.20gb"),
-        ("4g.20gb", "3g.20gb"),
-        ("3g.20gb", "4g.20gb"),
-        ("1g.5gb",) * 7,
-        ("2g.10gb", "2g.10gb", "2g.10gb", "1g.5gb"),
-        ("1g.5gb", "4g.20gb"),
-        ("1g.5gb", "1g.5gb", "1g.5gb", "4g.20gb"),
-    ],
-)
-def test_layouts_that_the_vendor_allows_are_reached_in_this_order(profiles):
-    """NVIDIA MIG user guide, supported configurations: no earlier instance stands in the way of a later one."""
-    filled(*profiles)
-
-
-def test_a_second_4g_waits():
-    """4g can only be at 0; the second finds the layout full."""
-    assert isinstance(filled("4g.20gb").ask(claim(profile="4g.20gb")), NoPlace)
-
-
-@pytest.mark.parametrize(
-    ("model", "memory_mib", "profile"),
-    [
-        ("a100-40gb", 1, "1g.5gb"),
-        ("a100-40gb", 4864, "1g.5gb"),
-        ("a100-40gb", 5000, "2g.10gb"),
-        ("a100-40gb", 8000, "2g.10gb"),
-        ("a100-40gb", 9984, "2g.10gb"),
-        ("a100-40gb", 10000, "3g.20gb"),
-        ("a100-40gb", 20096, "3g.20gb"),
-        ("a100-40gb", 20097, "7g.40gb"),
-        ("a100-80gb", 9000, "1g.10gb"),
-        ("a100-80gb", 15000, "2g.20gb"),
-        ("a100-80gb", 30000, "3g.40gb"),
-        ("a30-24gb", 5000, "1g.6gb"),
-        ("a30-24gb", 10000, "2g.12gb"),
-        ("a30-24gb", 15000, "4g.24gb"),
-    ],
-)
-def test_hamis_memory_keys_choose_the_profile_that_its_table_names(model, memory_mib, profile):
-    """`knownMigGeometries`: the smallest listed by memory; never 1g.10gb, 4g.20gb or +me (HAMi, device config)."""
-    place = Shop(node("node-a", 1, model=model)).ask(claim(memory_mib=memory_mib, known_geometries=True))
-    assert isinstance(place, Place)
-    assert place.devices[0].profile == profile
-
-
-@pytest.mark.parametrize(
-    ("free", "asked", "parts"),
-    [
-        ((30, 20, 10), 10, {2: 10}),
-        ((30, 20, 10), 15, {1: 15}),
-        ((30, 20, 10), 20, {1: 20}),
-        ((30, 20, 10), 30, {0: 30}),
-        ((30, 20, 10), 60, {0: 30, 1: 20, 2: 10}),
-        ((30, 30), 40, {0: 20, 1: 20}),
-        ((30, 30), 50, {0: 25, 1: 25}),
-        ((30, 30), 60, {0: 30, 1: 30}),
-        ((30, 30, 90), 100, {0: 30, 1: 30, 2: 40}),
-        ((80, 75, 70, 30), 231, {0: 67, 1: 67, 2: 67, 3: 30}),
-    ],
-)
-def test_amounts_are_split_as_backend_ai_splits_them(free, asked, parts):
-    """backend.ai's even split (tests/unit/agent/test_alloc_map.py), through the engine and its homes."""
-    shop = Shop(node("node-a", len(free), mig=False))
-    names = _left(shop, free)
-    devices = shop.devices(shop.take(share(asked)))
-    assert {names[device.gpu]: device.share.sm_partition for device in devices if device.share} == parts
-
-
-@pytest.mark.parametrize(("free", "asked"), [((30, 20, 10), 61), ((30, 30), 61), ((100, 100), 201)])
-def test_an_amount_that_is_not_there_is_no_place(free, asked):
-    """backend.ai raises InsufficientResource; here it waits, and nothing was taken."""
-    shop = Shop(node("node-a", len(free), mig=False))
-    _left(shop, free)
-    assert isinstance(shop.ask(share(asked)), NoPlace)
-
-
-def _left(shop: Shop, free) -> dict[str, int]:
-    """Leave so many percent of each GPU free; returns which GPU has which place in `free`."""
-    uuids = list(shop.reports)
-    for uuid, left in zip(uuids, free, strict=True):
-        if left < 100:
-            shop.take_on(uuid, share(100 - left))
-    return {uuid: number for number, uuid in enumerate(uuids)}

@@ -35,10 +35,7 @@ PROFILES = tuple(SPANS)
 
 
 class Yard:
-    """A fleet with tenants by name."""
-
     def __init__(self, *nodes: NodeSnapshot, facts: HostFacts | None = None) -> None:
-        """Every node may be used."""
         self.cluster = ClusterState()
         self.shown = {seen.node: seen for seen in nodes}
         self.fixed: set[str] = set()
@@ -52,7 +49,6 @@ class Yard:
             self.cluster.set_usable(seen.node, None)
 
     def book(self, name: str, node: str, *devices: DeviceGrant, room: HostRoom = HostRoom()) -> None:  # noqa: B008
-        """A tenant at exactly this place."""
         self.cluster.book(
             Booking(
                 allocation=AllocationId(name),
@@ -69,14 +65,12 @@ class Yard:
         )
 
     def take(self, name: str, *claims: Claim, room: HostRoom = HostRoom()) -> Place:  # noqa: B008
-        """A tenant wherever it fits best."""
         place = find_place(self.cluster, PlaceRequest(claims, host=HostNeeds(room=room)))
         assert isinstance(place, Place)
         self.book(name, place.node, *place.devices, room=room)
         return place
 
     def promise(self, *claims: Claim, host: HostNeeds = HostNeeds()) -> ReservedPlace | None:  # noqa: B008
-        """What such a pod would be promised."""
         return find_reservation(
             self.cluster,
             PlaceRequest(claims, host=host),
@@ -92,7 +86,6 @@ class Yard:
 
 
 def at(gpu: str, profile: str | None, start: int) -> DeviceGrant:
-    """An instance at this place, or the whole GPU."""
     size = SPANS[profile][0] if profile is not None else 8
     return DeviceGrant(container="main", gpu=GpuUuid(gpu), profile=profile, start=start, size=size)
 
@@ -106,18 +99,6 @@ def two_gpus(mig: bool = True) -> Yard:
     """One node with two A100-40GB, which may be shared."""
     gpus = tuple(gpu_report("node-a", index, mig=mig) for index in range(2))
     return Yard(snapshot("node-a", gpus, modes=("exclusive", "mps", "fractional")))
-
-
-def test_the_gpu_with_fewest_tenants_is_promised():
-    """Three must end before the one GPU is free, and one before the other: the wait is for the one."""
-    yard = two_gpus()
-    for number in range(3):
-        yard.book(f"crowd-{number}", "node-a", at("GPU-node-a-0", "1g.5gb", number))
-    yard.book("alone", "node-a", at("GPU-node-a-1", "3g.20gb", 4))
-    promise = yard.promise(exactly("7g.40gb"))
-    assert promise == ReservedPlace(
-        Place(NodeName("node-a"), (at("GPU-node-a-1", "7g.40gb", 0),)), (AllocationId("alone"),)
-    )
 
 
 def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other():
@@ -152,19 +133,6 @@ def test_a_pod_waits_for_those_who_are_gone_soonest(booked, leaving, fixed, afte
     yard.leaving, yard.fixed = set(leaving), set(fixed)
     found = yard.waits_for(exactly("7g.40gb"))
     assert (set(found) if found is not None else None) == after
-
-
-def test_only_those_on_the_span_are_waited_for():
-    """A 3g needs one half of the GPU: who is on the other half may stay for ever."""
-    yard = two_gpus()
-    yard.book("left", "node-a", at("GPU-node-a-0", "2g.10gb", 0))
-    yard.book("left-too", "node-a", at("GPU-node-a-0", "1g.5gb", 2))
-    yard.book("right", "node-a", at("GPU-node-a-0", "1g.5gb", 5))
-    yard.book("other", "node-a", at("GPU-node-a-1", "7g.40gb", 0))
-    promise = yard.promise(exactly("3g.20gb"))
-    assert promise == ReservedPlace(
-        Place(NodeName("node-a"), (at("GPU-node-a-0", "3g.20gb", 4),)), (AllocationId("right"),)
-    )
 
 
 def test_engines_that_are_used_beside_the_span_are_waited_for():
@@ -285,9 +253,6 @@ def test_the_cost_does_not_grow_with_the_fleet(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reserve._ReservationSearch, "_spot_on", counted)
     assert yard.promise(exactly("7g.40gb")) is not None
     assert len(looked) <= reserve.GPUS_LOOKED_AT_MAX + 1
-
-
-# -- whatever is booked -------------------------------------------------------------------------------------------
 
 
 def fewest(yard: Yard, profile: str) -> int | None:

@@ -15,12 +15,10 @@ PAIR = (("a", "b"),)
 
 
 def instances(**profiles: str) -> tuple[Claim, ...]:
-    """One instance for each container."""
     return tuple(claim(container=name, profile=profile) for name, profile in profiles.items())
 
 
 def gpus_of(place: Place | NoPlace) -> dict[str, set[str]]:
-    """The GPUs of each container."""
     assert isinstance(place, Place), place
     return {each.container: {d.gpu for d in place.devices if d.container == each.container} for each in place.devices}
 

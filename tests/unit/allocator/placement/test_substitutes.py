@@ -27,7 +27,6 @@ def only(*profiles: str) -> PlacementConfig:
 
 
 def model(key: str) -> GpuModel:
-    """A model of the catalog."""
     found = find_model(key)
     assert found is not None
     return found
@@ -122,14 +121,6 @@ def test_geometries_of_hami_hold_for_substitutes():
     assert {each.name for each in found} <= set(names)
 
 
-def test_the_asked_size_is_preferred_wherever_it_is():
-    """A substitute beside a free place of the right size is waste."""
-    shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
-    place = shop.ask(claim(profile="1g.5gb"), substitute=True)
-    assert isinstance(place, Place)
-    assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-b", "1g.5gb", "")
-
-
 def test_a_larger_profile_serves_where_the_asked_one_has_no_place():
     """mig-adapter's size-up: instead of waiting, the pod runs on the next larger one; what it asked for is known."""
     shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
@@ -137,12 +128,6 @@ def test_a_larger_profile_serves_where_the_asked_one_has_no_place():
     place = shop.ask(claim(profile="1g.5gb"), substitute=True)
     assert isinstance(place, Place)
     assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-a", "1g.6gb", "1g.5gb")
-
-
-def test_nobody_gets_a_substitute_who_did_not_ask_for_one():
-    """Without the word a pod waits: a larger one may not be what it can run on."""
-    shop = Shop(node("node-a", 1, model="a30"))
-    assert isinstance(shop.ask(claim(profile="1g.5gb")), NoPlace)
 
 
 def test_the_next_larger_one_is_taken_before_larger_ones():
@@ -163,18 +148,6 @@ def test_several_devices_are_served_on_one_node_with_one_step():
     found = [(device.container, device.profile) for device in place.devices]
     assert found == [("left", "2g.10gb")] * 3 + [("right", "3g.20gb")]
     assert place.instead_of == "1g.5gb"
-
-
-def test_a_substitute_is_found_on_a_named_node():
-    """Where a pod names its node the same holds."""
-    shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
-    place = shop.ask(claim(profile="1g.5gb", only=_only("GPU-node-a-0")), substitute=True)
-    assert isinstance(place, Place)
-    assert place.instead_of == "1g.5gb"
-
-
-def _only(uuid: str):
-    return claim().only.__class__(uuids=(uuid,))
 
 
 def test_what_a_substitute_could_serve_is_not_said_to_fit_nowhere():

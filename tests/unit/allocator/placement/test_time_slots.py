@@ -26,7 +26,6 @@ def _lanes(*shares: Rectangle) -> TimeSlots:
 
 
 def _ways(shares: list[Rectangle]) -> Iterator[list[list[Rectangle]]]:
-    """Every partition of the shares into lanes."""
     if not shares:
         yield []
         return
@@ -96,24 +95,6 @@ def test_a_lane_shrinks_to_the_widest_share_that_is_left() -> None:
     assert lanes.width_percent == 90
     lanes.remove(_key(2))
     assert lanes.width_percent == 10
-
-
-def test_what_is_booked_is_counted_even_beyond_the_whole_gpu() -> None:
-    """After a restart with over-booked facts the account would show room that is not there."""
-    lanes = _lanes((70, 1000), (70, 1000), (20, 2000))
-    assert lanes.width_percent == 160
-    assert lanes.why_not(1, 1) is WaitReason.GPU_TIME_USED_UP
-    assert lanes.widest_percent() <= 0
-    for number in range(3):
-        lanes.remove(_key(number))
-    assert lanes.width_percent == 0
-    assert lanes.why_not(100, 1000) is None
-
-
-def test_shares_read_back_in_another_order_are_not_counted_as_too_many() -> None:
-    """A home that was rightly full before a restart would look over-booked after it."""
-    lanes = _lanes((10, 500), (30, 500), (60, 500), (10, 500), (30, 500), (60, 500))
-    assert lanes.width_percent == 100
 
 
 def test_what_is_not_there_may_be_removed() -> None:

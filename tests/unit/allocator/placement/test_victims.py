@@ -20,13 +20,11 @@ class Contest(Shop):
     """A shop whose tenants may be evicted at their priority; None: they stay."""
 
     def __init__(self, *nodes, rules=None) -> None:
-        """No pod is there."""
         super().__init__(*nodes, rules=rules)
         self.snapshots = {each.node: each for each in nodes}
         self.priorities: dict[str, int] = {}
 
     def tenant(self, priority: int | None, *claims, guarded: bool = False, **rest) -> str | None:
-        """Somebody takes a place."""
         host = HostNeeds(room=rest.get("room", HostRoom()))
         name = self.take(*claims, host=host, **rest) if rest.get("room") else self.take(*claims, **rest)
         if name is not None:
@@ -34,29 +32,22 @@ class Contest(Shop):
         return name
 
     def may_go(self, name: str, priority: int | None, *, guarded: bool = False) -> None:
-        """Say at which priority a tenant may go."""
         if priority is not None:
             self.priorities[name] = priority
             self.cluster.offer_victim(AllocationId(name), priority, guarded=guarded)
 
     def displace(self, *claims, priority: int = HIGH, allows=lambda _devices, _victims: True, **rest):
-        """Whose place would be had."""
         return find_preemption(self.cluster, PlaceRequest(claims, **rest), priority, allows)
 
     def names(self, found: PreemptionPlan | None) -> list[str]:
-        """Who would go."""
         return sorted(victim.allocation for victim in found.victims) if found is not None else []
 
-    # -- the same by brute force ----------------------------------------------------------------------------------
-
     def truth_of(self, name: str, gone: tuple[str, ...]) -> Truth:
-        """One node without some of its tenants."""
         host = self.cluster.nodes[NodeName(name)].facts
         left = {each: booking for each, booking in self.booked.items() if booking.node == name and each not in gone}
         return Truth({name: NodeTruth(self.snapshots[name], host)}, left)
 
     def loss(self, names: tuple[str, ...]) -> tuple[int, int, int]:
-        """Highest priority, how many, how much memory."""
         memory = 0
         for device in (device for name in names for device in self.booked[name].devices):
             gpu = self.reports[device.gpu]

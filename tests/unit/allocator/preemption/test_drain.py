@@ -42,7 +42,6 @@ NODE = NodeName("node-a")
 
 @pytest.fixture
 def pair(empty: Bench) -> Bench:
-    """An allocator with one node of two empty A100."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
     empty.said.clear()
     return empty
@@ -63,13 +62,11 @@ def cordon(bench: Bench, *gpus: str, drain: bool = False, why: str = "new fans")
 
 
 def uncordon(bench: Bench) -> list:
-    """The word is taken back."""
     writes = bench.land_all(bench.observe(subjects.cordon(NODE), Uncordoned(node=NODE)))
     return [write.message for write in writes]
 
 
 def tick(bench: Bench, seconds: float) -> list:
-    """Time passes, second by second."""
     written = []
     for _ in range(round(seconds)):
         bench.now += 1.0
@@ -88,21 +85,6 @@ def test_a_drained_node_sends_everybody_away_and_nothing_else_happens_to_them(pa
     assert tick(pair, 30) == []
 
 
-def test_a_cordon_evicts_nobody(pair):
-    """An operator who only wants no new ones would lose those who are there."""
-    run(pair, asked("one", WHOLE))
-    assert cordon(pair) == []
-    assert tick(pair, 5) == []
-
-
-def test_a_drained_gpu_sends_only_its_own_away(pair):
-    """The neighbours on the node have nothing to do with it."""
-    one = run(pair, asked("one", WHOLE))
-    run(pair, asked("two", WHOLE))
-    gpu = one.booking.devices[0].gpu
-    assert cordon(pair, gpu, drain=True, why="") == [order("one", "1 GPU of node-a is drained")]
-
-
 def test_uncordon_takes_the_orders_back(pair):
     """A pod that was blocked by its budget would be evicted hours after the work was called off."""
     run(pair, asked("one", WHOLE))
@@ -111,13 +93,6 @@ def test_uncordon_takes_the_orders_back(pair):
     pair.land_all(pair.observe(subjects.evicted(RequestId("one")), blocked))
     assert tick(pair, 600) == []
     assert uncordon(pair) == [EvictionOver(request=RequestId("one"))]
-
-
-def test_a_cordon_in_place_of_a_drain_takes_the_orders_back(pair):
-    """The second of two operators calls the drain off, and keeps the cordon."""
-    run(pair, asked("one", WHOLE))
-    cordon(pair, drain=True)
-    assert cordon(pair) == [EvictionOver(request=RequestId("one"))]
 
 
 def test_a_pod_that_is_gone_is_ordered_to_go_no_more(pair):
@@ -189,9 +164,6 @@ def _is_kept(write) -> bool:
     return isinstance(write, Write) and isinstance(write.message, Bound | EvictionOrdered)
 
 
-# -- nothing new lands there --------------------------------------------------------------------------------------
-
-
 def read_book_again(bench: Bench, *, lags: bool) -> list:
     """BOOK is reread, and all that is served is the node's head: as it was first, or written again since."""
     head, world = subjects.head(NODE), bench.allocator.ctx.facts
@@ -231,14 +203,6 @@ def test_a_server_that_lags_gives_no_place_to_a_request_that_was_released(pair):
     assert not [each for each in pair.land_all(pair.request(asked("one", WHOLE))) if isinstance(each.message, Grant)]
 
 
-def test_a_server_that_lags_takes_no_slice_from_a_pod_that_was_bound(pair):
-    """It shows neither binding nor grant; the binding is known still, and nothing follows from the grant's absence."""
-    grant = pair.bound("one")
-    read = read_book_again(pair, lags=True)
-    assert [message for message in read if isinstance(message, Released)] == []
-    assert grant.booking.allocation not in pair.allocator.ctx.facts.lost
-
-
 def test_whoever_waits_is_told_who_said_so_and_why(pair):
     """`CardCordoned` without a word of the operator sends people to ask around."""
     cordon(pair)
@@ -247,25 +211,10 @@ def test_whoever_waits_is_told_who_said_so_and_why(pair):
     assert write.message.message.endswith(": cordoned; node-a is cordoned (new fans)")
 
 
-def test_a_cordoned_gpu_is_passed_over(pair):
-    """The GPU is taken out, the node goes on."""
-    first = pair.allocator.ctx.cluster.nodes[NODE].gpus[0].report.uuid
-    cordon(pair, first)
-    grant = run(pair, asked("one", WHOLE))
-    assert grant.booking.devices[0].gpu != first
-    said = pair.land_all(pair.request(asked("two", WHOLE)))
-    assert [type(each.message) for each in said] == [Pending]
-    assert said[0].message.message.endswith("1 GPU of node-a is cordoned (new fans)")
-
-
 @pytest.mark.parametrize("gpus", [(), ("GPU-node-a-0", "GPU-node-a-1")], ids=["node", "each GPU"])
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"priority": 10},
-        {"leeway": Leeway(substitute="return", movable=True)},
-        {"group": PodGroup(name="job", size=1)},
-    ],
+    [{"priority": 10}, {"leeway": Leeway(substitute="return", movable=True)}, {"group": PodGroup(name="job", size=1)}],
     ids=["preempting", "substituted", "in a group"],
 )
 def test_no_other_way_leads_onto_a_cordoned_place(pair, changes, gpus):

@@ -10,35 +10,25 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    Cordoned,
-    EvictionOrdered,
-    Grant,
-    RequestWithdrawn,
-    Revoke,
-)
+from sluice.contracts.messages import Cordoned, EvictionOrdered, Grant, RequestWithdrawn, Revoke
 from sluice_allocator.core.events import Instruction
 
 SERVICE, NODE = RequestId("service"), NodeName("node-a")
 
 
 def orders(writes: list[Write]) -> list[EvictionOrdered]:
-    """The orders to evict among what was written."""
     return [message for message in said(writes) if isinstance(message, EvictionOrdered)]
 
 
 def gone(bench: Bench) -> list[Instruction]:
-    """The important pod is deleted."""
     return bench.observe(subjects.request(SERVICE), RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone"))
 
 
 def edited(bench: Bench) -> list[Instruction]:
-    """The important pod is not important any more."""
     return bench.observe(subjects.request(SERVICE), high("service", WHOLE, revision=2, priority=0))
 
 
 def cordoned(bench: Bench) -> list[Instruction]:
-    """Its place can no longer be used."""
     return bench.observe(subjects.cordon(NODE), Cordoned(node=NODE, why="new fans"))
 
 

@@ -6,14 +6,7 @@ from msgspec.structs import replace as changed
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import RunId
-from sluice.contracts.messages import (
-    EvictionOrdered,
-    Grant,
-    Leeway,
-    Revoke,
-    SliceFailed,
-    Waived,
-)
+from sluice.contracts.messages import EvictionOrdered, Grant, Leeway, Revoke, SliceFailed, Waived
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import INCARNATION, Bench, all_said, asked, claim, gpu_report, ready_of, snapshot
+from factories.scheduling.allocator import Bench, asked, claim, gpu_report, snapshot
 from factories.scheduling.gangs import everything, grant_of
 from factories.scheduling.preemption import (
     HALF,
@@ -22,7 +22,7 @@ from factories.scheduling.resize import MODES, adjusted, change, mps
 from factories.scheduling.resize import said as answered
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
+from sluice.contracts.bus.events import Write, WriteRefused
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -43,7 +43,6 @@ from sluice_allocator.core.events import AdjustAsked
 
 
 def guarantee(bench: Bench, namespace: str, gpus: int) -> None:
-    """A namespace is guaranteed so many devices."""
     quota = QuotaSet(namespace=namespace, guaranteed=Amounts(gpus=gpus))
     bench.land_all(bench.observe(subjects.quota(namespace), quota))
 
@@ -91,34 +90,6 @@ def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
     assert said(empty.land_all([revoke, pending])) == [revoke.message, pending.message]
     again = said(empty.land_all(empty.gone(ending)))
     assert [type(each) for each in again] == [Closed, Grant, Released, WaitOver]
-    assert [each.after for each in again if isinstance(each, Grant)] == [()]
-
-
-def test_an_orphan_that_is_being_revoked_does_not_fill_a_guarantee(empty):
-    """The same of one that the bus has forgotten, and whose request is gone."""
-    start(empty, nodes=2)
-    guarantee(empty, "research", 1)
-    one = run(empty, low("one", WHOLE, namespace="research"))
-    ending = run(empty, low("two", WHOLE, namespace="research"))
-    world = empty.allocator.ctx.facts
-    kept = [(subjects.request(RequestId("one")), world.requests[RequestId("one")]), all_said()]
-    for node in ("node-a", "node-b"):
-        kept += [(subjects.node(node), world.news[node]), (subjects.inventory(node), world.inventories[node])]
-    kept += [(subjects.slice_(g.booking.node, g.booking.allocation), ready_of(g)) for g in (one, ending)]
-    empty.handle(ReadingStarted(Stream.STATE, INCARNATION))
-    for address, message in kept:
-        empty.observe(address, message)
-    empty.land_all(empty.handle(ReadingCaughtUp(Stream.STATE)))
-    empty.land_all(empty.observe(*all_said()))
-    tick(empty, 1)
-    empty.now += 30.0
-    (revoke,) = [each for each in empty.tick() if isinstance(each, Write)]
-    assert isinstance(revoke.message, Revoke)
-
-    (pending,) = empty.request(high("service", WHOLE))
-    assert isinstance(pending.message, Pending)
-    empty.land_all([revoke, pending])
-    again = said(empty.land_all(empty.gone(ending)))
     assert [each.after for each in again if isinstance(each, Grant)] == [()]
 
 
@@ -203,29 +174,6 @@ def test_places_that_a_group_has_only_found_do_not_fill_a_guarantee():
     assert list(ctx.sparing.leaving_of) == []
 
 
-def test_a_guarantee_that_is_set_while_it_runs_holds_at_once(bench):
-    """The operator's word counts for the next decision."""
-    run(bench, low("one", WHOLE, namespace="research"))
-    guarantee(bench, "research", 1)
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
-    assert isinstance(pending, Pending)
-    guarantee(bench, "research", 0)
-    written = said(tick(bench, 10))
-    assert [each.evict for each in written if isinstance(each, Grant)] == [True]
-
-
-def test_a_guarantee_that_is_set_late_counts_who_is_leaving(empty):
-    """Two pods run, one is being revoked: a guarantee of one that is set then is not filled by the one that leaves."""
-    start(empty, nodes=2)
-    run(empty, low("one", WHOLE, namespace="research"))
-    ending = run(empty, low("two", WHOLE, namespace="research"))
-    withdraw(empty, "two")
-    guarantee(empty, "research", 1)
-    assert [type(each) for each in said(empty.land_all(empty.request(high("service", WHOLE))))] == [Pending]
-    written = said(empty.land_all(empty.gone(ending)))
-    assert [each.after for each in written if isinstance(each, Grant)] == [()]
-
-
 def test_a_guarantee_that_is_set_late_counts_who_is_evicted(empty):
     """The same where one of the two is being evicted for somebody, and so not revoked yet."""
     start(empty, nodes=2)
@@ -255,16 +203,6 @@ def test_the_own_namespace_is_not_protected_from_itself(bench):
     victim = run(bench, low("one", WHOLE, namespace="research"))
     promise = promise_for(bench, high("service", WHOLE, namespace="research"))
     assert promise.after == (victim.booking.allocation,)
-
-
-def test_victims_of_others_give_a_namespace_no_quota(bench):
-    """tensor-fusion B7: what is freed of another namespace does not count for the preemptor's limit."""
-    quota = QuotaSet(namespace="default", total=Amounts(gpus=1))
-    bench.land_all(bench.observe(subjects.quota("default"), quota))
-    run(bench, low("theirs", claim(profile="4g.20gb"), namespace="research"))
-    run(bench, low("mine", HALF, priority=20))
-    written = said(bench.land_all(bench.request(high("service", claim(profile="4g.20gb")))))
-    assert [type(each) for each in written] == [Pending]
 
 
 def test_victims_of_its_own_give_a_namespace_quota(bench):
@@ -299,9 +237,6 @@ def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
     assert list(empty.allocator.ctx.sparing.leaving_of) == []
     (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
     assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
-
-
-# -- shares that are being changed --------------------------------------------------------------------------------
 
 
 def sharing(bench: Bench, *, own: int) -> Grant:

@@ -37,7 +37,6 @@ from sluice.contracts.messages import (
     Amounts,
     Bound,
     Closed,
-    Cordoned,
     EvictionBlocked,
     EvictionDone,
     EvictionOrdered,
@@ -53,7 +52,6 @@ from sluice.contracts.messages import (
     Revoke,
     SliceQuarantined,
     SliceReport,
-    Uncordoned,
     WaitOver,
     Waived,
 )
@@ -61,9 +59,7 @@ from sluice.contracts.reasons import WaitReason
 from sluice.contracts.request_syntax import ContainerRequest
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.explain.status import PodAsked, RequestState, WouldBind, WouldWait, how_it_stands, simulate
-
-# -- who goes ---------------------------------------------------------------------------------------------------------
+from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, how_it_stands, simulate
 
 
 def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
@@ -126,21 +122,6 @@ def test_a_priority_above_its_namespaces_ceiling_evicts_nobody_else(bench, limit
     assert [type(each) for each in lifted if isinstance(each, Grant)] == [Grant]
 
 
-def test_nobody_is_evicted_who_did_not_say_so(bench):
-    """`preemptible` is the victim's own word."""
-    run(bench, asked("training", WHOLE))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
-    assert isinstance(pending, Pending)
-
-
-def test_who_never_preempts_waits_although_it_is_more_important(bench):
-    """`preemptionPolicy: Never` is a promise to the others, and their work would be lost."""
-    run(bench, low("batch", WHOLE))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE, preempts=False))))
-    assert isinstance(pending, Pending)
-    assert evictions(bench) == {}
-
-
 def test_who_never_preempts_does_not_stand_for_others_who_ask_for_the_same(bench):
     """A more important pod behind it would wait for a place that it could have at once."""
     run(bench, low("batch", WHOLE))
@@ -174,36 +155,12 @@ def test_the_least_important_goes_then_the_fewest_then_the_smallest(empty):
     assert promise_for(bench, high("third", WHOLE)).booking.node == "node-a"
 
 
-def test_several_victims_on_one_gpu_make_one_place(bench):
-    """tensor-fusion #547: victims on the same GPU add up."""
-    victims = [run(bench, low(f"batch-{number}")) for number in range(7)]
-    promise = promise_for(bench, high("service", WHOLE))
-    assert set(promise.after) == {victim.booking.allocation for victim in victims}
-
-
 def test_only_those_who_are_in_the_way_go(bench):
     """Seven 1g on one GPU, a 3g is needed: four would be a waste of one, for three slots and a half are a 3g."""
     for number in range(7):
         run(bench, low(f"batch-{number}"))
     promise = promise_for(bench, high("service", claim(profile="2g.10gb")))
     assert len(promise.after) == 2
-
-
-def test_devices_of_several_gpus_of_one_node_come_together(empty):
-    """tensor-fusion #520: two devices, two victims on two GPUs of one node."""
-    start(empty, nodes=1, gpus=2)
-    first, second = run(empty, low("one", WHOLE)), run(empty, low("two", WHOLE))
-    promise = promise_for(empty, high("service", claim(profile="7g.40gb", gpus=2)))
-    assert set(promise.after) == {first.booking.allocation, second.booking.allocation}
-
-
-def test_one_gpu_that_is_freed_and_one_that_is_free_make_two(empty):
-    """tensor-fusion #555: only one of the two has to be freed."""
-    start(empty, nodes=1, gpus=2)
-    victim = run(empty, low("one", WHOLE))
-    promise = promise_for(empty, high("service", claim(profile="7g.40gb", gpus=2)))
-    assert promise.after == (victim.booking.allocation,)
-    assert {device.gpu for device in promise.booking.devices} == {"GPU-node-a-0", "GPU-node-a-1"}
 
 
 def test_the_cpu_of_the_victim_counts(bench):
@@ -217,36 +174,6 @@ def test_the_cpu_of_the_victim_counts(bench):
     assert bench.allocator.ctx.cluster.nodes["node-a"].cpu_milli == -8000
 
 
-def test_cpu_alone_can_be_what_is_in_the_way(bench):
-    """There is room on the GPU; somebody less important has the node's CPU."""
-    bench.land_all(bench.observe(subjects.host("node-a"), HostFacts(cpu_cores=8.0, memory_mib=1 << 16, pods_free=9)))
-    needs = HostNeeds(room=HostRoom(cpu_milli=8000))
-    victim = run(bench, low("batch", HALF, host=needs))
-    promise = promise_for(bench, high("service", claim(profile="2g.10gb"), host=needs))
-    assert promise.after == (victim.booking.allocation,)
-
-
-# -- nothing is lost meanwhile ----------------------------------------------------------------------------------------
-
-
-def test_nobody_else_gets_the_place_while_its_victim_leaves(bench):
-    """The freed place is the preemptor's, whatever else is requested meanwhile."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    bench.land_all(bench.request(asked("backfill")))
-    written = said(ends(bench, victim))
-    assert not [each for each in written if isinstance(each, Grant)]
-    assert [type(each) for each in said(bench.land_all(bench.ready(promise)))][:1] == [Bound]
-
-
-def test_a_pod_that_leaves_already_is_not_evicted_for_two(bench):
-    """One victim makes room once: the next preemptor waits, or takes another."""
-    run(bench, low("batch", WHOLE))
-    promise_for(bench, high("service", WHOLE))
-    (pending,) = said(bench.land_all(bench.request(high("second", WHOLE, priority=20))))
-    assert isinstance(pending, Pending)
-
-
 def test_two_preemptors_in_one_batch_of_events_take_two_victims(empty):
     """The second decides before the first's grant has landed."""
     start(empty, nodes=2)
@@ -257,15 +184,6 @@ def test_two_preemptors_in_one_batch_of_events_take_two_victims(empty):
     written = said(empty.land_all([*first, *second]))
     promises = [each for each in written if isinstance(each, Grant)]
     assert len({promise.after for promise in promises}) == 2
-
-
-def test_a_victim_that_ends_by_itself_is_as_good(bench):
-    """No eviction was carried out; the place is the preemptor's all the same."""
-    victim = run(bench, low("batch", WHOLE))
-    promise = promise_for(bench, high("service", WHOLE))
-    ends(bench, victim)
-    assert [type(each) for each in said(bench.land_all(bench.ready(promise)))][:1] == [Bound]
-    assert evictions(bench) == {}
 
 
 def test_a_preemptor_that_is_withdrawn_takes_its_orders_back(bench):
@@ -341,9 +259,6 @@ def test_nobody_is_evicted_for_a_grant_of_another_life(bench):
 
     assert not [each for each in said(written) if isinstance(each, EvictionOrdered)]
     assert [each.booking for each in said(written) if isinstance(each, Revoke)] == [promise.booking]
-
-
-# -- evictions that come to nothing -----------------------------------------------------------------------------------
 
 
 def test_a_blocked_eviction_is_given_up_and_others_go(empty):
@@ -422,9 +337,6 @@ def test_a_slice_that_stays_when_its_pod_has_gone_is_not_waited_for_for_ever(emp
     assert (grant.booking.request, grant.booking.node, grant.after) == ("service", "node-a", ())
 
 
-# -- asking beforehand ------------------------------------------------------------------------------------------------
-
-
 def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
@@ -465,16 +377,7 @@ def test_a_simulated_preemption_is_the_real_one(empty):
 
 
 def victims_of(bench: Bench, promise: Grant) -> list:
-    """The bookings of those who go for a promise."""
     return [bench.allocator.ctx.cluster.booking(each) for each in promise.after]
-
-
-def test_a_simulated_pod_that_nobody_has_to_go_for_names_nobody(bench):
-    """A free place is better than anybody's."""
-    run(bench, low("batch", HALF))
-    found = ask(bench, profile="3g.20gb", priority="10")
-    assert isinstance(found, WouldBind)
-    assert found.evicts == ()
 
 
 @pytest.mark.parametrize("life", [INCARNATION, "of another life"])
@@ -487,19 +390,6 @@ def test_a_pod_is_told_of_its_promise_where_another_place_was_waived(bench, life
     _, pending, _ = said(bench.land_all(bench.request(high("service", WHOLE))))
     assert isinstance(pending, Pending)
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
-
-
-def test_people_are_told_for_whom_a_promised_place_waits(bench):
-    """`sluice explain` names the pods, and why one of them cannot go."""
-    run(bench, low("batch", WHOLE))
-    promise_for(bench, high("service", WHOLE))
-    outcome(bench, "batch", EvictionBlocked(request=RequestId("batch"), why="the budget allows none"))
-    standing = how_it_stands(bench.allocator.ctx, RequestId("service"))
-    assert (standing.state, standing.node) == (RequestState.GRANTED, "node-a")
-    assert standing.message == (
-        "its place on node-a is reserved and waits for default/batch (cannot be evicted: the budget allows none) "
-        "to be evicted for it"
-    )
 
 
 def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
@@ -521,33 +411,11 @@ def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
     assert pending.message == "its place on node-a is reserved and waits for default/batch to be evicted for it"
 
 
-# -- where no pod is evicted ------------------------------------------------------------------------------------------
-
-
-def test_nobody_is_evicted_from_a_gpu_that_may_not_be_used(bench):
-    """A place on a cordoned node would be of no use."""
-    run(bench, low("batch", WHOLE))
-    bench.land_all(bench.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
-    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
-    assert isinstance(pending, Pending)
-    bench.land_all(bench.observe(subjects.cordon("node-a"), Uncordoned(node="node-a")))
-    assert [each.evict for each in said(tick(bench, 10)) if isinstance(each, Grant)] == [True]
-
-
 def test_nobody_is_evicted_for_a_member_of_a_group(bench):
     """A job is granted together or not at all: one place of four would be somebody's for nothing."""
     run(bench, low("batch", WHOLE))
     writes = bench.land_all(bench.request(high("member", WHOLE, group=PodGroup(name="job", size=1))))
     assert not [each for each in said(writes) if isinstance(each, Grant)]
-
-
-def test_a_pod_that_may_be_evicted_from_now_on_is_found(bench):
-    """An edit of the pod while another waits: that one need not be created again."""
-    victim = run(bench, asked("batch", WHOLE))
-    bench.land_all(bench.request(high("service", WHOLE)))
-    bench.land_all(bench.request(low("batch", WHOLE, revision=2)))
-    promises = [each for each in said(tick(bench, 10)) if isinstance(each, Grant)]
-    assert [each.after for each in promises] == [(victim.booking.allocation,)]
 
 
 def test_a_namespace_at_its_limit_has_the_places_of_its_own(empty):

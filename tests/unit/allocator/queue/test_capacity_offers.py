@@ -7,15 +7,14 @@ import pytest
 from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import GpuUuid, NodeName, RequestId, RunId
+from sluice.contracts.bus.events import Ticked, Write
+from sluice.contracts.ids import GpuUuid, NodeName, RunId
 from sluice.contracts.messages import (
     Claim,
     DeviceFilter,
     Grant,
     InstanceReport,
     NodeInventory,
-    Pending,
     RequestWithdrawn,
     SliceFailed,
 )
@@ -42,7 +41,6 @@ class Searches:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
-    """Counts searches; they find what they find."""
     seen = Searches()
     everywhere, on_node = offers.find_free, offers.find_place_on
 
@@ -100,33 +98,6 @@ def test_a_freed_place_is_only_looked_for_where_it_was_freed(empty, searches):
 
     assert granted(empty) == ["w0"]
     assert set(searches.of) == {first.booking.node}
-
-
-def test_equal_pods_are_tried_once_for_all(bench, searches):
-    """Of fifty equal pods behind each other one search tells for all that there is no place."""
-    first = bench.bound("p1", WHOLE)
-    for number in range(50):
-        bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
-    assert searches.of == [None, None]  # the one that was served, and the first that was not
-    searches.of.clear()
-    bench.said.clear()
-    bench.land_all(bench.gone(first, revision=1))
-
-    assert granted(bench) == ["w0"]
-    assert len(searches.of) == 2
-    told = [subjects.waiting(RequestId(f"w{number}")) for number in range(1, 50)]
-    assert all(isinstance(bench.allocator.ctx.outbox.kept(address), Pending) for address in told)
-
-
-def test_an_urgent_pod_is_tried_though_its_equals_wait(bench):
-    """It becomes the head of its group; the next place is its."""
-    first = bench.bound("p1", WHOLE)
-    bench.land_all(bench.request(asked("old", WHOLE)))
-    bench.land_all(bench.request(asked("urgent", WHOLE, priority=5)))
-    bench.said.clear()
-    bench.land_all(bench.gone(first, revision=1))
-
-    assert granted(bench) == ["urgent"]
 
 
 def test_one_event_costs_a_bounded_number_of_tries(hurried, searches):
@@ -199,29 +170,6 @@ def test_everything_is_due_after_the_lease_was_won_and_in_order(hurried, searche
 
     assert granted(hurried)[:1] == ["w0"]
     assert searches.of.count(None) >= 20
-
-
-def test_after_a_new_reading_everybody_is_tried_again(hurried, searches):
-    """What was freed unseen is found: nothing waits for an event that has been missed."""
-    hurried.bound("p1", WHOLE)
-    waiting = asked("w", WHOLE)
-    hurried.land_all(hurried.request(waiting))
-    hurried.said.clear()
-    for stream in (Stream.BOOK, Stream.STATE):
-        hurried.handle(ReadingStarted(stream, hurried.allocator.ctx.facts.incarnation))
-    head = hurried.allocator.ctx.facts.heads[NodeName("node-a")]
-    hurried.observe(subjects.head(NodeName("node-a")), head)
-    for address, fact in (
-        (subjects.node(NodeName("node-a")), hurried.allocator.ctx.facts.news[NodeName("node-a")]),
-        (subjects.inventory(NodeName("node-a")), hurried.allocator.ctx.facts.inventories[NodeName("node-a")]),
-        (subjects.request(RequestId("w")), waiting),
-    ):
-        hurried.observe(address, fact)
-    hurried.land_all(hurried.handle(ReadingCaughtUp(Stream.BOOK)))
-    hurried.land_all(hurried.handle(ReadingCaughtUp(Stream.STATE)))
-    go_on(hurried)
-
-    assert granted(hurried) == ["w"]
 
 
 def test_a_pod_that_failed_on_a_gpu_does_not_keep_its_equals_from_it(bench):

@@ -7,23 +7,17 @@ from factories.scheduling.allocator import (
     FOLDER,
     Bench,
     asked,
-    begun_anew,
     claim,
     gpu_report,
-    ready_of,
     snapshot,
     working_allocator,
 )
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write, WriteRefused
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.bus.events import Ticked
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
-    Amounts,
-    Bound,
-    Closed,
-    EvictionOrdered,
     Grant,
     HostFacts,
     HostNeeds,
@@ -31,16 +25,9 @@ from sluice.contracts.messages import (
     Leeway,
     NodeInventory,
     Pending,
-    PodGroup,
-    QuotaSet,
-    Released,
     RequestWithdrawn,
-    Revoke,
-    SliceFailed,
 )
-from sluice.contracts.reasons import WaitReason
-from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice_allocator.core.events import Continue, LeaseChanged
+from sluice_allocator.core.events import Continue
 
 WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(profile="1g.5gb")
 
@@ -54,66 +41,30 @@ def all_of(bench: Bench, said: list) -> list:
 
 
 def pod(name: str, *claims, **more) -> AllocationRequested:
-    """A pod that says more than its claims."""
     return msgspec.structs.replace(asked(name, *claims), **more)
 
 
 def bound(bench: Bench, message: AllocationRequested) -> Grant:
-    """A pod that is granted, made and bound."""
     (grant,) = [each for each in all_of(bench, bench.request(message)) if isinstance(each, Grant)]
     all_of(bench, bench.ready(grant))
     return grant
 
 
 def withdraw(bench: Bench, name: str) -> list:
-    """The pod is gone."""
     gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     return all_of(bench, bench.observe(subjects.request(RequestId(name)), gone))
 
 
 def end(bench: Bench, grant: Grant) -> list:
-    """The pod is gone, and its slice."""
     return withdraw(bench, grant.booking.name) + all_of(bench, bench.gone(grant))
 
 
 def passes(bench: Bench, seconds: float, step: float = 10.0) -> list:
-    """Time passes."""
     landed = []
     for _ in range(round(seconds / step)):
         bench.now += step
         landed += all_of(bench, bench.handle(Ticked()))
     return landed
-
-
-def restarted(bench: Bench) -> Bench:
-    """Another allocator works, which has read what is on the bus."""
-    after = begun_anew(bench, bench.allocator.ctx.rules)
-    all_of(after, after.handle(LeaseChanged(held=True)))
-    return after
-
-
-def report(bench: Bench, *gpus, stale: bool = False, generation: int = 2) -> list:
-    """The inventory of node-a has changed."""
-    seen = snapshot("node-a", gpus, generation=generation)
-    return all_of(bench, bench.observe(subjects.inventory(seen.node), NodeInventory(snapshot=seen, stale=stale)))
-
-
-# -- tensor-fusion: reserving and giving back ---------------------------------------------------------------------
-
-
-def test_a_place_whose_slice_could_not_be_made_is_free_again(bench):
-    """tensor-fusion #479: what was reserved leaked when a later step of the same pod failed."""
-    grant = bench.granted("one", WHOLE)
-    booking = grant.booking
-    failed = SliceFailed(
-        allocation=booking.allocation, request=booking.request, revision=1, error="E", message="no such device"
-    )
-    (revoke,) = all_of(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), failed))
-    assert isinstance(revoke, Revoke)
-    withdraw(bench, "one")
-    closed, released = all_of(bench, bench.gone(grant))
-    assert (type(closed), type(released)) == (Closed, Released)
-    assert isinstance(bench.granted("two", WHOLE), Grant)
 
 
 def test_the_memory_of_the_node_is_given_back_with_the_pod(bench):
@@ -145,88 +96,12 @@ def test_an_idle_gpu_counts_as_whole_whatever_was_reported_of_it_meanwhile(empty
     assert isinstance(bound(empty, asked("whole", claim(profile=None))), Grant)
 
 
-def test_a_place_that_somebody_else_booked_first_is_not_booked_again(bench):
-    """tensor-fusion #365: what was chosen was not checked again when it was booked, and a GPU was given twice."""
-    (mine,) = [each for each in bench.request(asked("one", WHOLE)) if isinstance(each, Write)]
-    theirs = Grant(
-        revision=1,
-        incarnation=mine.message.incarnation,
-        booking=msgspec.structs.replace(
-            mine.message.booking, allocation=AllocationId("other_r9_1"), request=RequestId("other")
-        ),
-    )
-    sequence = next(bench.sequence)
-    bench.handle(WriteRefused(mine.operation, sequence + 1))
-    address = subjects.ledger(theirs.booking.node, theirs.booking.allocation)
-    said = [write.message for write in bench.land_all(bench.observe(address, theirs))]
-    assert [(type(each), each.request) for each in said] == [(Pending, "one")]
-
-
-def test_what_is_said_to_be_gone_twice_frees_nothing_twice(bench):
-    """tensor-fusion #218, #179: a second release of the same pod made the GPU larger than it is."""
-    grant = bound(bench, asked("one", HALF))
-    end(bench, grant)
-    again = bound(bench, asked("two", WHOLE))
-    assert all_of(bench, bench.gone(grant)) == []
-    assert all_of(bench, bench.request(asked("three", SMALL))) == []
-    assert again.booking.devices[0].profile == "7g.40gb"
-
-
-def test_a_node_that_is_not_heard_of_keeps_its_pods(bench):
-    """tensor-fusion #656: when the agent of a node died its pods were recreated again and again."""
-    bound(bench, asked("one", HALF))
-    said = report(bench, gpu_report("node-a", 0), stale=True)
-    assert (said, passes(bench, 3600, step=60)) == ([], [])
-
-
-def test_a_restart_keeps_every_span_where_it_was(bench):
-    """tensor-fusion B1: at every start of the leader the slots were forgotten and guessed from the UID."""
-    grants = [bound(bench, asked(name, SMALL)) for name in ("z", "m", "a")]
-    end(bench, grants[1])
-    after = restarted(bench)
-    spans = {(grant.booking.devices[0].start, grant.booking.devices[0].size) for grant in (grants[0], grants[2])}
-    new = [bound(after, asked(f"new{number}", SMALL)).booking.devices[0] for number in range(5)]
-    assert not spans & {(device.start, device.size) for device in new}
-    assert len({device.start for device in new}) == 5
-
-
-def test_the_order_names_the_span_that_was_chosen(bench):
-    """tensor-fusion B2: the slot was chosen and never sent, so that the node put the instance elsewhere."""
-    first, second = (bench.granted(name, HALF).booking.devices[0] for name in ("one", "two"))
-    assert sorted([(first.profile, first.start, first.size), (second.profile, second.start, second.size)]) == [
-        ("3g.20gb", 0, 4),
-        ("3g.20gb", 4, 4),
-    ]
-
-
-def test_a_full_gpu_is_not_chosen_again_and_again(empty):
-    """tensor-fusion B3: a pinned profile was not compared with what is free, so the fullest GPU was tried for ever."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    grants = [bound(empty, asked(f"p{number}", HALF)) for number in range(4)]
-    assert {grant.booking.devices[0].gpu for grant in grants} == {"GPU-node-a-0", "GPU-node-a-1"}
-    assert all_of(empty, empty.request(asked("late", HALF))) == []
-
-
-def test_one_pod_that_ends_takes_nobody_elses_name_from_the_gpu(bench):
-    """tensor-fusion B4: the last pod of one workload erased all others of its namespace from what the GPU has."""
-    kept, goes = bound(bench, asked("kept", SMALL)), bound(bench, asked("goes", SMALL))
-    end(bench, goes)
-    assert dict.fromkeys(bench.allocator.ctx.cluster.booked()) == {kept.booking.allocation: None}
-
-
 def test_what_was_released_is_not_remembered(bench):
     """tensor-fusion B9: its guard against a double release grew with every pod that ever was."""
     ctx = bench.allocator.ctx
 
     def remembered() -> int:
-        kept = (
-            ctx.cluster.booked(),
-            ctx.assumed,
-            ctx.committing,
-            ctx.undecided,
-            ctx.sparing.look,
-            ctx.moves.phases,
-        )
+        kept = (ctx.cluster.booked(), ctx.assumed, ctx.committing, ctx.undecided, ctx.sparing.look, ctx.moves.phases)
         return sum(len(each) for each in (*kept, ctx.moves.stays_since, ctx.gangs.member_of, ctx.facts.promises))
 
     before = remembered()
@@ -248,136 +123,12 @@ def test_a_decision_costs_the_same_among_a_hundred_times_as_many_gpus():
     assert calls(200) < 1.2 * calls(2)
 
 
-def test_what_is_kept_for_one_is_kept_gpu_by_gpu(empty):
-    """tensor-fusion §1.7: what a nominated pod needs was held back of the node's sum, so that others took its GPU."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    low = pod("low", WHOLE, leeway=Leeway(preemptible=True))
-    victim = bound(empty, low)
-    bound(empty, asked("beside", HALF))
-    promise, _ = all_of(empty, empty.request(asked("high", WHOLE, priority=9)))
-    assert (promise.after, promise.evict) == ((victim.booking.allocation,), True)
-    (beside,) = all_of(empty, empty.request(asked("half", HALF)))
-    assert beside.booking.devices[0].gpu != promise.booking.devices[0].gpu
-    end(empty, victim)
-    assert all_of(empty, empty.request(asked("thief", HALF))) == []
-
-
-def test_a_tenant_may_be_kept_from_being_preempted_by_others(bench):
-    """tensor-fusion #551: its preemption could not be limited to the own tenant, nor turned off."""
-    all_of(bench, bench.observe(subjects.quota("lab"), QuotaSet(namespace="lab", guaranteed=Amounts(gpus=1))))
-    bound(bench, pod("theirs", WHOLE, namespace="lab", leeway=Leeway(preemptible=True)))
-    assert all_of(bench, bench.request(pod("other", WHOLE, namespace="den", priority=9))) == []
-    own = all_of(bench, bench.request(pod("own", WHOLE, namespace="lab", priority=9)))
-    assert [type(each) for each in own] == [Grant, EvictionOrdered]
-
-
-def test_a_pod_that_is_made_anew_alone_waits_for_its_group_again(empty):
-    """tensor-fusion §1.7: once a group had reached its quorum, its recreated pods began without the others."""
-    for number in range(2):
-        empty.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))
-    group = PodGroup(name="train", size=2)
-    said = [each for name in ("a", "b") for each in all_of(empty, empty.request(pod(name, WHOLE, group=group)))]
-    grants = [each for each in said if isinstance(each, Grant)]
-    began = [each for grant in grants for each in all_of(empty, empty.ready(grant)) if isinstance(each, Bound)]
-    assert [each.request for each in began] == ["a", "b"]
-    for grant in grants:
-        end(empty, grant)
-    (waits,) = [write.message for write in empty.land_all(empty.request(pod("a2", WHOLE, group=group)))]
-    assert waits.reasons[0].reason is WaitReason.GROUP_INCOMPLETE
-    assert passes(empty, 600) == []
-
-
-# -- HAMi, InstaSlice ---------------------------------------------------------------------------------------------
-
-
-def test_the_quota_counts_what_is_given_and_not_what_is_asked_for(bench):
-    """HAMi §2.4: it checks the raw request, and charges the size of the profile that it became."""
-    all_of(
-        bench, bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(memory_mib=8000)))
-    )
-    sized = claim(profile=None, memory_mib=6000)
-    (waits,) = [write.message for write in bench.land_all(bench.request(asked("sized", sized)))]
-    assert waits.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
-
-
-def test_what_is_freed_is_given_in_the_same_moment(bench):
-    """HAMi #1368, InstaSlice: capacity lay idle for minutes, for only a timer looked who waits."""
-    first = bound(bench, asked("first", WHOLE))
-    assert all_of(bench, bench.request(asked("second", WHOLE))) == []
-    withdraw(bench, "first")
-    said = all_of(bench, bench.gone(first))
-    assert [each.booking.name for each in said if isinstance(each, Grant)] == ["second"]
-
-
-def test_a_place_of_a_pod_that_never_started_blocks_nobody(bench):
-    """HAMi #2923: what was reserved for a pod that was never bound held its GPU after the pod was gone."""
-    grant = bench.granted("never", WHOLE)
-    (revoke,) = withdraw(bench, "never")
-    assert isinstance(revoke, Revoke)
-    all_of(bench, bench.gone(grant))
-    assert isinstance(bench.granted("next", WHOLE), Grant)
-
-
-def test_a_pod_that_is_ending_has_its_place_also_after_a_restart(bench):
-    """HAMi #2812: a restarted scheduler did not count pods that were terminating, and gave their devices away."""
-    bound(bench, asked("ending", WHOLE))
-    withdraw(bench, "ending")
-    after = restarted(bench)
-    assert all_of(after, after.request(asked("next", SMALL))) == []
-    (entry,) = after.allocator.ctx.facts.ledger.values()
-    assert isinstance(entry, Revoke)
-    said = all_of(after, after.gone(Grant(revision=1, incarnation=entry.incarnation, booking=entry.booking)))
-    assert [each.booking.name for each in said if isinstance(each, Grant)] == ["next"]
-
-
-# -- mig-adapter --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pair(empty: Bench) -> Bench:
-    """node-a is an A100-40GB and full, node-b an A30 whose profiles may serve instead."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
-    return empty
-
-
 def returning(name: str, *claims) -> AllocationRequested:
-    """A pod that wants its own size back."""
     return pod(name, *claims, leeway=Leeway(substitute="return"))
 
 
 def moves(said: list) -> list[Grant]:
-    """Places that are kept for pods that are moved."""
     return [each for each in said if isinstance(each, Grant) and each.evict]
-
-
-def test_a_pod_with_a_container_that_needs_no_gpu_is_moved_back(pair):
-    """mig-adapter 5: comparing a container without MIG with its original ended the adapter."""
-    ask = parse_pod({"main.sluice.dev/profile": "1g.5gb"}, (ContainerRequest("sidecar"), ContainerRequest("main")))
-    assert isinstance(ask, PodRequest), ask
-    assert [each.container for each in ask.claims] == ["main"]
-    full = bound(pair, asked("full", WHOLE))
-    old = bound(pair, returning("web-1", *ask.claims))
-    assert old.booking.instead_of == "1g.5gb"
-    end(pair, full)
-    (kept,) = moves(passes(pair, 700))
-    assert (kept.booking.node, kept.after) == ("node-a", (old.booking.allocation,))
-
-
-def test_a_pod_is_moved_back_when_all_that_it_asked_for_is_free(pair):
-    """mig-adapter 8: of a pod with several profiles it looked at one only."""
-    full = bound(pair, asked("full", WHOLE))
-    pair_of = (claim(profile="1g.5gb"), claim(container="second", profile="2g.10gb"))
-    old = bound(pair, returning("web-1", *pair_of))
-    assert (old.booking.node, len(old.booking.devices)) == ("node-b", 2)
-    end(pair, full)
-    most = bound(pair, asked("most", claim(profile="4g.20gb")))
-    also = bound(pair, asked("also", claim(profile="2g.10gb")))
-    assert moves(passes(pair, 1400)) == []
-    end(pair, also)
-    (kept,) = moves(passes(pair, 700))
-    assert [device.profile for device in kept.booking.devices] == ["1g.5gb", "2g.10gb"]
-    assert most.booking.node == "node-a"
 
 
 def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
@@ -395,12 +146,3 @@ def test_who_may_be_moved_back_is_looked_at_a_few_at_a_time():
         return calls_of(lambda: bench.handle(Ticked()))
 
     assert calls(40) < 1.3 * calls(4)
-
-
-def test_a_new_instance_touches_no_other(bench):
-    """mig-adapter 10: for one pod it had the whole node partitioned again, without a check for its users."""
-    bound(bench, asked("runs", SMALL))
-    (grant,) = all_of(bench, bench.request(asked("new", HALF)))
-    assert isinstance(grant, Grant)
-    assert [type(each) for each in all_of(bench, bench.ready(grant))] == [Bound]
-    assert ready_of(grant).devices[0].profile == "3g.20gb"

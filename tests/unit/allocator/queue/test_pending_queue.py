@@ -14,7 +14,6 @@ TURNS = st.tuples(st.integers(-3, 3), st.integers(0, 40), st.sampled_from([Reque
 
 
 def heads(queue: PendingQueue) -> list[str]:
-    """The heads of all groups, in order."""
     found: list[str] = []
     turn = queue.head_after(None)
     while turn is not None:
@@ -24,7 +23,6 @@ def heads(queue: PendingQueue) -> list[str]:
 
 
 def wait(queue: PendingQueue, name: str, shape: str = "s", *, rank: int = 0, sequence: int = 0) -> bool:
-    """One more waits."""
     return queue.add(RequestId(name), shape.encode(), rank, sequence)
 
 
@@ -75,30 +73,6 @@ def test_only_the_first_of_each_shape_stands_for_it():
     assert heads(queue) == ["young", "other"]
 
 
-def test_an_edited_request_keeps_its_place_in_the_order():
-    """Another shape or priority is another group; who asked first is still first."""
-    queue = PendingQueue()
-    assert wait(queue, "first", "small", sequence=1)
-    assert wait(queue, "second", "large", sequence=2)
-    assert not wait(queue, "first", "small", sequence=9)
-    assert wait(queue, "first", "large", sequence=9)
-
-    assert heads(queue) == ["first"]
-    assert len(queue) == 2
-
-
-def test_everybody_is_looked_at_again_in_turn():
-    """Round robin: as many looks as there are waiting see each once, also when some leave in between."""
-    queue = PendingQueue()
-    for number in range(6):
-        wait(queue, f"p{number}", sequence=number)
-    seen = [queue.next_to_refresh() for _ in range(3)]
-    queue.remove(RequestId("p4"))
-    seen += [queue.next_to_refresh() for _ in range(2)]
-
-    assert seen == ["p0", "p1", "p2", "p3", "p5"]
-
-
 def test_pods_that_ask_for_the_same_wait_as_one():
     """Names of containers, pods and namespaces, and users, do not make an exclusive slice another one."""
     here = asked("p1", claim(container="train", uid=1000))
@@ -136,24 +110,6 @@ def test_substitutes_tell_shapes_apart():
     yielding = replace(plain, leeway=Leeway(substitute="stay"))
     assert shape_of(plain) != shape_of(yielding)
     assert shape_of(yielding) == shape_of(replace(plain, leeway=Leeway(substitute="return")))
-
-
-# -- the limit ----------------------------------------------------------------------------------------------------
-
-
-def test_beyond_the_limit_the_last_in_turn_stand_outside():
-    """Memory has an end: the last request waits outside, an urgent one never behind less urgent ones."""
-    queue = PendingQueue(most=2)
-    assert wait(queue, "a", sequence=1)
-    assert wait(queue, "b", "other", sequence=2)
-    assert not wait(queue, "c", sequence=3)
-    assert wait(queue, "urgent", rank=-5, sequence=4)
-
-    assert heads(queue) == ["urgent"]
-    assert RequestId("a") in queue
-    assert list(queue.outside) == ["c", "b"]
-    assert [queue.next_put_out(), queue.next_put_out(), queue.next_put_out()] == ["c", "b", None]
-    assert queue.next_to_let_in() is None
 
 
 def test_who_stands_outside_comes_in_in_turn():

@@ -9,7 +9,7 @@ from factories.scheduling.gangs import member
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver, Waived
+from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, Waived
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -35,12 +35,10 @@ def narrow() -> Bench:
 
 
 def told(writes: list[Write]) -> dict[str, WaitReason]:
-    """The first reason that each was told."""
     return {w.message.request: w.message.reasons[0].reason for w in writes if isinstance(w.message, Pending)}
 
 
 def withdraw(bench: Bench, name: str) -> list[Write]:
-    """A pod is gone."""
     gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
     return bench.land_all(bench.observe(subjects.request(RequestId(name)), gone))
 
@@ -75,15 +73,6 @@ def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Be
     for narrow.now in range(60, 90, 5):
         writes += narrow.land_all(narrow.handle(Ticked()))
     assert told(writes) == {"j0": WaitReason.GROUP_NOT_FIT, "j1": WaitReason.GROUP_NOT_FIT}
-
-
-def test_a_job_that_is_put_out_of_the_queue_is_told_so(narrow: Bench):
-    """It waited inside, and a more important one has come."""
-    withdraw(narrow, "w1")
-    for name in ("j0", "j1"):
-        narrow.land_all(narrow.request(member(name, WHOLE)))
-    writes = narrow.land_all(narrow.request(asked("important", WHOLE, priority=5)))
-    assert [told(writes)[name] for name in ("j0", "j1")] == [WaitReason.QUEUE_FULL] * 2
 
 
 def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
@@ -123,26 +112,6 @@ def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Ben
     assert RequestId("urgent") in narrow.allocator.ctx.queue
     withdraw(narrow, "w0")
     assert RequestId("w1") in narrow.allocator.ctx.queue
-
-
-def test_who_leaves_while_it_stands_outside_is_forgotten(narrow: Bench):
-    """It is released, and no missing pod is let in."""
-    narrow.land_all(narrow.request(asked("late", WHOLE)))
-    writes = withdraw(narrow, "late")
-    assert WaitOver in [type(write.message) for write in writes]
-    withdraw(narrow, "w0")
-    assert not narrow.allocator.ctx.queue.outside
-    assert len(narrow.allocator.ctx.queue) == 1
-    assert not narrow.allocator.unfinished
-
-
-def test_what_fits_is_given_however_many_wait(narrow: Bench):
-    """The limit is of those who wait: a pod that waits for nothing is served at once."""
-    narrow.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
-    narrow.land_all(narrow.request(asked("other", claim(profile="1g.6gb"))))
-    assert [w.message.booking.name for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)] == [
-        "other"
-    ]
 
 
 def test_very_many_outside_cost_an_event_a_bounded_amount():

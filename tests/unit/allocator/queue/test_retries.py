@@ -33,11 +33,6 @@ def looked_at(monkeypatch: pytest.MonkeyPatch, waiting: int, ticks: int) -> list
     return told
 
 
-def test_the_few_who_wait_are_each_looked_at_once_a_tick(monkeypatch: pytest.MonkeyPatch):
-    """The same three pods again and again, until a batch is full, is time that others wait for."""
-    assert looked_at(monkeypatch, 3, 2) == [["pod-0", "pod-1", "pod-2"]] * 2
-
-
 def test_the_many_who_wait_are_looked_at_in_turn(monkeypatch: pytest.MonkeyPatch):
     """A request that is never looked at again shows yesterday's reason."""
     first, second = looked_at(monkeypatch, BATCH + 6, 2)

@@ -50,8 +50,6 @@ def test_a_request_waits_until_its_grant_has_landed(bench):
     assert [write.message for write in bench.land_all([grant])][1:] == [WaitOver(request=P1)]
 
 
-# -- of a pod that has to go --------------------------------------------------------------------------------------
-
 BATCH = RequestId("batch")
 OVER = EvictionOver(request=BATCH)
 
@@ -62,7 +60,6 @@ def others_order(bench: Bench, word: EvictionOrdered | EvictionOver) -> list[Any
 
 
 def later(bench: Bench, seconds: float) -> list[AnyMessage | None]:
-    """What is said so much later."""
     bench.now += seconds
     return [write.message for write in bench.land_all(bench.handle(Ticked()))]
 
@@ -75,16 +72,6 @@ def test_whoever_knows_why_a_pod_has_to_go_does_not_answer_without_end(bench):
     assert [others_order(bench, OVER) for _ in range(20)] == [[]] * 20
     assert later(bench, 1.0) == []
     assert later(bench, 1.5) == [order("batch", "its place is needed for default/service")]
-
-
-def test_whoever_does_not_know_it_does_not_answer_without_end_either(bench):
-    """It corrects the order once, and again when it has had the time to read why."""
-    run(bench, low("batch", WHOLE))
-    theirs = order("batch", "its place is needed for default/service")
-
-    assert others_order(bench, theirs) == [OVER]
-    assert [others_order(bench, theirs) for _ in range(20)] == [[]] * 20
-    assert later(bench, 2.5) == [OVER]
 
 
 def test_two_who_wait_for_others_differently_do_not_answer_each_other_without_end(bench):

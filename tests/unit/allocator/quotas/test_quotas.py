@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
 from factories.scheduling.quotas import (
     HALF,
     HALF_MIB,
@@ -24,7 +24,6 @@ from factories.scheduling.quotas import (
 )
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -52,9 +51,6 @@ def bench(empty: Bench) -> Bench:
     return with_a_gpu_to_share(empty)
 
 
-# -- limits -------------------------------------------------------------------------------------------------------
-
-
 def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
     """Not refused: it is policy, and may change."""
     limit(bench, memory_mib=25000)
@@ -79,8 +75,7 @@ def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
 
 
 @pytest.mark.parametrize(
-    ("total", "fit"),
-    [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)],
+    ("total", "fit"), [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)]
 )
 def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fit):
     """tensor-fusion §1.5 (B9): an unset dimension beside a set one is a cap of zero there."""
@@ -115,15 +110,6 @@ def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
     assert how_it_stands(bench.allocator.ctx, RequestId("p2")).state is RequestState.QUEUED
 
 
-def test_all_devices_of_a_pod_count(empty):
-    """tensor-fusion multiplies by the GPU count, too; here it is what the place really takes."""
-    empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in range(4))))
-    limit(empty, gpus=3)
-    granted(empty, "p1", claim(profile="1g.5gb", gpus=2))
-    assert used(empty) == Usage(2, 2 * SMALL_MIB, 2000)
-    assert why(all_of(empty, empty.request(asks("p2", claim(profile="1g.5gb", gpus=2))))).reasons[0].count == 1
-
-
 def test_other_namespaces_are_not_held_up(bench, searches):
     """Who waits for its quota would stand before equals of other namespaces that could run, and cost a search each."""
     limit(bench, gpus=1)
@@ -136,24 +122,6 @@ def test_other_namespaces_are_not_held_up(bench, searches):
     searches.clear()
     end(bench, other)
     assert searches == []  # what was freed is offered to no pod that could not have it
-
-
-def test_a_namespace_without_a_quota_has_all(bench):
-    """No default limits."""
-    limit(bench, "shop", gpus=0)
-    assert [granted(bench, f"p{n}", SMALL).booking.name for n in range(7)] == [f"p{n}" for n in range(7)]
-
-
-# -- what counts --------------------------------------------------------------------------------------------------
-
-
-def test_a_quota_that_comes_late_counts_what_runs(bench):
-    """tensor-fusion §1.5 (B9): a quota that is made while workloads run starts at nothing there."""
-    bound(bench, "p1", HALF)
-    limit(bench, gpus=1)
-    assert why(all_of(bench, bench.request(asks("p2", SMALL)))).message == (
-        "namespace lab may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
-    )
 
 
 def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
@@ -184,14 +152,6 @@ def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
     assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
 
 
-def test_a_grant_that_is_not_written_yet_counts(bench):
-    """Two pods in one moment would both find room for one."""
-    limit(bench, gpus=1)
-    bench.request(asks("p1", SMALL))
-    said = bench.request(asks("p2", SMALL))
-    assert [type(each.message) for each in said if isinstance(each, Write)] == [Pending]
-
-
 @pytest.mark.parametrize(
     ("shape", "counts"),
     [
@@ -208,13 +168,6 @@ def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
     """tensor-fusion §1.5 and B8: percents bypass the quota there, and small ones are cut to nothing."""
     granted(bench, "p1", shape)
     assert used(bench) == counts
-
-
-def test_a_whole_gpu_without_mig_counts_its_memory_and_all_its_compute(empty):
-    """A pod that takes a whole GPU would pass a quota of compute slices."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
-    granted(empty, "p1", claim(profile=None))
-    assert used(empty) == Usage(1, 40960, 7000)
 
 
 @pytest.mark.parametrize("shape", [HALF, claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)])
@@ -239,20 +192,6 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
     assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
     end(bench, grant)
     assert used(bench) == Usage()
-
-
-def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
-    """An allocator that starts before its inventory would find every quota unused."""
-    other = working_allocator()
-    other.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    grant = granted(other, "p1", HALF)
-    empty.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant)
-    assert used(empty) == Usage(1, 20 * 1024, 3000)
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    assert used(empty) == Usage(1, HALF_MIB, 3000)
-
-
-# -- changes ------------------------------------------------------------------------------------------------------
 
 
 def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
@@ -283,23 +222,6 @@ def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_
     assert grants(said)[:1] == ["p1"]
 
 
-def test_different_sizes_that_wait_for_a_quota_are_tried_in_their_turn(bench):
-    """What came back would go to whichever is looked at first."""
-    limit(bench, gpus=1)
-    first = bound(bench, "p1", SMALL)
-    for name, shape in (("p2", HALF), ("p3", SMALL), ("p4", claim(profile="2g.10gb"))):
-        all_of(bench, bench.request(asks(name, shape)))
-    assert grants(end(bench, first)) == ["p2"]
-
-
-def test_a_smaller_one_passes_where_a_larger_one_would_exceed(bench):
-    """The limits of a namespace would be its smallest free rest for ever."""
-    limit(bench, memory_mib=HALF_MIB + SMALL_MIB)
-    bound(bench, "p1", HALF)
-    assert grants(all_of(bench, bench.request(asks("p2", HALF)))) == []
-    assert granted(bench, "p3", SMALL).booking.name == "p3"
-
-
 def test_a_lowered_quota_takes_nothing_away(bench):
     """Bound or not: what was granted while it was allowed stays, and nothing new comes."""
     limit(bench, gpus=3)
@@ -309,15 +231,6 @@ def test_a_lowered_quota_takes_nothing_away(bench):
     assert grants(all_of(bench, bench.request(asks("p3", SMALL)))) == []
     assert grants(end(bench, first)) == []
     assert grants(end(bench, second)) == ["p3"]
-
-
-def test_who_waits_for_its_quota_still_waits_for_places_when_it_has_room(bench):
-    """A request that was set aside for its quota would never be offered a freed place again."""
-    limit(bench, gpus=0)
-    theirs = granted(bench, "theirs", WHOLE, namespace="shop")
-    all_of(bench, bench.request(asks("p1", HALF)))
-    assert grants(limit(bench, gpus=1)) == []
-    assert grants(end(bench, theirs)) == ["p1"]
 
 
 def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_tries(bench, searches):
@@ -335,9 +248,6 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     searches.clear()
     assert grants(all_of(bench, said)) == ["w0"]
     assert len(searches) < bench.allocator.ctx.rules.new_tries
-
-
-# -- for others ---------------------------------------------------------------------------------------------------
 
 
 def test_victims_of_another_namespace_make_no_room(bench):
@@ -392,9 +302,6 @@ def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is
     assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
 
 
-# -- people -------------------------------------------------------------------------------------------------------
-
-
 def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
     """It would be told that it fits, and then wait."""
     pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerRequest("main"),))
@@ -417,15 +324,6 @@ def test_explain_names_the_quota_in_a_step(bench):
         "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and at most 2 would fit now"
     )
     assert [(step.filter, step.reasons[0].reason) for step in stands.steps] == [("turn", WaitReason.QUOTA_EXCEEDED)]
-
-
-def test_the_reason_follows_when_the_numbers_change(bench):
-    """What a person reads would be of yesterday."""
-    limit(bench, gpus=2)
-    bound(bench, "p1", SMALL)
-    all_of(bench, bench.request(asks("p2", claim(profile="1g.5gb", gpus=2))))
-    pending = why(limit(bench, gpus=1))
-    assert pending.message.startswith("namespace lab may have 1 device and has 1; this one asks for 2")
 
 
 @pytest.fixture

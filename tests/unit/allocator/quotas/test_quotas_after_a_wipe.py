@@ -23,7 +23,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import Continue
-from sluice_allocator.core.quotas import unadopted_usage
+from sluice_allocator.core.quotas import retry
 from sluice_allocator.core.quotas.quota import usage
 from sluice_allocator.core.resize.pending import AdjustReason
 
@@ -47,7 +47,6 @@ def remembered(grant: Grant) -> AllocationRequested:
 
 
 def say(bench: Bench, request: AllocationRequested) -> list:
-    """A source asks; returns all that follows."""
     return all_of(bench, bench.request(request))
 
 
@@ -58,12 +57,10 @@ def opens(bench: Bench, node: str, *slices: SliceReport) -> list:
 
 
 def grants(said: list) -> list[str]:
-    """Whose new grants these are."""
     return [each.booking.name for each in said if isinstance(each, Grant) and not each.adopted]
 
 
 def whys(said: list) -> list[str]:
-    """Why somebody waits."""
     return [each.message for each in said if isinstance(each, Pending)]
 
 
@@ -101,13 +98,6 @@ def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(
     assert ALL_TAKEN in whys(all_of(empty, empty.observe(*all_said())))
 
 
-def test_who_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
-    """A namespace with limits would be served nothing after the broker was lost."""
-    opens(empty, "node-a")
-    say(empty, asked("more", WHOLE))
-    assert grants(all_of(empty, empty.observe(*all_said()))) == ["more"]
-
-
 def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
     """The pods of a job would stand until the next time that somebody looks, while others take their places."""
     empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=2)))
@@ -116,13 +106,6 @@ def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, 
     for name in ("rank-0", "rank-1"):
         say(empty, msgspec.structs.replace(asked(name, WHOLE), group=PodGroup(name="job", size=2)))
     assert grants(all_of(empty, empty.observe(*all_said()))) == ["rank-0", "rank-1"]
-
-
-def test_namespaces_without_limits_wait_for_no_source(empty, grant):
-    """No pod would be served while one pod-watcher is down."""
-    opens(empty, "node-a")
-    free = msgspec.structs.replace(asked("free", WHOLE), namespace="lab")
-    assert grants(say(empty, free)) == ["free"]
 
 
 def test_who_waited_for_what_is_lost_is_served(empty, grant):
@@ -177,14 +160,14 @@ def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_
 def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_is_found(empty, monkeypatch):
     """With 40,000 pods of one namespace the allocator would do nothing else for minutes, while all nodes are opened."""
     looks = 0
-    least_of = unadopted_usage.least_of
+    least_of = retry.least_of
 
     def looking(ctx, claims):
         nonlocal looks
         looks += 1
         return least_of(ctx, claims)
 
-    monkeypatch.setattr(unadopted_usage, "least_of", looking)
+    monkeypatch.setattr(retry, "least_of", looking)
     opens(empty, "node-z")
     empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=100)))
     bookings = [whole_gpu(f"p{n}_r0_1", node=f"node-{n}", request=f"p{n}") for n in range(100)]
@@ -195,6 +178,6 @@ def test_what_pods_had_before_a_wipe_is_not_added_up_anew_for_each_of_them_that_
     looks = 0
     for booking in bookings:
         opens(empty, booking.node, SliceReport(booking=booking, revision=1, state="ready", revoked=False))
-        remembered_still = unadopted_usage.usage_unbooked(empty.allocator.ctx, "default", None)
+        remembered_still = retry.usage_unbooked(empty.allocator.ctx, "default", None)
         assert usage(empty.allocator.ctx, "default") + remembered_still == Usage(100, 100 * 40320, 700_000)
     assert looks < 1000

@@ -8,16 +8,7 @@ from factories.scheduling.quotas import SMALL, all_of, asks, bound, granted, lim
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
-from sluice.contracts.messages import (
-    Amounts,
-    Bound,
-    Grant,
-    Pending,
-    QuotaSet,
-    RequestWithdrawn,
-    Revoke,
-    Waived,
-)
+from sluice.contracts.messages import Amounts, Bound, Grant, Pending, QuotaSet, RequestWithdrawn, Revoke, Waived
 from sluice_allocator.core.quotas.quota import forbids_place
 
 
@@ -44,21 +35,18 @@ def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
 
 
 def read_grant(bench: Bench, grant: Grant, sequence: int) -> list:
-    """Another's grant is read at a sequence."""
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
     return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("other"), grant)))
 
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    """Two nodes, and a quota of one device."""
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     limit(bench, gpus=1)
     return bench
 
 
 def written_at(bench: Bench, grant: Grant) -> int:
-    """The sequence of a grant."""
     return bench.allocator.ctx.facts.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
 
 
@@ -83,14 +71,6 @@ def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
     earlier = of_another(pair, "p2", "node-b", 5)
     writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
     assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [mine.booking]
-
-
-def test_nothing_is_bound_before_all_is_read_that_was_written_before_it(pair):
-    """A slice that is ready early would be bound, and pinned, by one who has not read the grant that has its quota."""
-    next(pair.sequence)
-    mine = granted(pair, "p1", SMALL)
-    assert all_of(pair, pair.ready(mine)) == []
-    assert [type(write.message) for write in all_of(pair, read_back(pair, mine))] == [Bound]
 
 
 def test_nobody_is_bound_while_a_limit_that_came_before_its_grant_may_be_unread(bench):
@@ -121,14 +101,6 @@ def test_a_grant_that_lands_after_the_limit_of_one_pod_is_taken_back(bench):
         mine.booking,
         "it has more MiB of memory than namespace lab allows one pod",
     )
-
-
-def test_a_limit_of_one_pod_takes_no_earlier_grant_away(bench):
-    """What was granted before it was said stays."""
-    mine = granted(bench, "p1", SMALL)
-    limit(bench, pod=Amounts(memory_mib=4000))
-    said = [write.message for write in all_of(bench, [*read_back(bench, mine), *bench.ready(mine)])]
-    assert [type(each) for each in said if not isinstance(each, Pending)] == [Bound]
 
 
 def test_a_grant_that_is_too_much_for_one_pod_takes_nothing_from_a_later_one(bench):
@@ -180,16 +152,6 @@ def test_a_promise_and_the_place_that_came_first_count_once(pair):
     writes = all_of(pair, read_grant(pair, promise, written_at(pair, mine) + 2))
     assert mine.booking not in [write.message.booking for write in writes if isinstance(write.message, Revoke)]
     assert forbids_place(pair.allocator.ctx, RequestId("p1"), "lab", ()) == ()
-
-
-def test_what_is_bound_is_never_taken_back(pair):
-    """However much too much it is: limits end nothing that runs."""
-    mine = bound(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    next(pair.sequence)
-    other = of_another(pair, "p2", "node-b", 5)
-    all_of(pair, read_grant(pair, other, written_at(pair, mine) - 1))
-    assert isinstance(pair.allocator.ctx.facts.ledger[mine.booking.allocation], Grant)
 
 
 def test_what_counts_as_bound_follows_each_word(bench):

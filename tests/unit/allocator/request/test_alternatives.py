@@ -21,7 +21,6 @@ from sluice_allocator.core.explain.status import how_it_stands
 
 
 def bench_of() -> Bench:
-    """An active allocator with a node of one GPU."""
     bench = working_allocator()
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
     bench.said.clear()
@@ -34,27 +33,13 @@ def size(profile: str, *, first: bool = False) -> Claim:
 
 
 def pod(name: str, first: str, *others: str, **more: object) -> AllocationRequested:
-    """A pod with alternatives."""
     alternatives = tuple((size(each),) for each in others)
     return msgspec.structs.replace(asked(name, size(first, first=True)), alternatives=alternatives, **more)
 
 
 def given(writes) -> list[tuple[str, str, str | None]]:
-    """Pod, container and profile of what was granted."""
     grants = [write.message.booking for write in writes if isinstance(write.message, Grant)]
     return [(booking.name, device.container, device.profile) for booking in grants for device in booking.devices]
-
-
-def test_the_first_alternative_with_a_place_is_granted():
-    """In the order in which they are listed."""
-    bench = bench_of()
-
-    writes = []
-    for name in ("p1", "p2", "p3"):
-        writes += bench.land_all(bench.request(pod(name, "4g.20gb", "3g.20gb", "1g.5gb")))
-
-    assert given(writes[:2]) == [("p1", "gpu", "4g.20gb"), ("p2", "gpu/3g.20gb", "3g.20gb")]
-    assert [type(write.message) for write in writes[2:]] == [Pending]
 
 
 def test_who_waits_is_told_why_the_first_choice_could_not_be_had():

@@ -9,7 +9,7 @@ from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RequestId, RunId
 from sluice.contracts.messages import Released, RequestWithdrawn, Revoke, Waived
-from sluice.contracts.ticket_names import ticket_name
+from sluice.contracts.ticket_paths import ticket_name
 
 TICKET = ticket_name(OLD, RunId("run-1"), 1)
 

@@ -32,7 +32,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.reasons import Refusal, RefusalReason
-from sluice_allocator.core.state.node_waits import NodeWaits
+from sluice_allocator.core.state.conditions import NodeWaits
 
 P1 = RequestId("p1")
 ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
@@ -42,12 +42,10 @@ LIFE = Incarnation("900000")
 
 
 def grant(allocation: AllocationId, node: NodeName) -> Grant:
-    """Granted in the life before."""
     return Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(allocation, node=node))
 
 
 def bound(allocation: AllocationId, node: NodeName) -> Bound:
-    """The binding to it."""
     word = ready_of(grant(allocation, node))
     return Bound(
         request=P1,
@@ -75,7 +73,6 @@ def opened(empty, node: NodeName, *there: AllocationId) -> list:
 
 
 def words(instructions) -> list:
-    """What is written, without who waits."""
     return [each.message for each in instructions if isinstance(each, Write) and not isinstance(each.message, Pending)]
 
 
@@ -235,11 +232,6 @@ def test_a_pod_of_which_two_words_are_late_keeps_the_slice_that_it_runs_on(empty
     assert [(each.allocation, each.revision) for each in written if isinstance(each, Bound)] == [(ITS, 2)]
 
 
-def test_a_pod_that_is_bound_to_what_is_gone_is_released_when_nothing_else_is_there(empty):
-    """It would wait for ever."""
-    assert [type(each) for each in two_late(empty)] == [Released]
-
-
 def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
     """It would wait for ever for a slice that cannot be used, without a reason."""
     two_late(empty, SliceDegraded(allocation=ITS, request=P1, revision=1, message="gone"))
@@ -323,14 +315,12 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
 
 
 def passes(bench: Bench, seconds: int) -> None:
-    """Time passes; what is written lands."""
     for _ in range(seconds):
         bench.now += 1
         bench.land_all(bench.tick())
 
 
 def pulled(bench: Bench, generation: int) -> None:
-    """node-a is pulled: it has nothing."""
     seen = snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), generation=generation)
     bench.land_all(
         bench.observe(subjects.inventory(ITS_NODE), NodeInventory(snapshot=seen, stale=False, incarnation=LIFE))

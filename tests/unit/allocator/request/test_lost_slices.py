@@ -30,7 +30,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
-from sluice.contracts.ticket_names import ticket_name
+from sluice.contracts.ticket_paths import ticket_name
 
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")
 OLD = AllocationId("p1_old_1")
@@ -39,38 +39,29 @@ NOBODYS = "neither the ledger nor its node's agent has it"
 
 
 def booking(allocation: str = OLD, *, node: NodeName = NODE) -> Booking:
-    """A booking of the life before."""
     return whole_gpu(allocation, node=node)
 
 
 def old_word():
-    """What the agent said of it."""
     return ready_of(Grant(revision=3, incarnation=INCARNATION, booking=booking()))
 
 
 def messages(instructions) -> list:
-    """What is written, without the guards."""
     return [each.message for each in instructions if isinstance(each, Write)]
 
 
 def said(instructions) -> list:
-    """The same without who waits."""
     return [each for each in messages(instructions) if not isinstance(each, (Pending, WaitOver))]
 
 
 def tick(bench, seconds: float) -> list:
-    """Time passes."""
     bench.now += seconds
     return bench.handle(Ticked())
 
 
 def opened(empty, **changes) -> None:
-    """Node-a is open, with one empty GPU."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), **changes))
     empty.said.clear()
-
-
-# -- statuses without an agent ---------------------------------------------------------------------------
 
 
 def test_a_word_of_a_slice_that_nobody_has_is_ended_and_its_request_released(empty):
@@ -129,9 +120,6 @@ def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
     known(empty)
     for _ in range(5):
         assert not any(isinstance(each, Revoke) for each in messages(tick(empty, 20.0)))
-
-
-# -- bindings of which the ledger does not tell ------------------------------------------------------------------------
 
 
 def late_bound():
@@ -195,17 +183,6 @@ def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
     empty.observe(subjects.binding(RequestId("p1")), late_bound())
     empty.observe(subjects.ledger(NODE, OLD), Revoke(revision=2, incarnation=INCARNATION, booking=booking(), cause="x"))
     assert not any(isinstance(each, ReadAgain) for each in tick(empty, 60.0))
-
-
-# -- what a source remembers ------------------------------------------------------------------------------------------
-
-
-def test_a_pod_whose_slice_is_nowhere_any_more_is_released_and_given_no_other(empty):
-    """Pinned to its node, it could never use a slice on another one, and would hold it for ever."""
-    opened(empty)
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    landed = [each.message for each in empty.land_all(empty.request(replace(asked("p1"), held=HELD)))]
-    assert landed == told_of_its_loss("p1"), "over nothing it could land in another life of the bus"
 
 
 def _of_another_life(empty) -> list:
@@ -302,9 +279,6 @@ def test_a_pod_waits_while_its_node_is_not_open(empty):
     assert said(tick(empty, 100.0)) == []
 
 
-# -- a ticket that cannot be believed ---------------------------------------------------------------------------------
-
-
 def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     """It may be running on an instance of an unknown owner: ended, or given a second one."""
     ticket = ticket_name(OLD, RunId("run-1"), 1)
@@ -323,18 +297,6 @@ def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
     assert said(tick(empty, 100.0)) == []
     other = replace(asked("p2"), held=Held(node=NODE, allocation=AllocationId("p2_old_1")))
     assert [each.message for each in empty.land_all(empty.request(other))] == told_of_its_loss("p2")
-
-
-def test_a_pod_that_goes_is_released_although_its_ticket_is_in_doubt(empty):
-    """No pod runs there any more: what is left of it is for people, and its request would wait for ever."""
-    opened(empty, doubtful_tickets=(ticket_name(OLD, RunId("run-1"), 1),))
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
-    assert said(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == [
-        Released(request=RequestId("p1"), cause="pod gone")
-    ]
-
-
-# -- a new disk -------------------------------------------------------------------------------------------------------
 
 
 def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):

@@ -118,10 +118,7 @@ def words() -> Iterator[tuple[Address, AnyMessage]]:
     yield subjects.eviction(RequestId("p1")), EvictionOrdered(request=RequestId("p1"), cause="drain")
     yield subjects.evicted(RequestId("p1")), EvictionBlocked(request=RequestId("p1"), why="a budget")
     yield subjects.waiting(RequestId("p3")), Pending(request="p3", request_revision=1, message="m", reasons=())
-    yield (
-        subjects.source(SourceName("folder")),
-        SourceSynced(source=SourceName("folder"), run="f1", epoch=1, count=3),
-    )
+    yield (subjects.source(SourceName("folder")), SourceSynced(source=SourceName("folder"), run="f1", epoch=1, count=3))
 
 
 def full(inventory, grant: Grant):

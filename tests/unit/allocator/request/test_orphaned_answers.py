@@ -52,13 +52,11 @@ ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE,
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
-    """The folder has told all it has."""
     message = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
     bench.observe(subjects.source(FOLDER), message)
 
 
 def tick(bench, now: float) -> list:
-    """What comes of time, whole."""
     bench.now = now
     return bench.tick()
 
@@ -134,21 +132,6 @@ def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
     assert tick(bench, 300.0) == []
 
 
-def test_who_never_hears_that_all_is_over_is_not_told_at_the_speed_of_ticks(bench):
-    """A source that lists and does not close would have a word of its own in every second."""
-    quiet(bench)
-    bench.observe(subjects.binding(GONE), Released(request=GONE, cause="containers ended"))
-    bench.observe(subjects.request(GONE), RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended"))
-    said = []
-    for second in range(200):
-        synced(bench, epoch=second)
-        for write in tick(bench, 100.0 + second):
-            said.append(second)
-            bench.land(write)
-
-    assert 5 <= len(said) <= 7
-
-
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
     """Its source repeats it, late: a pod with a refusal would read that it is over."""
     quiet(bench)
@@ -162,26 +145,6 @@ def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
     synced(bench, count=1)
     assert tick(bench, 3000.0) == []
     assert tick(bench, 4000.0) == []
-
-
-def test_a_source_that_has_listed_before_has_to_list_again(bench):
-    """What it said before the answer was found tells nothing of it."""
-    quiet(bench)
-    synced(bench)
-    bench.observe(subjects.binding(GONE), REFUSED)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 1000.0) == []
-
-
-def test_other_sources_say_nothing_of_it(bench):
-    """A folder that has listed would end what a cluster's pod was told."""
-    quiet(bench)
-    bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("cluster")))
-    synced(bench)
-
-    assert tick(bench, 100.0) == []
-    assert tick(bench, 1000.0) == []
 
 
 def test_an_answer_of_an_older_allocator_is_left_alone(bench):
@@ -209,10 +172,7 @@ def test_an_answer_ends_after_what_was_granted(bench):
     tick(bench, 100.0)
     (revoke,) = [i for i in tick(bench, 131.0) if isinstance(i, Write)]
     assert revoke.message == Revoke(
-        revision=2,
-        incarnation=INCARNATION,
-        booking=grant.booking,
-        cause="orphan: its source no longer requests it",
+        revision=2, incarnation=INCARNATION, booking=grant.booking, cause="orphan: its source no longer requests it"
     )
     bench.land(revoke)
     assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []

@@ -1,30 +1,23 @@
 """Known faults of other systems in booking and giving back: one test each that shows they are not ours."""
 
-import msgspec
 from factories.scheduling.allocator import (
-    FOLDER,
     Bench,
     asked,
     begun_anew,
     claim,
     gpu_report,
     snapshot,
-    working_allocator,
 )
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write, WriteRefused
-from sluice.contracts.ids import GpuUuid, RequestId
+from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import (
     Bound,
-    Closed,
     Grant,
     NodeChanged,
     NodeInventory,
     Pending,
-    Released,
-    RequestWithdrawn,
-    Revoke,
 )
 from sluice_allocator.core.events import Continue, LeaseChanged
 
@@ -32,7 +25,6 @@ WHOLE, HALF, SMALL = claim(profile="7g.40gb"), claim(profile="3g.20gb"), claim(p
 
 
 def land_all(bench: Bench, said: list) -> list[Write]:
-    """Everything lands, and all that follows."""
     landed = bench.land_all(said)
     while bench.allocator.unfinished:
         landed += bench.land_all(bench.handle(Continue()))
@@ -44,12 +36,6 @@ def words(bench: Bench, said: list) -> list:
     return [write.message for write in land_all(bench, said) if not isinstance(write.message, Pending)]
 
 
-def withdrawn(bench: Bench, name: str) -> list:
-    """The pod is gone."""
-    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    return words(bench, bench.observe(subjects.request(RequestId(name)), gone))
-
-
 def restarted(bench: Bench) -> Bench:
     """Another allocator works, which has read what is on the bus."""
     after = begun_anew(bench, bench.allocator.ctx.rules)
@@ -58,21 +44,8 @@ def restarted(bench: Bench) -> Bench:
 
 
 def places(grants: list[Grant]) -> list[tuple[GpuUuid, int]]:
-    """Every memory slice that was booked."""
     devices = [device for grant in grants for device in grant.booking.devices]
     return [(each.gpu, at) for each in devices for at in range(each.start, each.start + each.size)]
-
-
-# -- HAMi ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_gpu_that_a_pod_holds_is_not_given_to_a_new_one_whatever_is_reported(bench):
-    """HAMi #1491: a new pod was put on a card that was occupied, for its usage was read while it looked idle."""
-    bench.bound("first", WHOLE)
-    empty = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    bench.observe(subjects.inventory(empty.node), NodeInventory(snapshot=empty, stale=False))
-    assert words(bench, bench.request(asked("second", SMALL))) == []
-    assert words(restarted(bench), bench.request(asked("third", SMALL))) == []
 
 
 def test_what_is_booked_on_a_gpu_that_is_not_listed_is_booked_when_it_is_there_again(bench):
@@ -84,37 +57,6 @@ def test_what_is_booked_on_a_gpu_that_is_not_listed_is_booked_when_it_is_there_a
     back = snapshot("node-a", (gpu_report("node-a", 0),), generation=3)
     after.observe(subjects.inventory(back.node), NodeInventory(snapshot=back, stale=False))
     assert words(after, after.request(asked("second", SMALL))) == []
-
-
-def test_a_refused_write_holds_up_nobody_behind_it(bench):
-    """HAMi #2214: the lock of a node leaked where a step failed, and the node took no pod until it expired."""
-    (mine,) = [each for each in bench.request(asked("one", SMALL)) if isinstance(each, Write)]
-    bench.request(asked("two", SMALL))
-    foreign = msgspec.structs.replace(
-        mine.message,
-        booking=msgspec.structs.replace(mine.message.booking, allocation="other_r9_1", request="other"),
-    )
-    sequence = next(bench.sequence)
-    said = bench.handle(WriteRefused(mine.operation, sequence + 1))
-    said += bench.observe(subjects.ledger(foreign.booking.node, foreign.booking.allocation), foreign)
-    grants = [each for each in words(bench, said) if isinstance(each, Grant)]
-    assert sorted(each.booking.name for each in grants) == ["one", "two"]
-    booked = places([foreign, *grants])
-    assert len(set(booked)) == len(booked)
-
-
-def test_a_hundred_pods_at_once_on_one_node_are_all_served_at_once():
-    """HAMi #1655, #1367, #810: a lock per node let one pod through at a time; 40 pods took 15 to 30 minutes."""
-    bench = working_allocator()
-    bench.add_node(snapshot("node-a", tuple(gpu_report("node-a", number) for number in range(16))))
-    said = [each for number in range(100) for each in bench.request(asked(f"pod-{number}", SMALL))]
-    grants = [each for each in words(bench, said) if isinstance(each, Grant)]
-    assert len({each.booking.name for each in grants}) == len(grants) == 100
-    booked = places(grants)
-    assert len(set(booked)) == len(booked)
-
-
-# -- InstaSlice ---------------------------------------------------------------------------------------------------
 
 
 def test_a_picture_that_is_out_of_date_books_nothing_twice(bench):
@@ -132,56 +74,6 @@ def test_a_picture_that_is_out_of_date_books_nothing_twice(bench):
         entry = write.message
         late = other.observe(subjects.ledger(entry.booking.node, entry.booking.allocation), entry)
     assert [each for each in words(other, late) if isinstance(each, Grant)] == []
-
-
-def test_many_pods_that_go_at_once_leave_nothing_booked(bench):
-    """InstaSlice #150, #122: after a mass delete allocations dangled as "deleted", and pods kept their finalizer."""
-    grants = [bench.bound(f"pod-{number}", SMALL) for number in range(7)]
-    for number in range(7):
-        withdrawn(bench, f"pod-{number}")
-    said = [word for grant in grants for word in words(bench, bench.gone(grant))]
-    assert sorted(type(each).__name__ for each in said) == ["Closed"] * 7 + ["Released"] * 7
-    assert {type(each) for each in said} == {Closed, Released}
-    assert len(bench.allocator.ctx.cluster.booked()) == 0
-    assert isinstance(bench.granted("next", WHOLE), Grant)
-
-
-def test_a_pod_that_failed_gives_its_slice_back_as_any_other(bench):
-    """InstaSlice #94, #87: its finalizer stayed on pods that had failed, or were never scheduled."""
-    grant = bench.granted("failed", WHOLE)
-    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="its containers have ended")
-    (revoke,) = words(bench, bench.observe(subjects.request(RequestId("failed")), gone))
-    assert isinstance(revoke, Revoke)
-    assert [type(each) for each in words(bench, bench.gone(grant))] == [Closed, Released]
-
-
-def test_a_workload_that_is_told_twice_has_one_slice(bench):
-    """InstaSlice #76: two objects came to be for one workload, each with an allocation of its own."""
-    grant = bench.bound("one", SMALL)
-    again = asked("one", SMALL)
-    assert words(bench, bench.request(again)) == []
-    after = restarted(bench)
-    assert words(after, after.request(again)) == []
-    assert dict.fromkeys(after.allocator.ctx.cluster.booked()) == {grant.booking.allocation: None}
-
-
-# -- FaST-GShare --------------------------------------------------------------------------------------------------
-
-
-def test_a_restart_counts_what_runs(bench):
-    """FaST-GShare 3.6.8: state was never recovered; usage began at zero while pods ran, and all was given again."""
-    bench.bound("runs", WHOLE)
-    after = restarted(bench)
-    assert words(after, after.request(asked("next", SMALL))) == []
-
-
-def test_a_node_that_does_not_answer_holds_up_no_other(bench):
-    """FaST-GShare 3.6.9, 3.6.10: one hung node stopped all scheduling; one that is not heard of was still chosen."""
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    stale = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
-    bench.observe(subjects.inventory(stale.node), NodeInventory(snapshot=stale, stale=True, stale_message="no answer"))
-    (grant,) = words(bench, bench.request(asked("one", WHOLE)))
-    assert grant.booking.node == "node-b"
 
 
 def test_a_node_is_spoken_for_by_its_newest_agent_alone(bench):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import Cordoned, Grant, InstanceReport, Pending, Uncordoned
+from sluice.contracts.messages import Cordoned, Grant, Pending, Uncordoned
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.catalog import find_model
 from sluice_allocator.core.placement import PlacementConfig
@@ -17,7 +17,6 @@ H100 = find_model("h100-sxm-80gb")
 
 
 def places(writes) -> list:
-    """(GPU, profile, start) of everything granted."""
     return [
         (d.gpu, d.profile, d.start)
         for w in writes
@@ -48,13 +47,6 @@ def test_a_claim_never_gets_less_than_it_asks_for(model, ask, profile):
     assert shape.name == profile
 
 
-def test_a_gpu_without_mig_is_only_given_whole():
-    """A whole-GPU ask gets it; a sized ask does not waste it."""
-    whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
-    assert shape_for(A100, whole, PlacementConfig(), mig=False) is WHOLE
-    assert shape_for(A100, sized, PlacementConfig(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
-
-
 def _gb10(node):
     return replace(
         gpu_report(node, 0, mig=False),
@@ -65,12 +57,6 @@ def _gb10(node):
         compute_slices=1,
         profiles=(),
     )
-
-
-def test_a_gpu_whose_memory_is_not_known_is_given_whole(empty):
-    """Its driver tells none: nothing is wrong with it, and nothing of it can be measured out."""
-    empty.add_node(snapshot("node-a", (_gb10("node-a"),), modes=("exclusive", "mps", "fractional")))
-    assert places(empty.land_all(empty.request(asked("p1", claim(profile=None))))) == [("GPU-node-a-0", None, 0)]
 
 
 @pytest.mark.parametrize(
@@ -94,91 +80,6 @@ def test_who_asks_for_a_part_of_a_gpu_whose_memory_is_not_known_is_told_so(empty
     assert "does not report the memory of GB10" in waits.message
 
 
-def test_small_slices_leave_room_for_the_largest_that_can_still_fit(bench):
-    """Capability-preserving starts: 1g at 6, then 5 or 4, and 3g never at 0 first."""
-    assert places(bench.land_all(bench.request(asked("p1")))) == [("GPU-node-a-0", "1g.5gb", 6)]
-    assert places(bench.land_all(bench.request(asked("p2", claim(profile="4g.20gb"))))) == [
-        ("GPU-node-a-0", "4g.20gb", 0)
-    ]
-
-
-def test_the_fullest_gpu_that_fits_is_taken(empty):
-    """A second small pod goes beside the first, not on the empty GPU."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    first = places(empty.land_all(empty.request(asked("p1"))))
-    second = places(empty.land_all(empty.request(asked("p2"))))
-
-    assert first[0][0] == second[0][0]
-
-
-def test_several_gpus_come_from_one_node_or_not_at_all(empty):
-    """Two whole GPUs on nodes of one GPU each: pending; on a node of two: both."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
-    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    (pending,) = empty.land_all(empty.request(asked("p1", claim(profile=None, gpus=2))))
-    assert isinstance(pending.message, Pending)
-
-    seen = snapshot("node-c", (gpu_report("node-c", 0), gpu_report("node-c", 1)))
-    assert places(empty.add_node(seen)) == [("GPU-node-c-0", "7g.40gb", 0), ("GPU-node-c-1", "7g.40gb", 0)]
-
-
-def test_claims_of_several_containers_are_placed_together(bench):
-    """One booking, one device per container, no overlap."""
-    claims = (claim(container="a", profile="3g.20gb"), claim(container="b", profile="4g.20gb"))
-    found = places(bench.land_all(bench.request(asked("p1", *claims))))
-
-    assert sorted(found) == [("GPU-node-a-0", "3g.20gb", 4), ("GPU-node-a-0", "4g.20gb", 0)]
-
-
-def test_a_foreign_instance_is_placed_around(empty):
-    """What somebody else made at 4 is not ours to give: a 3g goes to 0."""
-    foreign = InstanceReport(gi_id=2, profile="3g.20gb", start=4, size=4, uuid="MIG-x")
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, instances=(foreign,)),)))
-
-    assert places(empty.land_all(empty.request(asked("p1", claim(profile="3g.20gb"))))) == [
-        ("GPU-node-a-0", "3g.20gb", 0)
-    ]
-
-
-def test_an_unhealthy_gpu_is_left_alone(empty):
-    """Pods wait with the reason instead of starting on a broken GPU."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, healthy=False, health_message="Xid 79"),)))
-    (pending,) = empty.land_all(empty.request(asked("p1")))
-
-    assert pending.message.reasons[0].reason is WaitReason.GPU_UNHEALTHY
-
-
-def test_a_whole_gpu_without_mig_is_given_once(empty):
-    """Two pods, one GPU without MIG: one gets it, the other waits."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
-    assert places(empty.land_all(empty.request(asked("p1", claim(profile=None))))) == [("GPU-node-a-0", None, 0)]
-    (pending,) = empty.land_all(empty.request(asked("p2", claim(profile=None))))
-    assert pending.message.reasons[0].reason is WaitReason.GPU_NOT_IDLE
-
-
-def test_priority_comes_before_age_and_smaller_pods_may_pass(bench):
-    """When a whole GPU is freed the urgent one gets it though it asked last."""
-    first = bench.bound("p1", claim(profile="7g.40gb"))
-    bench.land_all(bench.request(asked("p2", claim(profile="7g.40gb"))))
-    bench.land_all(bench.request(asked("p3", claim(profile="7g.40gb"), priority=10)))
-    served = places(bench.land_all(bench.gone(first, revision=1)))
-
-    assert len(served) == 1
-    assert "p3" in bench.allocator.ctx.facts.allocations_of
-
-
-def test_a_burst_books_no_slice_twice_and_fills_the_gpu(bench):
-    """Ten 1g pods at once on one A100: seven are granted at seven different starts, three wait."""
-    writes = []
-    for number in range(10):
-        writes += bench.request(asked(f"p{number}"))
-    found = places(bench.land_all(writes))
-
-    assert sorted(start for _, _, start in found) == [0, 1, 2, 3, 4, 5, 6]
-    assert len(bench.allocator.ctx.queue) == 3
-    assert bench.allocator.ctx.cluster.usable_nodes() == 1
-
-
 def test_a_cordoned_gpu_gets_no_new_slice_and_its_neighbour_does(empty):
     """Cordoned by UUID: pods go beside it, wait when nothing is left, and come back when it is uncordoned."""
     seen = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)))
@@ -191,3 +92,10 @@ def test_a_cordoned_gpu_gets_no_new_slice_and_its_neighbour_does(empty):
     assert {r.reason for r in pending.message.reasons} == {WaitReason.NODE_CORDONED, WaitReason.GPU_LAYOUT_FULL}
     served = empty.land_all(empty.observe(subjects.cordon(seen.node), Uncordoned(node=seen.node)))
     assert places(served) == [("GPU-node-a-0", "7g.40gb", 0)]
+
+
+def test_a_gpu_without_mig_is_only_given_whole():
+    """A whole-GPU ask gets it; a sized ask does not waste it."""
+    whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
+    assert shape_for(A100, whole, PlacementConfig(), mig=False) is WHOLE
+    assert shape_for(A100, sized, PlacementConfig(), mig=False) is WaitReason.GPU_MODE_NOT_FIT

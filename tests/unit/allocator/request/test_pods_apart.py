@@ -16,7 +16,6 @@ from sluice.contracts.messages import (
     NodeExpression,
     OtherPods,
     Pending,
-    PodGroup,
     PodTerm,
     RequestWithdrawn,
     SourceSynced,
@@ -29,8 +28,7 @@ from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import Continue, LeaseChanged
 from sluice_allocator.core.explain.status import PodAsked, WouldBind, WouldWait, simulate
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.search.context import SearchContext, prepare
-from sluice_allocator.core.placement.spec.place_request import place_request_of
+from sluice_allocator.core.placement.search.context import SearchContext
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
@@ -39,7 +37,6 @@ OVER_ZONES = HostNeeds(spread=(SpreadTerm(topology_key=ZONE, selector=LLM),))
 
 
 def facts(zone: str = "", **more: object) -> HostFacts:
-    """A node with room for everything."""
     labels = {ZONE: zone} if zone else {}
     return HostFacts(cpu_cores=64.0, memory_mib=1 << 20, pods_free=110, labels=labels, source=FOLDER, **more)
 
@@ -87,7 +84,6 @@ def ends(bench: Bench, name: str) -> dict[str, str]:
 
 
 def grants(bench: Bench) -> dict[str, Grant]:
-    """Everything that was granted so far, by request."""
     messages = (getattr(each, "message", None) for each in bench.said)
     return {each.booking.request: each for each in messages if isinstance(each, Grant)}
 
@@ -98,13 +94,6 @@ def is_gone(bench: Bench, name: str) -> set[str]:
     ends(bench, name)
     words(bench, bench.gone(before[name]))
     return set(grants(bench)) - set(before)
-
-
-@pytest.mark.parametrize("spread", [ONE_PER_HOST, HostNeeds(spread=(SpreadTerm(topology_key=HOSTNAME, selector=LLM),))])
-def test_replicas_that_want_a_host_each_get_one_each(spread: HostNeeds) -> None:
-    """Two nodes, two replicas; packing them on one would leave the second unschedulable for ever."""
-    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
-    assert ask(bench, pod("a", spread), pod("b", spread)) == ["gpu-1", "gpu-2"]
 
 
 def test_the_replica_too_many_waits_with_the_reason_and_is_served_when_one_ends() -> None:
@@ -124,20 +113,6 @@ def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its
     words(bench, bench.read_state())
     assert ask(bench, pod("b", ONE_PER_HOST)) == [WaitReason.NODE_POD_ANTI_AFFINITY]
     assert is_gone(bench, "a") == {"b"}
-
-
-def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
-    """Short-lived pods that never fit would be remembered for as long as the one that keeps them out lives."""
-    bench = bench_of(**{"gpu-1": facts()})
-    assert ask(bench, *(pod(name, ONE_PER_HOST) for name in "ab")) == ["gpu-1", WaitReason.NODE_POD_ANTI_AFFINITY]
-    ctx = bench.allocator.ctx
-    (_, term_count) = {
-        bar.term_count: None
-        for bar in prepare(ctx.cluster, place_request_of(pod("b", ONE_PER_HOST)), frozenset()).pod_filters
-    }
-    assert list(term_count.interested) == ["b"]
-    assert ends(bench, "b") == {}
-    assert not term_count.interested
 
 
 def test_a_pod_that_another_wants_apart_is_kept_out_and_its_equals_are_not() -> None:
@@ -255,16 +230,6 @@ def test_a_volume_in_one_zone_takes_its_pod_there() -> None:
     assert reasons[:2] == [WaitReason.NO_NODE_CAN_FIT, WaitReason.NODE_VOLUME_ELSEWHERE]
 
 
-def test_members_of_a_group_that_want_a_host_each_are_granted_together_or_wait() -> None:
-    """Two hosts hold two of them, and not three."""
-    for size, granted in ((2, 2), (3, 0)):
-        bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
-        for at in range(size):
-            words(bench, bench.request(pod(f"m{at}", ONE_PER_HOST, group=PodGroup(name="job", size=size))))
-        words(bench, bench.tick())
-        assert len({each.booking.node for each in grants(bench).values()}) == granted
-
-
 def test_nobody_is_evicted_for_a_place_that_the_scheduler_would_refuse() -> None:
     """A victim counts until it is gone, so one that is wanted apart is not evicted for the pod that wants it so."""
     bench = bench_of(**{"gpu-1": facts()})
@@ -281,11 +246,7 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
     bench = bench_of(**{"gpu-1": facts()})
     bench.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w"), epoch=1, count=0))
     question = PodAsked(
-        "default",
-        {"sluice.dev/profile": "1g.5gb"},
-        (ContainerRequest("main"),),
-        ONE_PER_HOST,
-        {"app": "llm"},
+        "default", {"sluice.dev/profile": "1g.5gb"}, (ContainerRequest("main"),), ONE_PER_HOST, {"app": "llm"}
     )
     assert isinstance(simulate(bench.allocator.ctx, question), WouldBind)
     assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]

@@ -1,12 +1,11 @@
 """A pod that was refused, and edited since: the reason that it shows now."""
 
-from factories.scheduling.allocator import Bench, asked, claim
+from factories.scheduling.allocator import Bench, claim
 from factories.scheduling.gangs import everything, fleet, member
 from factories.scheduling.preemption import WHOLE, high, low, run, said, tick
 from msgspec.structs import replace
 
-from sluice.contracts.bus import subjects
-from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, WaitOver
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, WaitOver
 from sluice.contracts.reasons import WaitReason
 
 IMPOSSIBLE = claim(gpus=57)
@@ -37,14 +36,6 @@ def test_a_pod_that_waits_for_its_job_is_told_so():
     words = mended(bench, member("pod", WHOLE))
     assert reason(words) is WaitReason.GROUP_INCOMPLETE
     assert WaitOver not in [type(each) for each in said(tick(bench, 20))]
-
-
-def test_a_pod_that_rests_is_told_so(bench: Bench):
-    """Another allocator took its place back."""
-    (grant,) = (each for each in mended(bench, asked("pod", WHOLE)) if isinstance(each, Grant))
-    taken = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="read more")
-    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    assert reason(said(bench.land_all(bench.observe(address, taken)))) is WaitReason.GPU_AVOIDED
 
 
 def test_a_pod_that_is_granted_after_all_may_go_for_others(bench: Bench):

@@ -4,7 +4,7 @@ import itertools
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+from factories.scheduling.allocator import FOLDER, INCARNATION, asked, claim, ready_of
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -23,7 +23,6 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
     SliceDegraded,
-    SliceFailed,
     SliceGone,
     WaitOver,
     Waived,
@@ -35,12 +34,10 @@ P1 = RequestId("p1")
 
 
 def withdrawn(*, closing: bool = False) -> RequestWithdrawn:
-    """The source takes its request back."""
     return RequestWithdrawn(revision=2, source=SourceName("folder"), cause="pod gone", closing=closing)
 
 
 def messages(instructions) -> list:
-    """What is written, without the guards."""
     return [i.message for i in instructions if isinstance(i, Write)]
 
 
@@ -197,23 +194,6 @@ def test_a_refused_pod_that_is_edited_gets_another_look(bench):
     assert [m.booking.devices[0].profile for m in said] == ["2g.10gb"]
 
 
-def test_a_slice_that_could_not_be_made_is_revoked_and_made_elsewhere(empty):
-    """SliceFailed: Revoke at once, and the next try goes to the other GPU."""
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
-    grant = empty.granted("p1")
-    booking = grant.booking
-    failed = SliceFailed(
-        allocation=booking.allocation, request=P1, revision=1, error="InsufficientResources", message="no room"
-    )
-
-    said = messages(empty.land_all(empty.observe(subjects.slice_(NODE, booking.allocation), failed)))
-
-    assert isinstance(said[0], Revoke)
-    assert said[0].cause == "making the slice failed: no room"
-    retried = next(m for m in said if isinstance(m, Grant))
-    assert retried.booking.devices[0].gpu != booking.devices[0].gpu
-
-
 def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
     """Its node may show it as well for a while: it would be granted, and given back, as fast as the bus carries it."""
     grant = bench.granted("p1")
@@ -243,16 +223,6 @@ def test_a_slice_that_is_just_being_bound_is_not_revoked_because_its_gpu_fails(b
     (again,) = bench.handle(WriteUnknown(bind.operation))
     assert (again.message, again.expected) == (bind.message, bind.expected)
     assert bench.land(again) == []
-
-
-def test_a_withdrawal_during_commit_revokes_only_after_the_result_is_known(bench):
-    """While the grant's write is unanswered nothing else is said about the request."""
-    (write,) = bench.request(asked("p1"))
-
-    assert bench.handle(WriteUnknown(write.operation))[0].expected == write.expected
-    assert bench.observe(subjects.request(P1), withdrawn()) == []
-    (revoke,) = messages(bench.land(write))
-    assert isinstance(revoke, Revoke)
 
 
 def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
@@ -350,10 +320,7 @@ def test_the_loser_of_the_race_for_bound_gives_its_place_back(bench):
     (revoke,) = messages(bench.observe(subjects.binding(P1), theirs))
 
     assert revoke == Revoke(
-        revision=2,
-        incarnation=INCARNATION,
-        booking=grant.booking,
-        cause="surplus: the request is bound elsewhere",
+        revision=2, incarnation=INCARNATION, booking=grant.booking, cause="surplus: the request is bound elsewhere"
     )
 
 

@@ -14,7 +14,6 @@ from sluice.contracts.messages import (
     NodeInventory,
     NodeSnapshot,
     Pending,
-    PodGroup,
     ResourceClaimRef,
 )
 from sluice.contracts.reasons import WaitReason
@@ -28,12 +27,10 @@ OLD, NEW = "node-a", "node-b"
 
 
 def node(name: str, *, hands_over: bool, generation: int = 1) -> NodeSnapshot:
-    """A node of one GPU."""
     return snapshot(name, (gpu_report(name, 0),), kubelet_hands_over=hands_over, generation=generation)
 
 
 def bench_of(*nodes: NodeSnapshot, **rules: object) -> Bench:
-    """An active allocator with these nodes."""
     bench = Bench(Allocator(RunId("r1"), SchedulerConfig(**rules)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -44,12 +41,10 @@ def bench_of(*nodes: NodeSnapshot, **rules: object) -> Bench:
 
 
 def pod(name: str, *claims, **more: object) -> AllocationRequested:
-    """A pod whose devices the kubelet hands over."""
     return msgspec.structs.replace(asked(name, *claims), resource_claims=CLAIMS, **more)
 
 
 def grants(writes) -> list[Grant]:
-    """The grants among these."""
     return [write.message for write in writes if isinstance(write.message, Grant)]
 
 
@@ -96,33 +91,6 @@ def test_a_reservation_and_an_eviction_are_on_a_node_that_hands_over():
     assert (write.booking.node, write.booking.resource_claims) == (NEW, CLAIMS)
     assert write.evict
     assert [each.split("_")[0] for each in write.after] == ["new"]
-
-
-def test_a_reservation_for_it_keeps_its_claims():
-    """The slice that is made in the end is the kubelet's to hand over."""
-    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True), promise_after_s=1.0)
-    for name in ("old", "new"):
-        bench.bound(name, claim(profile="7g.40gb"))
-    bench.land_all(bench.request(pod("p1", claim(profile="3g.20gb"))))
-
-    bench.now = 5.0
-    (promise,) = grants(bench.land_all(bench.tick()))
-
-    assert (promise.booking.node, promise.booking.resource_claims) == (NEW, CLAIMS)
-    assert [each.split("_")[0] for each in promise.after] == ["new"]
-
-
-def test_each_member_of_a_group_keeps_its_own_claims():
-    """A group's bookings are made in one go."""
-    bench = bench_of(node(OLD, hands_over=False), node(NEW, hands_over=True))
-    writes = []
-    for number in (1, 2):
-        own = (ResourceClaimRef(uid=f"c-{number}", name=f"sluice-{number}", requests={"main": "main"}),)
-        member = msgspec.structs.replace(pod(f"p{number}", group=PodGroup(name="g", size=2)), resource_claims=own)
-        writes += bench.land_all(bench.request(member))
-
-    found = {grant.booking.name: (grant.booking.node, grant.booking.resource_claims[0].uid) for grant in grants(writes)}
-    assert found == {"p1": (NEW, "c-1"), "p2": (NEW, "c-2")}
 
 
 @pytest.mark.parametrize("by_claim", [False, True])

@@ -30,18 +30,15 @@ def sharing(*gpus: GpuReport, time_quota: bool = False) -> Bench:
 
 
 def share(memory_mib: int = 4096, *, container: str = "main") -> Claim:
-    """A claim of a share in mode mps."""
     return claim(container=container, profile=None, modes=("mps",), memory_mib=memory_mib, uid=1000)
 
 
 def daemon(gpu: GpuReport, **changes) -> MpsDaemonReport:
-    """The daemon of a home that is a whole GPU."""
     values = {"profile": None, "start": 0, "size": gpu.memory_slices, "device": gpu.uuid, "namespace": "default"}
     return MpsDaemonReport(**(values | {"uid": 1000, "state": "ready", "pid": 4711} | changes))
 
 
 def seen_anew(bench: Bench, generation: int, *gpus: GpuReport) -> list:
-    """The node is pulled again."""
     seen = snapshot("node-a", gpus, modes=MODES, generation=generation)
     return bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))
 

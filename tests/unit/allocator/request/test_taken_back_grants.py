@@ -15,14 +15,12 @@ from sluice_allocator.core.events import Instruction
 
 @pytest.fixture
 def pair(bench: Bench) -> Bench:
-    """Two nodes: there is always another place."""
     bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     bench.said.clear()
     return bench
 
 
 def writes(said: list[Instruction]) -> list[Write]:
-    """Those of them that are for the bus."""
     return [each for each in said if isinstance(each, Write)]
 
 
@@ -84,13 +82,6 @@ def test_a_slice_that_failed_is_tried_on_another_gpu_at_once_whoever_took_it_bac
     assert not pair.allocator.ctx.backoff.rests(booking.request, pair.now)
 
 
-def test_a_pod_that_ran_does_not_rest(pair: Bench):
-    """An eviction or an end is no quarrel."""
-    grant = pair.bound("p")
-    assert taken_back(pair, grant, "evicted") == []
-    assert not pair.allocator.ctx.backoff.rests(grant.booking.request, pair.now)
-
-
 def test_what_an_earlier_run_granted_is_no_quarrel_with_this_one(pair: Bench):
     """After a failover the new allocator puts right what the old one did; no pod waits for that."""
     other = pair.granted("q")
@@ -111,7 +102,6 @@ def test_a_job_rests_like_one_pod_and_keeps_its_turn(size: int):
     granted = grants(ask(bench, *pods))
 
     def goes_on(seconds: float) -> list[AnyMessage | None]:
-        """Time passes; this process reads its own words."""
         said: list[AnyMessage | None] = []
         for _ in range(round(seconds * 2)):
             bench.now += 0.5
@@ -133,7 +123,6 @@ def test_a_job_rests_like_one_pod_and_keeps_its_turn(size: int):
 
 
 def revoked(bench: Bench, grant: Grant) -> list[Write]:
-    """Another allocator revokes a grant."""
     address = subjects.ledger(grant.booking.node, grant.booking.allocation)
     revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
     return bench.land_all(bench.observe(address, revoke))

@@ -12,21 +12,15 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
-    Closed,
     Cordoned,
     DeviceFilter,
     Grant,
     Pending,
     PodGroup,
-    QuotaSet,
-    Released,
     RequestWithdrawn,
     Revoke,
-    SliceFailed,
     SliceQuarantined,
-    WaitOver,
 )
-from sluice.contracts.messages.operators import Amounts
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
@@ -41,7 +35,6 @@ AFTER_S = 300.0
 
 
 def yard(gpus: int = 1, **rules: float) -> Bench:
-    """An allocator with one node of A100-40GB."""
     bench = Bench(Allocator(RunId("r1"), replace(SchedulerConfig(promise_after_s=AFTER_S), **rules)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
@@ -61,14 +54,12 @@ def full() -> Bench:
 
 
 def entry(bench: Bench, name: str) -> Grant:
-    """The one grant of a pod."""
     world = bench.allocator.ctx.facts
     (found,) = [e for a in world.allocations_of[RequestId(name)] if isinstance(e := world.ledger[a], Grant)]
     return found
 
 
 def pass_time(bench: Bench, seconds: float) -> list[Write]:
-    """So much later, all that follows."""
     bench.now += seconds
     return bench.land_all(bench.handle(Ticked()))
 
@@ -81,11 +72,7 @@ def promises(writes: list[Write]) -> dict[str, tuple[str, ...]]:
 
 
 def kinds(writes: list[Write]) -> list[type]:
-    """What was written."""
     return [type(write.message) for write in writes]
-
-
-# -- when, and to whom --------------------------------------------------------------------------------------------
 
 
 def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(full: Bench):
@@ -101,29 +88,6 @@ def test_who_has_waited_long_enough_is_promised_the_place_that_is_free_soonest(f
     assert not grant.evict
     assert pending.reasons[0].reason is WaitReason.PLACE_BEING_FREED
     assert pending.message == "its place on node-a is reserved and waits for default/p1, default/p2 to end"
-
-
-def test_what_is_freed_of_a_promised_place_is_nobody_elses(full: Bench):
-    """Else later requests take it piece by piece, and the promise is never kept."""
-    pass_time(full, AFTER_S)
-    full.said.clear()
-    full.land_all(full.gone(entry(full, "p1"), revision=1))
-    full.land_all(full.request(asked("late", SMALL)))
-
-    assert RequestId("late") in full.allocator.ctx.queue
-    assert not [w for w in full.said if isinstance(w, Write) and isinstance(w.message, Grant)]
-
-
-def test_a_kept_promise_is_bound_like_any_other(full: Bench):
-    """When the last one is gone its agent makes the slice, and the pod starts."""
-    pass_time(full, AFTER_S)
-    for name in ("p1", "p2"):
-        full.land_all(full.gone(entry(full, name), revision=1))
-    assert RequestId("big") not in full.allocator.ctx.queue
-    written = full.land_all(full.ready(entry(full, "big")))
-
-    assert kinds(written) == [Bound]
-    assert not full.allocator.ctx.promised.of_model
 
 
 def test_a_promise_that_was_carried_out_is_not_taken_back_for_a_last_word_that_is_late(full: Bench):
@@ -186,27 +150,6 @@ def test_a_promised_pod_takes_whatever_is_free_earlier_and_gives_its_promise_bac
     assert entry(full, "late").booking.node == NodeName("node-a")
 
 
-def test_a_promise_is_not_given_up_for_a_place_that_comes_to_nothing(full: Bench):
-    """Making the other slice fails: the pod still has what it was promised, and has lost no time."""
-    pass_time(full, AFTER_S)
-    promised = entry(full, "big").booking
-    full.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    world = full.allocator.ctx.facts
-    other = next(e for a in world.allocations_of[RequestId("big")] if (e := world.ledger[a]).booking.node == "node-b")
-    failed = SliceFailed(
-        allocation=other.booking.allocation,
-        request=RequestId("big"),
-        revision=1,
-        error="Unknown",
-        message="out of luck",
-    )
-    writes = full.land_all(full.observe(subjects.slice_(NodeName("node-b"), other.booking.allocation), failed))
-
-    assert [w.message.booking.node for w in writes if isinstance(w.message, Revoke)] == [NodeName("node-b")]
-    standing = world.ledger[promised.allocation]
-    assert isinstance(standing, Grant)
-
-
 def test_the_first_of_each_shape_is_promised_then_the_next():
     """Who comes first is served first, and several may be promised at once."""
     bench = yard(gpus=4, promises_percent=50)
@@ -216,18 +159,6 @@ def test_the_first_of_each_shape_is_promised_then_the_next():
         bench.land_all(bench.request(asked(name, WHOLE)))
     assert list(promises(pass_time(bench, AFTER_S))) == ["first", "second"]
     assert promises(pass_time(bench, 10_000)) == {}  # half of the GPUs are promised
-
-
-def test_urgent_pods_are_promised_first():
-    """Turns are by priority, then by age: for promises as for places."""
-    bench = yard(gpus=2)
-    for number in range(4):
-        bench.bound(f"p{number}", HALF)
-    bench.land_all(bench.request(asked("old", WHOLE)))
-    unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("none",)))
-    bench.land_all(bench.request(asked("urgent", unlike, priority=5)))
-
-    assert list(promises(pass_time(bench, AFTER_S))) == ["urgent"]
 
 
 def test_a_young_pod_before_an_old_one_of_its_shape_is_waited_for():
@@ -294,16 +225,6 @@ def test_members_of_a_group_are_not_promised_places_one_by_one():
     assert promises(pass_time(bench, 10 * AFTER_S)) == {}
 
 
-def test_who_is_over_his_quota_is_promised_nothing(full: Bench):
-    """It could not have it when it is free; meanwhile it would stay unused."""
-    quota = QuotaSet(namespace="default", total=Amounts(gpus=2), request=Amounts(), guaranteed=Amounts())
-    full.land_all(full.observe(subjects.quota("default"), quota))
-    assert promises(pass_time(full, 10 * AFTER_S)) == {}
-
-
-# -- what becomes of it -------------------------------------------------------------------------------------------
-
-
 def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
     """New slices never land where an operator wants nothing new."""
     bench = yard(gpus=2)
@@ -356,26 +277,6 @@ def test_an_edited_request_is_promised_anew(full: Bench):
     assert [w.message.booking for w in writes if isinstance(w.message, Revoke)] == [promised]
 
 
-def test_an_edited_request_keeps_its_turn_when_its_promise_is_given_back(full: Bench):
-    """Somebody mends a pod that is promised a place: a pod that came later would have its place."""
-    pass_time(full, AFTER_S)
-    promised = entry(full, "big")
-    full.land_all(full.request(asked("other", WHOLE)))
-    unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
-    full.land_all(full.request(asked("big", unlike, revision=2)))
-    full.land_all(full.gone(promised))
-
-    full.said.clear()
-    for name in ("p1", "p2"):
-        withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-        full.land_all(full.observe(subjects.request(RequestId(name)), withdrawn))
-        world = full.allocator.ctx.facts
-        (revoked,) = (world.ledger[each] for each in world.allocations_of[RequestId(name)])
-        full.land_all(full.gone(Grant(revision=1, incarnation=world.incarnation, booking=revoked.booking)))
-    grants = [w.message for w in full.said if isinstance(w, Write) and isinstance(w.message, Grant)]
-    assert [grant.booking.name for grant in grants] == ["big"]
-
-
 def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
     """Two allocators promise at once: what both book is kept from everybody, so one goes, the same for every reader."""
     pass_time(full, AFTER_S)
@@ -391,18 +292,6 @@ def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
 
     revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)]
     assert revoked == ["big_r2_1"]
-
-
-def test_a_promise_is_taken_back_with_its_request(full: Bench):
-    """The pod is deleted: nothing is kept for it."""
-    pass_time(full, AFTER_S)
-    promised = entry(full, "big")
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    writes = full.land_all(full.observe(subjects.request(RequestId("big")), withdrawn))
-    assert kinds(writes) == [Revoke, WaitOver]
-    writes = full.land_all(full.gone(promised))
-    assert kinds(writes) == [Closed, Released]
-    assert not full.allocator.ctx.promised.of_model
 
 
 def test_whoever_takes_over_knows_what_is_promised(full: Bench):
@@ -454,9 +343,6 @@ def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):
         f"1 x {model}: no free place of that size; 1 x {model}: reserved for pods ahead in the queue"
     )
     assert [each.reason for each in pending.reasons] == [WaitReason.GPU_LAYOUT_FULL, WaitReason.PLACE_PROMISED]
-
-
-# -- the clock ----------------------------------------------------------------------------------------------------
 
 
 def test_each_shape_is_looked_at_once_and_early_looks_win():

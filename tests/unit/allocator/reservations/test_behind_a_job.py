@@ -18,12 +18,10 @@ JOB = PodGroup(name="job", size=2)
 
 
 def of_job(name: str, priority: int = 0) -> AllocationRequested:
-    """A pod of the job."""
     return changed(asked(name, WHOLE, priority=priority), group=JOB)
 
 
 def granted(writes: list[Write]) -> list[Grant]:
-    """What was granted."""
     return [each.message for each in writes if isinstance(each.message, Grant)]
 
 
@@ -40,8 +38,7 @@ def retried() -> Bench:
         bench.land_all(bench.ready(grant))
     bench.land_all(
         bench.observe(
-            subjects.request(RequestId(two.booking.name)),
-            RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone"),
+            subjects.request(RequestId(two.booking.name)), RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
         )
     )
     bench.land_all(bench.gone(two))
@@ -61,14 +58,3 @@ def test_who_waits_behind_a_pod_of_a_job_is_promised_a_place(retried: Bench):
         found += granted(retried.land_all(retried.handle(Ticked())))
 
     assert [(grant.booking.name, bool(grant.after)) for grant in found] == [("single", True)]
-
-
-def test_who_waits_behind_a_pod_of_a_job_evicts_who_is_less_important(retried: Bench):
-    """Its priority is lower than the other's, and higher than the tenant's."""
-    retried.land_all(retried.request(of_job("j3", priority=5)))
-    found = granted(retried.land_all(retried.request(asked("single", WHOLE, priority=3))))
-    for _ in range(30):
-        retried.now += 1.0
-        found += granted(retried.land_all(retried.handle(Ticked())))
-
-    assert [(grant.booking.name, grant.evict) for grant in found] == [("single", True)]

@@ -17,14 +17,12 @@ from sluice.contracts.messages import (
     NodeExpression,
     Pending,
     PodTerm,
-    QuotaSet,
     RequestWithdrawn,
     Revoke,
     SliceFailed,
     SliceQuarantined,
     Waived,
 )
-from sluice.contracts.messages.operators import Amounts
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -65,7 +63,6 @@ def fleet(has: Claim, **nodes: int) -> Bench:
 
 
 def promise(bench: Bench, wants: Claim) -> Grant:
-    """Big asks, and is promised a place."""
     bench.land_all(bench.request(asked("big", wants)))
     bench.now += AFTER_S
     bench.land_all(bench.handle(Ticked()))
@@ -90,7 +87,6 @@ def failed(grant: Grant) -> SliceFailed:
 
 
 def gpus_of(bench: Bench, pod: str) -> set[GpuUuid]:
-    """The GPUs of all that a pod is granted."""
     return {device.gpu for grant in grants(bench, pod) for device in grant.booking.devices}
 
 
@@ -101,26 +97,22 @@ def grants(bench: Bench, pod: str) -> list[Grant]:
 
 
 def waited_for(bench: Bench) -> list[str]:
-    """The pods that the promise of big waits for."""
     (promise,) = grants(bench, "big")
     world = bench.allocator.ctx.facts
     return [world.ledger[a].booking.name for a in promise.after if not isinstance(world.ledger[a], Closed)]
 
 
 def stays(bench: Bench) -> str:
-    """The one that big still waits for."""
     (name,) = waited_for(bench)
     return name
 
 
 def third(bench: Bench) -> str:
-    """One on a GPU that big was not promised."""
     kept = gpus_of(bench, "big")
     return next(pod for pod in ("a1", "a2", "a3", "a4", "a5", "a6") if gpus_of(bench, pod) - kept)
 
 
 def told(writes: list[Write], pod: str) -> list[str]:
-    """What was written of a pod, by kind."""
     of_pod = [w.message for w in writes if pod in w.subject]
     return [type(message).__name__ for message in of_pod]
 
@@ -171,15 +163,6 @@ def test_what_a_pod_was_promised_does_not_keep_it_from_what_is_free_beside(host:
     assert told(end(bench, third(bench)), "big") == ["Grant", "Waived", "Revoke", "Pending"]
 
 
-def test_nobody_comes_between_a_promise_and_what_it_is_exchanged_for(half_there: Bench):
-    """A pod whose turn is later would take the last GPU that was missing, and the large one would wait on for ever."""
-    half_there.land_all(half_there.request(asked("late", WHOLE)))
-    promise = grants(half_there, "big")[0]
-    writes = end(half_there, third(half_there)) + half_there.land_all(half_there.gone(promise))
-
-    assert [w.message.booking.name for w in writes if isinstance(w.message, Grant)] == ["big"]
-
-
 def test_a_promise_that_is_kept_at_that_moment_is_bound_and_the_exchange_is_surplus(half_there: Bench):
     """Its agent has made the slice while another place was booked: the pod starts there and nothing stays booked."""
     promise, tenant = grants(half_there, "big")[0], grants(half_there, stays(half_there))[0]
@@ -228,27 +211,6 @@ def test_two_allocators_exchange_a_promise_once(half_there: Bench):
 
     assert not [w for w in writes if isinstance(w.message, Grant)]
     assert [w.message.booking for w in writes if isinstance(w.message, Revoke)] == [promise.booking]
-
-
-def test_an_exchange_stays_within_the_limits_of_its_namespace(half_there: Bench):
-    """A promise counts without the tenant that goes for it; a place that leaves it there does not."""
-    limits = QuotaSet(namespace="default", total=Amounts(gpus=2))
-    half_there.land_all(half_there.observe(subjects.quota("default"), limits))
-    writes = end(half_there, third(half_there))
-
-    assert not [w for w in writes if isinstance(w.message, Grant)]
-    assert len(grants(half_there, "big")) == 1
-
-
-def test_an_edited_request_gives_up_both(half_there: Bench):
-    """Both are for what it asked before."""
-    end(half_there, third(half_there))
-    half_there.said.clear()
-    both = {grant.booking.allocation for grant in grants(half_there, "big")}
-    edited = changed(asked("big", WHOLE), revision=2)
-    writes = half_there.land_all(half_there.request(edited))
-
-    assert {w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)} == both
 
 
 def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():

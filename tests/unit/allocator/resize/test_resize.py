@@ -62,9 +62,6 @@ def bench(empty: Bench) -> Bench:
     return with_gpus(empty, gpu_report("node-a", 0, mig=False))
 
 
-# -- what is written and answered ---------------------------------------------------------------------------------
-
-
 def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
     """A caller that reads "done" before that may read wrong."""
     before = bench.bound("p1", fractional(20, 4000))
@@ -93,22 +90,6 @@ def test_a_change_is_one_order_and_is_answered_when_the_ledger_has_it(bench):
     )
 
 
-def test_a_share_that_only_grows_counts_nothing_besides(bench):
-    """What need not be remembered is not written."""
-    bench.bound("p1", mps(4000))
-    grant = adjusted(bench, memory_mib=9000)
-    assert (shares_of(grant), grant.counts) == ([9000], ())
-
-
-def test_the_binding_follows_the_new_slice(bench):
-    """The pod would go on being told the old limits, and start with them for ever."""
-    bench.bound("p1", mps(4000))
-    grant = adjusted(bench, memory_mib=9000)
-    (write,) = said(bench, grant)
-    assert isinstance(write.message, Bound)
-    assert (write.message.revision, write.message.containers[0].memory_mib) == (2, 9000)
-
-
 def test_a_dry_run_says_the_same_and_leaves_no_trace(bench):
     """tensor-fusion: a dry run that differs from the real thing, or books, is worth nothing."""
     bench.bound("p1", fractional(20, 4000))
@@ -131,53 +112,6 @@ def test_every_device_of_the_container_gets_the_same_and_no_other_container_does
         ("a", 5000),
         ("b", 1000),
     ]
-
-
-# -- no share is admitted too early -----------------------------------------------------------------------------------
-
-
-def test_a_smaller_share_is_free_for_others_only_when_its_agent_says_so(bench):
-    """A neighbour would be promised memory that running processes still use."""
-    bench.bound("p1", mps(30000))
-    grant = adjusted(bench, memory_mib=10000)
-    assert shares_of(grant) == [10000]
-    assert [device.share.memory_mib for device in grant.counts] == [30000]
-
-    assert names(everything(bench, bench.request(asked("p2", mps(20000))))) == []
-    assert names(said(bench, grant, shrinking=True)) == []
-    assert free_mib(bench) == GPU_MIB - 30000
-    assert names(said(bench, grant)) == ["p2"]
-    assert free_mib(bench) == GPU_MIB - 10000 - 20000
-
-
-def test_an_answer_to_an_older_order_frees_nothing(bench):
-    """The word that the slice is as it was first made says nothing of how large it is now."""
-    first = bench.bound("p1", mps(30000))
-    grant = adjusted(bench, memory_mib=10000)
-    said(bench, first)
-    assert free_mib(bench) == GPU_MIB - 30000
-    said(bench, grant)
-    assert free_mib(bench) == GPU_MIB - 10000
-
-
-def test_a_larger_share_is_booked_before_its_order_is_out(bench):
-    """A neighbour would be given the same memory in the moment before the ledger has answered."""
-    bench.bound("p1", mps(10000))
-    (write,) = bench.handle(AdjustAsked(1, change(memory_mib=30000)))
-    rest = bench.request(asked("p2", mps(20000)))
-    assert names([each for each in rest if isinstance(each, Write)]) == []
-    assert free_mib(bench) == GPU_MIB - 30000
-    assert names(everything(bench, bench.land(write))) == []
-
-
-def test_what_is_said_of_the_slice_meanwhile_unbooks_nothing(bench):
-    """Its agent says the old word again while the order is on its way: the larger size would be somebody else's."""
-    first = bench.bound("p1", mps(10000))
-    (write,) = bench.handle(AdjustAsked(1, change(memory_mib=30000)))
-    bench.observe(subjects.slice_(NODE, first.booking.allocation), answer_of(first))
-    assert free_mib(bench) == GPU_MIB - 30000
-    everything(bench, bench.land(write))
-    assert free_mib(bench) == GPU_MIB - 30000
 
 
 def test_a_revoke_meanwhile_keeps_all_that_may_be_used_until_it_is_gone(bench):
@@ -228,38 +162,6 @@ def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_i
     assert isinstance(revoke, Revoke)
     assert (revoke.revision, revoke.booking.devices) == (3, grant.counts)
     assert free_mib(bench) == GPU_MIB - 30000
-
-
-def test_another_process_reads_the_same_from_the_bus(bench):
-    """The allocator dies after the order is written: the next one would count the new size alone."""
-    first = bench.bound("p1", mps(30000))
-    grant = adjusted(bench, memory_mib=10000)
-    for word, left in ((first, 30000), (grant, 10000)):
-        next_one = Bench(Allocator(RunId("r2"), SchedulerConfig()))
-        shown = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES)
-        next_one.read_all(
-            (subjects.ledger(NODE, grant.booking.allocation), grant),
-            (subjects.slice_(NODE, grant.booking.allocation), answer_of(word)),
-            (subjects.request(RequestId("p1")), asked("p1", mps(30000))),
-        )
-        next_one.handle(LeaseChanged(held=True))
-        next_one.add_node(shown)
-        assert free_mib(next_one) == GPU_MIB - left
-
-
-def test_a_second_change_counts_the_largest_of_all(bench):
-    """30,000, then 10,000, then 20,000 while the first processes still run: they use 30,000."""
-    bench.bound("p1", mps(30000))
-    adjusted(bench, memory_mib=10000)
-    grant = adjusted(bench, memory_mib=20000)
-    assert grant.revision == 3
-    assert [device.share.memory_mib for device in grant.counts] == [30000]
-    assert free_mib(bench) == GPU_MIB - 30000
-    said(bench, grant)
-    assert free_mib(bench) == GPU_MIB - 20000
-
-
-# -- two at once, and writes that do not land ---------------------------------------------------------------------
 
 
 def test_who_comes_second_to_the_ledger_decides_anew(bench):
@@ -435,9 +337,6 @@ def test_so_many_at_once_and_no_more(empty):
     assert last.reason is AdjustReason.NOT_NOW
 
 
-# -- the broker is wiped ------------------------------------------------------------------------------------------
-
-
 def test_the_new_size_survives_a_wiped_broker_and_nothing_corrects_it_back(empty):
     """The pod asked for 30,000 and was made smaller: after the wipe it would have 30,000 again, or be put out."""
     device = larger_device = None
@@ -478,9 +377,6 @@ def test_an_edit_of_the_pod_changes_no_share_that_it_has(bench):
     edited = replace(asked("p1", mps(1000)), revision=2)
     assert everything(bench, bench.observe(subjects.request(RequestId("p1")), edited)) == []
     assert free_mib(bench) == GPU_MIB - 9000
-
-
-# -- anything in any order ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=20, deadline=None)

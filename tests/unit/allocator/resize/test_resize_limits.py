@@ -10,7 +10,6 @@ from factories.scheduling.resize import (
     change,
     everything,
     fractional,
-    free_mib,
     limit,
     mps,
     names,
@@ -23,15 +22,8 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
-from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import (
-    Amounts,
-    NodeClosed,
-    NodeOpened,
-    NodeRemoved,
-    PlacementReport,
-    RequestWithdrawn,
-)
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import NodeClosed, NodeOpened, NodeRemoved, PlacementReport, RequestWithdrawn
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.events import LeaseChanged
@@ -47,9 +39,6 @@ def bench(empty: Bench) -> Bench:
     return with_gpus(empty, gpu_report("node-a", 0, mig=False))
 
 
-# -- how large it may be ------------------------------------------------------------------------------------------
-
-
 def test_too_large_for_its_home_says_the_most_that_fits(bench):
     """A person would try one size after the other; and a size that is said to fit would be refused."""
     bench.bound("p1", fractional(20, 4000))
@@ -61,13 +50,6 @@ def test_too_large_for_its_home_says_the_most_that_fits(bench):
     for name, most in wrong.most:
         assert isinstance(adjust(bench.allocator.ctx, change(**{name: most})), Adjusted)
         assert isinstance(adjust(bench.allocator.ctx, change(**{name: most + 1})), AdjustRefused)
-
-
-def test_shares_of_one_container_in_one_home_are_counted_together(bench):
-    """Each alone would fit, and both would be let have the same free memory."""
-    bench.bound("p1", mps(1000, container="a"), mps(1000, container="b"))
-    wrong = refused(bench, container="a", memory_mib=GPU_MIB)
-    assert dict(wrong.most) == {"memory_mib": GPU_MIB - 1000}
 
 
 def test_time_counts_where_it_is_enforced(empty):
@@ -89,16 +71,6 @@ def test_on_an_instance_the_home_is_the_instance(empty):
     assert dict(wrong.most) == {"memory_mib": profile.memory_mib}
 
 
-def test_smaller_is_always_let_also_where_too_much_is_booked(bench):
-    """A home that is over-booked since a change of settings could never be mended."""
-    bench.bound("p1", mps(20000))
-    bench.bound("p2", mps(20000))
-    smaller = gpu_report("node-a", 0, mig=False, memory_mib=30000)
-    bench.add_node(snapshot("node-a", (smaller,), modes=MODES, generation=2))
-    assert free_mib(bench) < 0
-    assert shares_of(adjusted(bench, memory_mib=15000)) == [15000]
-
-
 def test_scale_up_then_quota(bench):
     """tensor-fusion, "scale up then quota": a share that grows is held to its namespace's limit, to the last MiB."""
     bench.bound("p1", mps(4000))
@@ -110,22 +82,6 @@ def test_scale_up_then_quota(bench):
     adjusted(bench, memory_mib=6000)
     assert usage(bench.allocator.ctx, "default").memory_mib == 12000
     assert names(everything(bench, bench.request(asked("p3", mps(1))))) == []
-
-
-def test_a_cap_on_one_pod_counts_all_of_its_devices(empty):
-    """tensor-fusion: totals are per GPU times their count; one device alone would stay under the cap."""
-    bench = with_gpus(empty, *(gpu_report("node-a", index, mig=False) for index in range(2)))
-    bench.bound("p1", fractional(10, 2000, gpus=2))
-    everything(bench, limit(bench, pod=Amounts(memory_mib=9000)))
-    wrong = refused(bench, memory_mib=5000)
-    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 4500})
-
-
-def test_a_namespace_beyond_its_limit_may_have_less(bench):
-    """A limit that came late would forbid the one thing that helps."""
-    bench.bound("p1", mps(9000))
-    everything(bench, limit(bench, memory_mib=1000))
-    assert shares_of(adjusted(bench, memory_mib=5000)) == [5000]
 
 
 def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_was_lowered(bench):
@@ -219,9 +175,6 @@ def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
     assert shares_of(adjusted(bench, memory_mib=2000)) == [2000]
 
 
-# -- what cannot be changed ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("values", "field", "words"),
     [
@@ -294,16 +247,6 @@ def test_what_is_so_already_says_whether_it_is_carried_out(bench):
     said(bench, grant)
     assert not refused(bench, memory_mib=9000).under_way
     assert how_it_stands(bench.allocator.ctx, RequestId("p1")).message == "is bound on node-a"
-
-
-def test_a_node_that_is_not_open_is_changed_by_nobody(bench):
-    """After a wiped broker not all that is on it is known: a share would grow into a neighbour's."""
-    bench.bound("p1", mps(4000))
-    restarted = snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, agent_run=RunId("agent-2"))
-    news = bench.allocator.ctx.facts.news[NODE]
-    bench.observe(subjects.node(NODE), replace(news, agent_run=RunId("agent-2"), generation=5))
-    assert restarted.agent_run != news.agent_run
-    assert refused(bench, memory_mib=5000).reason is AdjustReason.NOT_NOW
 
 
 @pytest.mark.parametrize("memory_mib", [9000, 1000], ids=["larger", "smaller"])

@@ -29,7 +29,6 @@ NODE = NodeName("node-a")
 
 @pytest.fixture
 def counts(monkeypatch):
-    """Counts of this test's own."""
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     monkeypatch.setattr(metrics, "observe", own.observe)
@@ -38,7 +37,6 @@ def counts(monkeypatch):
 
 @pytest.fixture
 def measured(bench, counts):
-    """An allocator that is measured."""
     core = bench.allocator
     wrapped = DecisionCounter(core)
     bench.allocator = wrapped

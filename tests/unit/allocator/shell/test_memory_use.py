@@ -49,14 +49,10 @@ def over_the_wire(inventory: NodeInventory) -> NodeInventory:
 
 
 def full_node(name: str) -> NodeSnapshot:
-    """Eight GPUs that know each other by NVLink."""
     uuids = [GpuUuid(f"GPU-{name}-11111111-2222-3333-4444-{index:012}") for index in range(GPUS_PER_NODE)]
     gpus = tuple(
         msgspec.structs.replace(
-            report,
-            uuid=uuid,
-            creatable=CREATABLE,
-            links={other: 100 for other in uuids if other != uuid},
+            report, uuid=uuid, creatable=CREATABLE, links={other: 100 for other in uuids if other != uuid}
         )
         for report, uuid in zip(REPORTS, uuids, strict=True)
     )

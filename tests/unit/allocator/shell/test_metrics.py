@@ -11,7 +11,6 @@ from sluice_allocator.shell.metrics import AllocatorMetrics
 
 
 def shown(bench) -> dict[tuple[str, ...], float]:
-    """Every sample by name and labels."""
     counts = MetricRegistry()
     with counts.collecting_from(AllocatorMetrics(bench.allocator).now):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}

@@ -1,6 +1,5 @@
 """Questions to the allocator: what would become of a pod, and how a request stands. Asking leaves no trace."""
 
-import copy
 from pathlib import Path
 
 import msgspec
@@ -37,12 +36,8 @@ def ask(bench: Bench, **annotations: str) -> Simulated:
 
 
 def stands(bench: Bench, request: str) -> RequestState | None:
-    """How a request stands."""
     found = how_it_stands(bench.allocator.ctx, RequestId(request))
     return found.state if found is not None else None
-
-
-# -- simulate -----------------------------------------------------------------------------------------------------
 
 
 def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
@@ -53,34 +48,6 @@ def test_a_simulated_pod_says_where_it_would_go_and_what_it_would_leave(bench):
     assert (found.node, device.grant.gpu, device.grant.start) == ("node-a", "GPU-node-a-0", 4)
     assert (device.mode, device.memory_mib, device.sm_percent) == ("exclusive", 20096, 42)
     assert (sum(left.creatable_before.values()), sum(left.creatable_after.values())) == (19, 11)
-
-
-def test_a_real_request_gets_the_place_that_was_simulated(bench):
-    """The same code on the same facts."""
-    found = ask(bench, profile="2g.10gb")
-    assert isinstance(found, WouldBind)
-    grant = bench.granted("p1", claim(profile="2g.10gb"))
-    assert grant.booking.devices == tuple(device.grant for device in found.devices)
-
-
-def test_asking_books_nothing_and_wants_nothing(bench):
-    """However often somebody asks, the fleet, the queue and the bus stay as they were."""
-    before = copy.deepcopy(bench.allocator.ctx.cluster.booked())
-    for _ in range(20):
-        assert isinstance(ask(bench, profile="7g.40gb"), WouldBind)
-    assert bench.allocator.ctx.cluster.booked() == before
-    assert len(bench.allocator.ctx.queue) == 0
-    assert bench.allocator.ctx.outbox.drain() == []
-
-
-def test_a_pod_that_would_wait_is_told_why_filter_by_filter(bench):
-    """The whole GPU is taken."""
-    bench.bound("p1", claim(profile="7g.40gb"))
-    found = ask(bench, profile="1g.5gb")
-    assert isinstance(found, WouldWait)
-    (step,) = found.steps
-    assert (step.filter, found.more) == ("room", 0)
-    assert [(each.reason, each.count) for each in step.reasons] == [(WaitReason.GPU_LAYOUT_FULL, 1)]
 
 
 def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_nearest(bench):
@@ -107,7 +74,6 @@ ALL_MODES = ("exclusive", "mps", "fractional")
 
 
 def share(bench: Bench, **annotations: str) -> WouldBind:
-    """Simulate a share for the user 1000; it must fit."""
     said = {f"sluice.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     pod = PodAsked("default", said, (ContainerRequest("main", uid=1000),))
     found = simulate(bench.allocator.ctx, pod)
@@ -141,9 +107,6 @@ def test_a_home_in_an_instance_is_made_once(empty):
     assert (device.mode, device.memory_mib) == ("mps", 512)
 
 
-# -- explain ------------------------------------------------------------------------------------------------------
-
-
 def test_each_moment_of_a_requests_life_has_its_word(bench):
     """From the decision to the end, derived from the same facts that decide."""
     assert stands(bench, "p1") is None
@@ -175,15 +138,6 @@ def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench
     assert [step.filter for step in found.steps] == ["room"]
 
 
-def test_a_bound_request_is_told_with_what_it_has(bench):
-    """Node, allocation and devices."""
-    grant = bench.bound("p1", claim(profile="2g.10gb"))
-    found = how_it_stands(bench.allocator.ctx, RequestId("p1"))
-    assert found is not None
-    assert (found.node, found.allocation) == ("node-a", grant.booking.allocation)
-    assert [device.memory_mib for device in found.devices] == [9984]
-
-
 def test_a_refused_request_is_told_with_its_refusal(bench):
     """And so is one that its source could not understand."""
     bench.land_all(bench.request(asked("p1", claim(gpus=57))))
@@ -197,11 +151,7 @@ def test_a_refused_request_is_told_with_its_refusal(bench):
     assert stands(bench, "p2") is RequestState.REJECTED
 
 
-# -- steps --------------------------------------------------------------------------------------------------------
-
-
 def reason(word: WaitReason, count: int = 1, of: str = "nodes") -> ReasonCount:
-    """One counted reason."""
     return ReasonCount(reason=word, count=count, of=of)
 
 
@@ -221,12 +171,6 @@ def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
     )
     steps = reasons_by_filter([reason(word, 10 - at) for at, word in enumerate((*words, WaitReason.NODE_TAINTED))])
     assert tuple(step.filter for step in steps) == FILTERS
-
-
-def test_what_concerns_most_is_told_first():
-    """Within a filter, by count."""
-    (step,) = reasons_by_filter([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
-    assert [each.count for each in step.reasons] == [3, 2, 1]
 
 
 def test_an_answer_about_a_hundred_classes_of_gpus_can_still_be_read(empty):
@@ -262,3 +206,9 @@ def test_a_simulated_pod_with_claims_is_where_its_kubelet_hands_over_and_on_one_
     assert isinstance(found, WouldBind)
     assert {each.grant.gpu for each in found.devices} == {"GPU-node-b-0"}
     assert len(found.devices) == 4
+
+
+def test_what_concerns_most_is_told_first():
+    """Within a filter, by count."""
+    (step,) = reasons_by_filter([reason(WaitReason.GPU_LAYOUT_FULL, count, f"model {count}") for count in (1, 3, 2)])
+    assert [each.count for each in step.reasons] == [3, 2, 1]

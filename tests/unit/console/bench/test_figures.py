@@ -8,7 +8,7 @@ import pytest
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Closed, Envelope, NodeChanged, SliceReady
-from sluice_console.core.bench.broker_replay import ReplayMessage, filters_of, replay_of
+from sluice_console.core.bench.broker_replay import filters_of, replay_of
 from sluice_console.core.bench.chart import svg
 from sluice_console.core.bench.figures import (
     BenchDocument,
@@ -25,14 +25,8 @@ START_S = 1767323040.0
 
 
 def said(make, subject: str, message, second: float, request: str = "", **headers: str) -> HistoryMessage:
-    """A word of the history, `second` after the start."""
     envelope = Envelope(
-        id="i",
-        operation="o",
-        request=request,
-        schema=1,
-        time=f"2026-01-02T03:04:{second:06.3f}+00:00",
-        message=message,
+        id="i", operation="o", request=request, schema=1, time=f"2026-01-02T03:04:{second:06.3f}+00:00", message=message
     )
     return HistoryMessage(
         f"hist.sluice.{subject}", envelope, {key.replace("_", "-"): text for key, text in headers.items()}
@@ -40,7 +34,6 @@ def said(make, subject: str, message, second: float, request: str = "", **header
 
 
 def run(make) -> list[HistoryMessage]:
-    """One request's way, with the news of its node."""
     ready = SliceReady(
         allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
     )
@@ -147,12 +140,6 @@ def test_a_process_reads_what_is_its_to_consume_and_nothing_else(make):
     assert filters_of(notes, "agent 0") == {Stream.BOOK: (f"sluice.ledger.{NODE}.*",)}
     consumed = [note.number for name in {note.consumer for note in notes} for note in notes if note.consumer == name]
     assert sorted(consumed) == [note.number for note in notes]
-
-
-def test_a_score_can_be_handed_to_other_processes(make):
-    """As JSON."""
-    notes = replay_of([(word, 1) for word in run(make)], requests={make.request: 0.0}, agents={}, began_s=START_S)
-    assert msgspec.json.decode(msgspec.json.encode(notes), type=list[ReplayMessage]) == notes
 
 
 def test_the_picture_is_a_picture_whatever_was_measured(make):

@@ -9,12 +9,10 @@ from sluice_console.core.bench.load import DOCUMENTS_MAX, LoadError, even, files
 
 
 def load(**changes):
-    """A load of the usual options."""
     return even("b", **({"requests": 10, "mix": "1g.5gb=3,3g.20gb=2", "rate": 0.0, "burst": 1} | changes))
 
 
 def profiles(pods):
-    """What they ask for."""
     return [pod.manifest["metadata"]["annotations"]["sluice.dev/profile"] for pod in pods]
 
 
@@ -24,12 +22,6 @@ def test_a_mix_is_even_from_the_first_pods_on():
     assert (found.count("1g.5gb"), found.count("3g.20gb")) == (6, 4)
     assert (found[:5].count("1g.5gb"), found[:5].count("3g.20gb")) == (3, 2)
     assert found == profiles(load())
-
-
-def test_pods_come_at_their_rate_in_bursts():
-    """Ten a second, five at a time: two bursts half a second apart."""
-    assert [pod.at_s for pod in load(rate=10.0, burst=5)] == [0.0] * 5 + [0.5] * 5
-    assert {pod.at_s for pod in load()} == {0.0}
 
 
 def test_who_comes_together_is_in_one_file_up_to_a_limit():

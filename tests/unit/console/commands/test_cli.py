@@ -171,11 +171,7 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("user", "verb", "said"),
     [
-        (
-            "console",
-            "Publish",
-            "may not publish sluice.cordon.node1: use the user 'operator' for changes",
-        ),
+        ("console", "Publish", "may not publish sluice.cordon.node1: use the user 'operator' for changes"),
         ("console", "Subscription", "does not let 'console' listen to 'sluice.cordon.node1'"),
         ("operator", "Publish", "does not let 'operator' publish to 'sluice.cordon.node1'"),
     ],
@@ -218,7 +214,6 @@ def test_a_pipe_and_no_color_get_no_colours(monkeypatch, capsys):
 
 
 def every_command(app, before="sluice"):
-    """`sluice gpus`, `sluice quota set`, ..."""
     for name in app:
         if name.startswith("-"):
             continue
@@ -247,7 +242,6 @@ def test_every_command_is_in_the_documentation():
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory):
-    """The three scripts as files."""
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh", "fish"):
         (folder / shell).write_text(command.app.generate_completion(shell=shell), encoding="utf-8")

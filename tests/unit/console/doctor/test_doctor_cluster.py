@@ -47,14 +47,12 @@ def shipped() -> list[Object]:
 
 
 def named(seen: ObservedCluster, kind: str, name: str) -> Object:
-    """One object, to be changed."""
     (found,) = [each for each in seen.lists[kind] if each["metadata"]["name"] == name]
     assert isinstance(found, dict)
     return found
 
 
 def looked_at(objects: list[Object], **changes: Any) -> ObservedCluster:
-    """A cluster with these objects."""
     by_kind = {kind: [each for each in objects if each["kind"] == of.kind] for kind, of in KINDS.items()}
     by_kind["agents"] = [pod for pod in by_kind["agents"] if pod["metadata"]["namespace"] == "sluice-nodes"]
     by_kind["managed"] = []
@@ -64,13 +62,11 @@ def looked_at(objects: list[Object], **changes: Any) -> ObservedCluster:
 
 
 def node(name: str = "gpu-1", **labels: str) -> Object:
-    """A node with an agent."""
     given = {"kubernetes.io/os": "linux", "sluice.dev/agent": "true"} | labels
     return {"kind": "Node", "metadata": {"name": name, "labels": given}, "status": {"allocatable": {"cpu": "8"}}}
 
 
 def waiting(**metadata: Any) -> Object:
-    """A pod behind our gate, since long ago."""
     about = {
         "name": "train",
         "namespace": "research",
@@ -105,28 +101,24 @@ def well() -> ObservedCluster:
 
 
 def wrong(seen: ObservedCluster) -> list[FindingDocument]:
-    """What is not ok; each says what to do."""
     found = [finding for finding in check_cluster(seen) if finding.level != "ok"]
     assert all(finding.remedy for finding in found)
     return found
 
 
 def only(seen: ObservedCluster, check: Check, level: str) -> str:
-    """The one finding that is not ok: what it says."""
     found = wrong(seen)
     assert [(finding.check, finding.level) for finding in found] == [(check, level)], found
     return found[0].what
 
 
 def without(seen: ObservedCluster, kind: str, name: str) -> ObservedCluster:
-    """The same without one object."""
     kept = [each for each in seen.lists[kind] if each["metadata"]["name"] != name]
     assert len(kept) == len(seen.lists[kind]) - 1
     return with_objects(seen, kind, kept)
 
 
 def with_objects(seen: ObservedCluster, kind: str, objects: list[Any]) -> ObservedCluster:
-    """The same with other objects of a kind."""
     return ObservedCluster(where=seen.where, lists={**seen.lists, kind: objects}, now_s=NOW_S, trial=seen.trial)
 
 
@@ -369,13 +361,11 @@ def test_a_cluster_without_sluice_is_told_apart(well):
 
 
 def claim(name: str = "data-sluice-nats-0", phase: str = "Pending", **spec: Any) -> Object:
-    """A claim of the broker."""
     about = {"name": name, "namespace": "sluice-system"}
     return {"kind": "PersistentVolumeClaim", "metadata": about, "spec": spec, "status": {"phase": phase}}
 
 
 def storage_class(name: str, *, default: bool) -> Object:
-    """A StorageClass."""
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
     return {"kind": "StorageClass", "metadata": {"name": name, "annotations": annotations}}
 

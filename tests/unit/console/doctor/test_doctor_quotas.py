@@ -12,7 +12,6 @@ from sluice_console.core.operate.quotas import QuotaChange, quota_word
 
 
 def quota(namespace: str, name: str, **hard: str):
-    """A ResourceQuota."""
     keys = {key.replace("__", "."): amount for key, amount in hard.items()}
     return {"metadata": {"namespace": namespace, "name": name}, "spec": {"hard": keys}}
 
@@ -64,14 +63,6 @@ def test_other_quotas_are_left_alone():
     found, proposals = check_quotas([quota("a", "q", pods="4", **{"requests.cpu": "8"})], [])
     assert worst(found) == "ok"
     assert proposals == []
-
-
-def test_a_limit_range_that_refuses_every_pod_is_a_problem():
-    """The API server answers that no limit is specified, for Sluice has taken it out."""
-    limits = {"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [{"max": {"nvidia.com/gpu": "2"}}]}}
-    found, _ = check_quotas([], [limits])
-    assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "ok"), (Check.LIMITS, "problem")]
-    assert "a/l (max nvidia.com/gpu)" in found[1].what
 
 
 @pytest.mark.parametrize("bound", ["min", "maxLimitRequestRatio"])

@@ -15,8 +15,6 @@ esac
 
 @pytest.fixture
 def kubectl(tmp_path, monkeypatch):
-    """Have a program be the only `kubectl` on PATH."""
-
     def write(program):
         file = tmp_path / "kubectl"
         file.write_text(program)

@@ -18,27 +18,6 @@ def test_an_instance_is_shown_with_the_pod_that_owns_it(make):
     assert gpu.allocated_fraction == 0.5
 
 
-def test_creatable_total_is_the_sum_over_the_profiles(make):
-    """The number people compare with 19."""
-    (gpu,) = gpus_document(make.fleet_state(inventory=make.inventory(make.gpu_report()))).gpus
-    assert gpu.creatable_total == 8
-
-
-def test_a_foreign_instance_is_never_shown_as_somebodys(make):
-    """A foreign instance."""
-    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report(instances=(make.made(None),))))
-    (place,) = gpus_document(fleet_state).gpus[0].instances
-    assert (place.owner, place.state) == ("", "foreign")
-
-
-def test_what_is_booked_but_not_made_yet_is_shown_as_being_made(make):
-    """The ledger is ahead of the device."""
-    fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()), ledger=make.grant())
-    (gpu,) = gpus_document(fleet_state).gpus
-    assert [place.state for place in gpu.instances] == ["making"]
-    assert gpu.allocated_fraction == 0.0
-
-
 def test_a_booking_and_its_instance_are_one_not_two(make):
     """The same place from two sides."""
     inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
@@ -54,12 +33,6 @@ def test_a_whole_gpu_without_mig_shows_its_owner(make):
     (gpu,) = gpus_document(fleet_state).gpus
     assert [(place.profile, place.owner) for place in gpu.instances] == [(WHOLE_GPU, "default/train")]
     assert gpu.allocated_fraction == 1.0
-
-
-def test_old_numbers_are_marked_as_old(make):
-    """A node that does not answer."""
-    (gpu,) = gpus_document(make.fleet_state(inventory=make.inventory(make.gpu_report(), stale=True))).gpus
-    assert (gpu.stale, gpu.stale_message) == (True, "no answer")
 
 
 def test_a_shared_instance_shows_everybody_in_it(make):

@@ -12,18 +12,14 @@ NODES = 20
 
 
 class CountingWorld(FleetState):
-    """Counts how often all values are gone through."""
-
     looks = 0
 
     def of(self, kind, type_):
-        """As ever."""
         self.looks += 1
         return FleetState.of(self, kind, type_)
 
 
 def fleet(make) -> CountingWorld:
-    """Nodes of one GPU with one slice each."""
     values = {}
     for number in range(NODES):
         node, gpu, allocation = NodeName(f"gpu-{number}"), GpuUuid(f"GPU-{number}"), AllocationId(f"a-{number}")

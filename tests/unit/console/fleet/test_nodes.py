@@ -1,6 +1,5 @@
 """`sluice nodes`: what people decide by when they scale a fleet down, or look for room."""
 
-import msgspec
 import pytest
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -34,8 +33,6 @@ A100 = "NVIDIA A100-SXM4-40GB"
 
 @pytest.fixture
 def fleet_state(make):
-    """A node that is open, with whatever else is said."""
-
     def made(inventory=None, **more: AnyMessage) -> FleetState:
         seen = inventory if inventory is not None else make.inventory(make.gpu_report())
         kinds = {name: more.pop(name) for name in ("ledger", "node", "head") if name in more}
@@ -48,7 +45,6 @@ def fleet_state(make):
 
 
 def only(fleet_state: FleetState, **options) -> FleetNodeDocument:
-    """The one node."""
     (node,) = nodes_document(fleet_state, SINCE, **options).nodes
     return node
 
@@ -106,11 +102,7 @@ def test_free_instances_of_a_fixed_layout_are_nobodys(fleet_state, make):
         ({"head": None}, "not open", "not open: what its agent reports is not booked yet"),
         ({"cordon": Cordoned(node=NODE, why="fans")}, "cordoned", "cordoned: fans"),
         ({"cordon": Cordoned(node=NODE, why="fans", drain=True)}, "draining", "draining: fans"),
-        (
-            {"cordon": Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")},
-            "open",
-            "open, 2 GPUs cordoned: fans",
-        ),
+        ({"cordon": Cordoned(node=NODE, gpus=("GPU-1", "GPU-2"), why="fans")}, "open", "open, 2 GPUs cordoned: fans"),
         (
             {"host": HostFacts(cpu_cores=1.0, memory_mib=1, pods_free=1, cordoned=True)},
             "cordoned",
@@ -171,12 +163,10 @@ def test_what_is_ill_or_of_others_is_told(fleet_state, make):
 
 
 def said(time: str, message: AnyMessage) -> HistoryMessage:
-    """A word of the history."""
     return HistoryMessage("hist", Envelope(id="1", operation="o", request="", schema=1, time=time, message=message))
 
 
 def closed(number: int) -> Closed:
-    """A place is free."""
     allocation = AllocationId(f"a{number}")
     return Closed(revision=3, allocation=allocation, request=RequestId("r"), node=NodeName(NODE), cause="gone")
 
@@ -185,12 +175,6 @@ def test_since_when_is_when_the_last_slice_was_given_back(make):
     """Not when its agent was started again."""
     words = [said("1", make.opened()), said("2", closed(1)), said("3", closed(2)), said("4", make.opened())]
     assert last_given_back(words) == {NODE: "3"}
-
-
-def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
-    """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
-    assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
-    assert last_given_back([]) == {}
 
 
 async def test_nodes_are_shown_although_their_history_cannot_be_read(fleet_state, capsys):
@@ -207,9 +191,3 @@ def test_an_idle_node_of_which_nothing_is_remembered_says_so(fleet_state):
     """An empty cell would look as if it were in use."""
     (node,) = nodes_document(fleet_state(), {}).nodes
     assert node_cells(node)[-1] == "longer than the history goes back"
-
-
-def test_a_printed_document_can_be_read_back(fleet_state):
-    """Encoding loses nothing."""
-    document = nodes_document(fleet_state(), SINCE)
-    assert msgspec.json.decode(msgspec.json.encode(document), type=NodesDocument) == document

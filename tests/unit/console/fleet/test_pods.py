@@ -11,7 +11,6 @@ from sluice.contracts.messages import (
     ContainerDevices,
     Pending,
     Refused,
-    Released,
     RequestRejected,
     RequestWithdrawn,
     Revoke,
@@ -30,15 +29,8 @@ REFUSAL = Refusal(
 
 
 def only(fleet_state, **options):
-    """The one pod of a world."""
     (pod,) = pods_document(fleet_state, **options).pods
     return pod
-
-
-def test_a_request_that_nobody_answered_yet_says_what_it_asks_for(make):
-    """The moment after it was written."""
-    pod = only(make.fleet_state(request=make.asked()))
-    assert (pod.state, pod.message) == ("requested", "asks for 3g.20gb; no answer yet")
 
 
 def test_a_waiting_pod_carries_its_reasons(make):
@@ -92,14 +84,6 @@ def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
     revoke = Revoke(revision=2, incarnation=make.grant().incarnation, booking=make.booking(), cause="pod gone")
     pod = only(make.fleet_state(request=withdrawn, ledger=revoke, binding=make.bound()))
     assert (pod.state, pod.name, pod.node) == ("ending", "train", make.node)
-
-
-def test_ended_pods_are_shown_only_when_asked_for(make):
-    """The list does not grow with history."""
-    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone", closing=True)
-    fleet_state = make.fleet_state(request=withdrawn, binding=Released(request=make.request, cause="pod gone"))
-    assert pods_document(fleet_state).pods == ()
-    assert only(fleet_state, with_ended=True).state == "ended"
 
 
 def test_a_slice_without_a_request_is_not_hidden(make):
@@ -184,7 +168,6 @@ def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
 
 
 def shown(show, document) -> str:
-    """What is printed."""
     text = io.StringIO()
     show(Console(file=text, width=200), document)
     return text.getvalue()

@@ -21,7 +21,6 @@ NODE = NodeName("gpu-1.example.internal")
 
 
 def used(name: str, **facts) -> SliceUsage:
-    """One slice as its agent tells of it."""
     given = {
         "allocation": AllocationId(f"a-{name}"),
         "request": RequestId(name),
@@ -40,7 +39,6 @@ def used(name: str, **facts) -> SliceUsage:
 
 
 def answer(*slices: SliceUsage) -> dict[str, NodeUsage]:
-    """One node's answer."""
     return {NODE: NodeUsage(node=NODE, every_s=30.0, slices=slices)}
 
 

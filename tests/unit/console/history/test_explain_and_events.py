@@ -13,7 +13,6 @@ from sluice_console.shell.inspect.look_up import event_line, matching, with_past
 
 
 def pod(request, name="train", state="bound", origin="jobs/train.yaml"):
-    """A pod as `sluice pods` shows it."""
     return PodDocument(
         request=request, namespace="default", name=name, origin=origin, source="folder", state=state, message="",
         revision=1,
@@ -39,11 +38,6 @@ def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
 def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
     """A recreated pod."""
     assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
-
-
-def test_an_unknown_name_finds_nothing():
-    """Said so, instead of a guess."""
-    assert matching([pod("r1")], "trian") == []
 
 
 def test_a_pod_that_ended_long_ago_is_still_explained(make):

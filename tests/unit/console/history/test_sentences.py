@@ -5,7 +5,7 @@ import typing
 import msgspec
 import pytest
 
-from sluice.contracts.messages import AnyMessage, Envelope, LeaseHeld, Message
+from sluice.contracts.messages import AnyMessage, Envelope, Message
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames, places_text, sentence, whom
 
 _EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
@@ -18,7 +18,6 @@ def example(type_: type[Message]) -> Message:
 
 
 def simplest(wanted: object) -> object:
-    """The simplest JSON value of a type."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is tuple:
         return []
@@ -40,7 +39,6 @@ def simplest(wanted: object) -> object:
 def happened(
     subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
 ) -> HistoryMessage:
-    """A message as the history holds it."""
     return HistoryMessage(
         subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
     )
@@ -77,13 +75,6 @@ def test_a_granted_share_is_told_with_its_home(make):
     assert places_text(make.shared("a_1", "train")) == (
         "fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) in 3g.20gb at 4 of GPU-aaaaaaaa"
     )
-
-
-def test_a_lease_tells_where_its_holder_answers(make):
-    """And a released lease."""
-    held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
-    assert sentence(held) == "is held by run1, at 127.0.0.1:9420"
-    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by no process"
 
 
 def test_what_a_node_has_in_trouble_is_told_as_an_event(make):

@@ -4,16 +4,15 @@ import msgspec
 import pytest
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Envelope, EvictionDone, EvictionOrdered, Pending, SliceGone
+from sluice.contracts.messages import AnyMessage, Envelope, EvictionDone, EvictionOrdered, Pending
 from sluice_console.core.documents import EarlierDocument, PodDocument
 from sluice_console.core.history.sentences import HistoryMessage
-from sluice_console.core.history.timeline import concerns, evicted_before, steps_of
+from sluice_console.core.history.timeline import evicted_before, steps_of
 
 
 def happened(
     subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z"
 ) -> HistoryMessage:
-    """A message as the history holds it."""
     return HistoryMessage(
         subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message)
     )
@@ -41,12 +40,6 @@ def test_a_word_repeated_unchanged_is_told_once(make):
     assert len(steps_of(make.request, again)) == 1
 
 
-def test_a_slice_message_is_part_of_its_requests_story(make):
-    """Its subject names the allocation only."""
-    gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
-    assert concerns(make.request, happened(f"hist.sluice.slice.n.{make.allocation}", gone))
-
-
 def said_at(make, *seconds: str) -> list[str]:
     """The times of a story's steps, which stand in the history in the order of `seconds`."""
     history = [
@@ -72,11 +65,7 @@ def test_a_wrong_clock_does_not_turn_a_story_round(make, seconds):
     assert said_at(make, *seconds) == list(seconds)
 
 
-# -- why it began again -------------------------------------------------------------------------------------------
-
-
 def pod(request: str, name: str = "train") -> PodDocument:
-    """A pod as it is listed."""
     return PodDocument(
         request=request, namespace="default", name=name, origin="a.yaml", source="folder", state="bound", message="",
         revision=1,
@@ -100,13 +89,6 @@ def test_a_pod_that_was_evicted_is_told_why_it_began_anew(make):
     assert evicted_before(everybody[2], everybody, history) == EarlierDocument(
         request="r2", cause="gpu-1 is drained (fans)"
     )
-
-
-def test_an_eviction_that_is_said_after_the_new_request_counts_too(make):
-    """The source asks again at once, and only then publishes that the eviction is done."""
-    *before, done = life(make, "r1", evicted=True)
-    history = [*before, *life(make, "r2", evicted=False), done]
-    assert evicted_before(pod("r2"), [pod("r1"), pod("r2")], history) is not None
 
 
 @pytest.mark.parametrize(

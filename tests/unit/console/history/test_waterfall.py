@@ -11,7 +11,7 @@ from sluice.contracts.messages import Envelope, Held, Pending, RequestWithdrawn,
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.history import waterfall as waterfall_module
 from sluice_console.core.history.sentences import HistoryMessage
-from sluice_console.core.history.waterfall import OCCASIONS_MAX, SPANS_MAX, WaterfallDocument, bars, duration, waterfall
+from sluice_console.core.history.waterfall import OCCASIONS_MAX, SPANS_MAX, bars, duration, waterfall
 from sluice_node_agent.core import instructions
 from sluice_pod_watcher.core.cluster import events as cluster_events
 from sluice_pod_watcher.core.folder import events as folder_events
@@ -35,7 +35,6 @@ def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], co
 
 
 def pod(make) -> PodDocument:
-    """Whom it is about."""
     return PodDocument(
         request=make.request,
         namespace="default",
@@ -49,14 +48,12 @@ def pod(make) -> PodDocument:
 
 
 def ready(make) -> SliceReady:
-    """The slice is there."""
     return SliceReady(
         allocation=make.allocation, request=make.request, revision=1, ticket="t", devices=(), containers=()
     )
 
 
 def rows(part):
-    """Who, what, when, how long."""
     return [(span.service, span.name, span.began_ms, span.took_ms) for span in part.spans]
 
 
@@ -112,11 +109,6 @@ def test_what_is_said_of_others_or_twice_is_not_shown(make):
     envelope = msgspec.structs.replace(word.envelope, id="x", request="other", message=other)
     (part,) = waterfall(pod(make), [word, word, HistoryMessage("hist.sluice.waiting.other", envelope)]).parts
     assert [span.name for span in part.spans] == ["AllocationRequested"]
-
-
-def test_a_history_that_knows_nothing_is_no_waterfall(make):
-    """An old pod is shown as old."""
-    assert waterfall(pod(make), []).parts == ()
 
 
 @pytest.mark.parametrize("time", ["", "yesterday", "2026-01-02T03:04:05"])
@@ -216,12 +208,6 @@ def test_bars_stay_inside_their_width_and_are_never_empty(make):
 def test_times_are_told_as_people_read_them(took_ms, text):
     """Zeros are hard to count."""
     assert duration(took_ms) == text
-
-
-def test_the_document_can_be_read_back(make):
-    """What scripts get is what the schema says."""
-    document = waterfall(pod(make), [said(make, "request", make.asked(), "00.000", ("decide", 1.0, 0.5))])
-    assert msgspec.json.decode(msgspec.json.encode(document), type=WaterfallDocument) == document
 
 
 def test_every_step_that_has_a_name_is_an_instruction_of_a_service():

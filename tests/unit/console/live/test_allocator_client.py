@@ -14,7 +14,6 @@ class LeaseOnly:
     """A bus with one lease: of an allocator at a pod's address."""
 
     async def last(self, *_: object) -> SimpleNamespace:
-        """The lease."""
         return SimpleNamespace(message=LeaseHeld(role="allocator", owner="r1", endpoint="10.0.0.7:9412"))
 
 

@@ -11,7 +11,6 @@ from sluice_console.shell.live.live_fleet import LiveFleet, NotAnsweringError, f
 
 
 def seen(stream, subject, message, sequence=1):
-    """One observed value."""
     return Observed(stream, Entry(subject, sequence, OperationId("o"), message))
 
 
@@ -69,13 +68,6 @@ async def test_a_measurement_begins_when_nobody_says_anything_any_more(make):
     assert not await live.calm(quiet_s=60, within_s=0.01)
     talking.cancel()
     assert await live.calm(quiet_s=0.001, within_s=60)
-
-
-async def test_a_value_that_cannot_be_read_hides_nothing_else():
-    """Undecodable bytes are set aside by the bus."""
-    live = LiveFleet()
-    await both_read(live, seen(Stream.STATE, "sluice.node.a", None))
-    assert live.fleet_state.values == {}
 
 
 @pytest.mark.parametrize(

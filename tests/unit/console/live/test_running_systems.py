@@ -21,7 +21,6 @@ from sluice_console.shell.process.data_directory import NotStartedError, lock_da
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A user without any running system."""
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -30,7 +29,6 @@ def place(tmp_path, monkeypatch):
 
 
 def running(folder, *, pid=None, port=1):
-    """A system of this process."""
     data = folder / f"data-{port}"
     data.mkdir()
     return RunningSystem(

@@ -57,16 +57,6 @@ def test_a_change_says_per_field_when_it_is_felt():
     ]
 
 
-def test_a_dry_run_is_called_one():
-    """Somebody would believe that it was done."""
-    answer = pb.AdjustResponse()
-    answer.CopyFrom(DONE)
-    answer.adjusted.dry_run = True
-    document = document_of("r1", "lab/train", answer, dry_run=True)
-    assert (document.outcome, document.dry_run) == ("would be adjusted", True)
-    assert lines_of(document)[0] == "lab/train would be adjusted on gpu-1, container main:"
-
-
 def test_a_refusal_says_what_would_fit():
     """A person would try one size after the other."""
     refused = pb.AdjustRefused(

@@ -37,16 +37,11 @@ GPU = "GPU-aaaaaaaa-0000"
 
 
 def cordoned(*gpus, why="fans", drain=False) -> Cordoned:
-    """What was said before."""
     return Cordoned(node=NODE, gpus=gpus, why=why, drain=drain)
 
 
 def word(last, *gpus, why="", drain=False) -> Cordoned:
-    """What is said next."""
     return cordon_word(NODE, last, gpus, why=why, drain=drain)
-
-
-# -- who is meant -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wanted", ["0", GPU])
@@ -64,9 +59,6 @@ def test_what_is_not_there_is_told_with_what_is(make):
         named_gpus(fleet_state, NODE, ("3",))
     assert _wrong("cordon", unknown.value) == 4  # as docs/cli.md has it for what is not there
     assert _wrong("cordon", CordonError("the node is being drained")) == 2
-
-
-# -- what is said -------------------------------------------------------------------------------------------------
 
 
 def test_a_reason_is_as_long_as_one_in_a_limits_file():
@@ -145,9 +137,6 @@ def test_one_gpu_of_a_whole_cordon_is_not_guessed():
     """Whether the others stay cordoned is for a person to say."""
     with pytest.raises(CordonError, match="cordoned as a whole"):
         uncordon_word(NODE, cordoned(), ("G1",))
-
-
-# -- who is in the way --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ class FullFolder(KeyFolder):
         self.left.pop()
 
     def write(self, name: str, content: bytes | str) -> None:
-        """As ever, until it is full."""
         self._change()
         KeyFolder.write(self, name, content)
 
@@ -39,7 +38,6 @@ class FullFolder(KeyFolder):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """An installation with no nodes."""
     root = tmp_path_factory.mktemp("made") / "keys"
     Installation(KeyFolder(root), NOW).create(["localhost"], [], InstallationOptions(), given=None, force=False)
     return root

@@ -20,7 +20,6 @@ REMOVED = NodeRemoved(node=NODE, cause="an operator removed it")
 
 
 async def speaks(bus, message, *, after: int) -> None:
-    """The agent says its news."""
     write = Write(
         operation=OperationId(f"agent-{after}"), attempt=1, stream=Stream.STATE, subject=WORD.subject, guard=WORD.guard,
         expected=after, message=message, request="",

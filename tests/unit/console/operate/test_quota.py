@@ -34,24 +34,18 @@ WORD = subjects.quota("lab")
 
 
 def only(fleet_state) -> QuotaDocument:
-    """The one namespace of a world."""
     (quota,) = quotas_document(fleet_state).quotas
     return quota
 
 
 def a100(make):
-    """A node with one A100, as its agent reports it."""
     return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find_model("a100-40gb"))))
 
 
 def shown(fleet_state, namespace: str | None = None) -> str:
-    """What `sluice quota list` prints."""
     out = io.StringIO()
     show_quotas(Console(file=out, width=160, highlight=False), quotas_document(fleet_state), namespace)
     return out.getvalue()
-
-
-# -- what is ------------------------------------------------------------------------------------------------------
 
 
 def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
@@ -109,13 +103,6 @@ def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
     ]
 
 
-def test_it_is_shown_whose_word_a_limit_is(make):
-    """A person tries to change it, and learns only then that it is in a file."""
-    fleet_state = make.fleet_state()
-    fleet_state.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(gpus=1), source=SourceName("cluster"))
-    assert only(fleet_state).source == "cluster"
-
-
 def test_nothing_is_said_of_nobody(make):
     """A sentence instead of an empty table; a quota that was lifted is none."""
     fleet_state = make.fleet_state()
@@ -124,18 +111,12 @@ def test_nothing_is_said_of_nobody(make):
     assert shown(fleet_state, "lab") == "namespace lab has no limits and no devices\n"
 
 
-# -- what is said -------------------------------------------------------------------------------------------------
-
-
 def test_what_is_not_named_stays_as_it_is():
     """Setting one limit would lift the others."""
     before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
     word = quota_word("lab", before, total=QuotaChange(memory="64Gi"), request=QuotaChange(gpus="2"), guaranteed=SAME)
     assert word == QuotaSet(
-        namespace="lab",
-        total=Amounts(gpus=4, memory_mib=65536),
-        request=Amounts(gpus=2),
-        guaranteed=Amounts(gpus=1),
+        namespace="lab", total=Amounts(gpus=4, memory_mib=65536), request=Amounts(gpus=2), guaranteed=Amounts(gpus=1)
     )
 
 
@@ -214,11 +195,7 @@ def test_a_name_that_no_namespace_has_is_refused(name):
         check_namespace(name)
 
 
-# -- saying it ----------------------------------------------------------------------------------------------------
-
-
 def word(gpus: int) -> QuotaSet:
-    """A limit of devices."""
     return QuotaSet(namespace="lab", total=Amounts(gpus=gpus))
 
 
@@ -231,7 +208,6 @@ class Faulty:
         self.last = bus.last
 
     async def write(self, write, headers):
-        """As the bus, or with its fault."""
         self.writes += 1
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "lost":
@@ -245,7 +221,6 @@ class Faulty:
 
 @pytest.fixture
 def broker() -> MemoryBroker:
-    """Streams without a server."""
     return MemoryBroker()
 
 

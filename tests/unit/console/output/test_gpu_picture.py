@@ -10,7 +10,6 @@ from sluice_console.core.output.gpu_picture import compact_picture, picture, pla
 
 
 def bars(text: str) -> list[str]:
-    """The lines that are bars."""
     return [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
 
 
@@ -20,13 +19,6 @@ def test_a_bar_shows_who_has_which_slices_and_what_is_free(make):
     text = plain(picture(gpus_document(fleet_state), unicode=False))
     assert bars(text) == ["[.......|.......|.......|.......|A train 3g.20gb                ]"]
     assert "A  default/train  3g.20gb at 4 of GPU 0 on gpu-1.example.internal" in text
-
-
-def test_a_full_gpu_says_that_nothing_more_fits(make):
-    """Once, in the line of the GPU."""
-    gpu = make.gpu_report(creatable={"1g.5gb": 0})
-    text = plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu)))))
-    assert text.count("nothing more fits") == 1
 
 
 def test_a_gpu_names_the_largest_profile_that_fits(make):
@@ -65,32 +57,6 @@ def test_every_bar_of_a_model_is_equally_wide_however_it_is_cut(slices):
     cuts = [(), ((0, slices),), ((0, 1),), ((slices - 1, 1),), ((1, 2),), tuple(every)]
     text = plain(picture(GpusDocument(gpus=tuple(gpu(*spans) for spans in cuts))))
     assert len({len(bar) for bar in bars(text)}) == 1
-
-
-def test_more_instances_than_letters_still_draw():
-    """A hundred instances: letters repeat, nothing fails."""
-    gpus = tuple(
-        GpuDocument(
-            node="n",
-            uuid=f"g{number}",
-            index=number,
-            model="m",
-            memory_mib=1,
-            memory_slices=8,
-            mig_enabled=True,
-            healthy=True,
-            health_message="",
-            creatable={},
-            creatable_total=0,
-            instances=(InstanceDocument(profile="p", start=0, size=8, state="ready", owner="ns/x"),),
-            allocated_fraction=1.0,
-            stale=False,
-            stale_message="",
-            observed_at="",
-        )
-        for number in range(100)
-    )
-    assert len(bars(plain(picture(GpusDocument(gpus=gpus))))) == 100
 
 
 def test_an_empty_fleet_says_so():
@@ -170,9 +136,3 @@ def test_a_span_that_could_not_be_freed_is_drawn_as_taken(make):
     text = plain(picture(gpus_document(make.fleet_state(inventory=make.inventory(gpu))), unicode=False))
     assert bars(text) == ["[A! quarantined                 |.......|.......|.......|.......]"]
     assert "A  could not be freed  4 memory slices at 0 of GPU 0" in text
-
-
-def test_a_node_without_gpus_is_still_shown(make):
-    """All of its GPUs may have vanished: then its name must not vanish too."""
-    inventory = make.inventory(None)
-    assert "  no GPU" in plain(picture(gpus_document(make.fleet_state(inventory=inventory)))).splitlines()

@@ -3,11 +3,8 @@
 import re
 from pathlib import Path
 
-import msgspec
 from json_page import page, schemas
 
-from sluice_console.core.documents import GpusDocument
-from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.schema import COMMANDS, schema
 
 ROOT = Path(__file__).parents[4]
@@ -34,10 +31,3 @@ def test_every_field_is_on_the_page():
         lines = re.findall(r"^  (\w+(?:, \w+)*)(?=:|  |$)", of_shape, re.MULTILINE)
         told = [field for line in lines for field in line.split(", ")]
         assert told == [field for field in fields if field != "version"], name
-
-
-def test_a_printed_document_can_be_read_back(make):
-    """Encoding loses nothing."""
-    inventory = make.inventory(make.gpu_report(instances=(make.made(),)), make.slice())
-    document = gpus_document(make.fleet_state(inventory=inventory))
-    assert msgspec.json.decode(msgspec.json.encode(document), type=GpusDocument) == document

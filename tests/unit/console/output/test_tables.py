@@ -17,7 +17,6 @@ SAYS = "waits: 4 x NVIDIA A100 (pool research): GpuLayoutFull, and 3 more reason
 
 
 def printed(show, *shown, width=PIPE_WIDTH, soft_wrap=True, **more):
-    """What is written, its lines."""
     text = io.StringIO()
     show(Console(file=text, width=width, highlight=False, soft_wrap=soft_wrap), *shown, **more)
     return text.getvalue().splitlines()

@@ -33,7 +33,6 @@ ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l", b"\x1b[?25h\x1b[?1049l"
 
 
 def read_until(screen: int, text: bytes) -> bytes:
-    """What is shown, up to a text."""
     shown = b""
     while text not in shown:
         assert select.select([screen], [], [], 10)[0], f"{text!r} is not shown, but {shown!r}"

@@ -35,7 +35,6 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @pytest.fixture
 def fleet_state(make):
-    """One pod with the upper half of one GPU."""
     return FleetState(
         {
             f"sluice.request.{make.request}": make.asked(),
@@ -120,7 +119,6 @@ class Screen:
     """The far end of a pseudo-terminal: what a person sees and types."""
 
     def __init__(self) -> None:
-        """24 lines of 160 columns."""
         self.far, near = pty.openpty()
         self.near = near
         self.said = ""
@@ -128,15 +126,12 @@ class Screen:
         os.set_blocking(self.far, False)
 
     def resize(self, lines: int, columns: int) -> None:
-        """Another size."""
         ioctl(self.near, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def type(self, text: str) -> None:
-        """Press keys."""
         os.write(self.far, text.encode())
 
     def read(self) -> str:
-        """Everything that was drawn so far."""
         while True:
             try:
                 self.said += os.read(self.far, 65536).decode()
@@ -145,26 +140,22 @@ class Screen:
 
     @property
     def frames(self) -> list[list[str]]:
-        """Each whole picture, without its colours."""
         whole = [part.partition("\x1b[?2026l")[0] for part in self.read().split("\x1b[H")[1:] if "\x1b[?2026l" in part]
         return [ESCAPES.sub("", frame).replace("\r", "").split("\n") for frame in whole]
 
     async def until(self, condition, what):
-        """The first picture from now on that fulfils it."""
         async with asyncio.timeout(10):
             while not (self.frames and condition(self.frames[-1])):  # noqa: ASYNC110  # a terminal, not an event
                 await asyncio.sleep(0.02)
         return self.frames[-1]
 
     def close(self) -> None:
-        """Both ends."""
         os.close(self.far)
         os.close(self.near)
 
 
 @asynccontextmanager
 async def shown(make):
-    """`sluice top` on a bus that knows one GPU."""
     broker = MemoryBroker()
     bus, screen = MemoryBus(broker), Screen()
     before = termios.tcgetattr(screen.near)

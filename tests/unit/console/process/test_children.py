@@ -20,7 +20,6 @@ STUBBORN = (
 
 
 def never(_child, _code):
-    """Every child is started again."""
     return False
 
 
@@ -53,13 +52,11 @@ class Watched:
 
 @pytest.fixture
 def watched(tmp_path):
-    """No children yet."""
     return Watched(tmp_path)
 
 
 @asynccontextmanager
 async def ending(watched, *names):
-    """Whatever happens, nothing is left running."""
     try:
         yield
     finally:

@@ -30,8 +30,6 @@ def survived():
 
 
 class Live:
-    """A system that has nothing."""
-
     fleet_state = FleetState()
 
 

@@ -78,13 +78,11 @@ def test_the_end_of_its_input_ends_the_daemons_and_a_ctrl_c_does_not(start, tmp_
 
 
 def ignores(pid: int, number: signal.Signals) -> bool:
-    """Whether a process ignores a signal (proc(5))."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")]
     return bool(mask >> (number - 1) & 1)
 
 
 def switch(data_dir: Path) -> subprocess.Popen:
-    """The program, as `sluice up` starts it."""
     command = (sys.executable, "-I", "-S", module.__file__, str(data_dir))
     return subprocess.Popen(command, stdin=subprocess.PIPE)

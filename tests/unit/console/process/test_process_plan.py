@@ -9,7 +9,6 @@ from sluice_console.shell.process import system
 
 
 def wanted(**options):
-    """Three nodes, and what a test changes."""
     base = {
         "nodes": ("a", "b", "c"), "fleet_file": "/f.toml", "pods_dir": "/pods", "data_dir": "/data",
         "nats_url": "nats://h:1", "inventory_address": "h:2", "processes": 8,
@@ -25,13 +24,6 @@ def test_every_node_gets_exactly_one_agent_whatever_the_number_of_processes(node
     assert [name for group in groups for name in group] == names
     assert len(groups) == min(nodes, processes)
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
-
-
-def test_each_service_is_told_where_the_bus_and_its_data_are():
-    """Settings are given by environment."""
-    for launch in launches(wanted()):
-        assert launch.variables["SLUICE_NATS_URL"] == "nats://h:1"
-        assert launch.variables["SLUICE_DATA_DIR"] == "/data"
 
 
 def test_nodes_share_processes_only_beyond_the_limit():

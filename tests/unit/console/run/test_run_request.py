@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import json
 import os
 import stat
 
@@ -58,12 +57,6 @@ def test_sizes_are_those_of_manifests_and_a_share_is_of_the_users_own():
     assert (asked(memory="8Gi").memory_mib, asked(sm="20").sm_percentage) == (8192, 20)
     share = asked(mode="fractional", sm="20", memory="2Gi")
     assert (share.modes, share.sm_partition, share.uid) == (("fractional",), 20, 7)
-
-
-def test_a_node_is_where_the_pod_must_be():
-    """A slice on another machine is of no use to a command here."""
-    text = manifest_of(RunRequest(), namespace="ns", name="n", uid=0, node="here", environ={})
-    assert json.loads(text)["spec"]["nodeName"] == "here"
 
 
 def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
@@ -154,7 +147,6 @@ def test_the_callers_own_devices_are_not_the_commands():
 
 
 def pod(state, message, **fields):
-    """An ask as the bus shows it."""
     return PodDocument(
         request="r", namespace="ns", name="n", origin="a", source="folder", state=state, message=message, revision=1,
         **fields,
@@ -169,8 +161,7 @@ def test_who_waits_reads_why():
 
 
 @pytest.mark.parametrize(
-    ("mode", "code", "words"),
-    [(None, 127, "there is no such command"), (stat.S_IRUSR, 126, "cannot be executed")],
+    ("mode", "code", "words"), [(None, 127, "there is no such command"), (stat.S_IRUSR, 126, "cannot be executed")]
 )
 def test_a_command_that_is_none_is_told_before_anybody_is_asked(tmp_path, mode, code, words):
     """Not after an hour in the queue; with the shell's exit codes."""

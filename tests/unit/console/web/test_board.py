@@ -25,13 +25,11 @@ class Watched:
         self.revision = None
 
     def hear(self, **values):
-        """Hear values by noun, as `make.world` names them."""
         for subject, message in self.make.fleet_state(**values).values.items():
             self.board.heard(subject, message)
         return self.step()
 
     def step(self, limit=100):
-        """The next event of a browser."""
         change = self.board.step(limit)
         if change is None:
             return None
@@ -44,14 +42,12 @@ class Watched:
         return told, change.gone
 
     def picture(self):
-        """The first event of a new browser."""
         revision, rows = self.board.picture()
         return revision, {key: json.loads(bytes(row)) for key, row in rows}
 
 
 @pytest.fixture
 def page(make) -> Watched:
-    """A board that has heard nothing."""
     return Watched(make)
 
 
@@ -209,8 +205,7 @@ def test_a_cordon_marks_the_node_and_its_gpus(page, make):
     page.board.incarnation("1")
     page.hear(**open_node(make))
     page.board.heard(
-        "sluice.cordon.gpu-1_example_internal",
-        Cordoned(node=NodeName(NODE), why="new fans", source=make.source),
+        "sluice.cordon.gpu-1_example_internal", Cordoned(node=NodeName(NODE), why="new fans", source=make.source)
     )
     told, _ = page.step()
     assert (told[f"node/{NODE}"]["state"], told[f"node/{NODE}"]["why"]) == ("cordoned", "new fans")

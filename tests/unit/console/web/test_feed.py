@@ -17,14 +17,11 @@ from sluice_console.shell.web.hub import Hub
 
 @dataclass
 class Connection:
-    """A bus that is there or is not."""
-
     connected: bool = True
     unread_s: float = 0.0
 
 
 def seen(stream, subject, message, sequence=1):
-    """One observed value."""
     return Observed(stream, Entry(subject, sequence, OperationId("o"), message))
 
 
@@ -33,14 +30,12 @@ BOTH = (Stream.BOOK, Stream.STATE)
 
 @pytest.fixture
 def fed():
-    """A board, its feed, and what the feed reads."""
     board = Board()
     feed = Feed(board, Hub(board))
     return board, feed, LiveFleet(feed._heard)
 
 
 def standing(board):
-    """The row of the broker."""
     return json.loads(bytes(dict(board.picture()[1])["bus"]))
 
 

@@ -9,13 +9,11 @@ from sluice_console.shell.web.usage import COUNTS_FOR_S, KEPT_MAX, Usages
 
 
 def pod(request: str, node: str = "gpu-1") -> PodDocument:
-    """A pod that has a slice."""
     facts = {"namespace": "a", "name": request, "origin": "", "source": "s", "message": "", "revision": 1}
     return PodDocument(request=request, state="bound", node=node, **facts)
 
 
 def used(request: str) -> SliceUsage:
-    """Its slice."""
     return SliceUsage(
         allocation=AllocationId(f"a-{request}"),
         request=RequestId(request),
@@ -33,10 +31,7 @@ def used(request: str) -> SliceUsage:
 
 
 class Agents:
-    """Agents that count who asks."""
-
     def __init__(self) -> None:
-        """None did."""
         self.asked: list[tuple[str, str]] = []
         self.now = 100.0
 

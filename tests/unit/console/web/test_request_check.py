@@ -7,7 +7,6 @@ from sluice_console.shell.web.listen_address import NotAnAddressError, name_of_h
 
 
 def ask(*, method="GET", path="/", is_data=False, hosts=("gpus.example",), **headers):
-    """A question with these headers."""
     named = {"host": "localhost:8617"} | {name.replace("_", "-"): value for name, value in headers.items()}
     return denied(method=method, path=path, headers=named, hosts=frozenset(hosts), is_data=is_data)
 

@@ -31,7 +31,6 @@ GPUS_OF = {HALF: 0.5, WHOLE: 1.0, SHARE: 0.25}
 
 
 def booking(pod: str, device: DeviceGrant, namespace: str) -> Booking:
-    """Of one device of one node."""
     return Booking(
         allocation=AllocationId(f"{pod}-a"),
         request=RequestId(pod),
@@ -46,17 +45,14 @@ def booking(pod: str, device: DeviceGrant, namespace: str) -> Booking:
 
 
 def grant(pod: str, device: DeviceGrant = HALF, namespace: str = "lab") -> Grant:
-    """The allocator books it."""
     return Grant(revision=1, incarnation=Incarnation("1"), booking=booking(pod, device, namespace))
 
 
 def closed(pod: str) -> Closed:
-    """Its slice is gone."""
     return Closed(revision=2, allocation=AllocationId(f"{pod}-a"), request=RequestId(pod), node=NODE, cause="gone")
 
 
 def bound(pod: str) -> Bound:
-    """The pod is started with it."""
     return Bound(
         request=RequestId(pod),
         request_revision=1,
@@ -69,7 +65,6 @@ def bound(pod: str) -> Bound:
 
 
 def asks(pod: str, namespace: str = "default"):
-    """The pod asks for half a GPU."""
     return replace(asked(pod, Claim(container="main", profile="3g.20gb")), namespace=namespace)
 
 
@@ -77,7 +72,6 @@ class Recording:
     """A recorder with its file; `stopped` kills it, and starts the next one from what the file has."""
 
     def __init__(self, path: Path, kept: Kept = Kept()) -> None:  # noqa: B008 - immutable
-        """Nothing is recorded."""
         self.path = path
         self.kept = kept
         self.log: list[tuple[float, object, str]] = []
@@ -109,7 +103,6 @@ class Recording:
         self.recorder.observe(message, request, at)
 
     def until(self, at: float) -> None:
-        """Time passes."""
         recorder = self.recorder
         while recorder.minute + MINUTE_S <= at:
             minute = recorder.complete_minute()
@@ -119,13 +112,11 @@ class Recording:
             self.store.save(minute, changed, Position("life-1", self.sequence, recorder.minute))
 
     def rows(self, by="", start: int = BEGIN, end: int = BEGIN + 10**7, **options):
-        """The report of a span, by key."""
         return {row.key: row for row in report(self.path, start, end, by, **options)[1]}
 
 
 @pytest.fixture
 def recording(tmp_path) -> Recording:
-    """A recorder with a new file."""
     return Recording(tmp_path / "usage.db")
 
 
@@ -248,14 +239,6 @@ def test_a_gpu_that_left_is_no_capacity_any_more(recording):
     recording.recorder.forget_nodes([], BEGIN + 60)
     recording.until(BEGIN + 3600)
     assert recording.rows("node")[NODE].hours("capacity") == pytest.approx(1 / 60)
-
-
-def test_an_amount_of_an_unknown_gpu_is_shown_as_such(recording):
-    """Not as nothing: the recorder may begin before it has read the inventory."""
-    recording.recorder.gpus.clear()
-    recording.hear(grant("p", WHOLE), "p", BEGIN)
-    recording.until(BEGIN + 60)
-    assert recording.rows("namespace")["lab"].by_model == {"unknown": 60_000_000}
 
 
 @pytest.mark.parametrize("start", [BEGIN + 10**6, BEGIN - 10**6])

@@ -18,42 +18,30 @@ from factories.cluster.admission import (
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import AdmissionConfig, ResolvedRequest, read_stored, review_pod
 
-MOUNT = {
-    "name": "sluice-slice",
-    "mountPath": "/run/sluice/slice",
-    "subPathExpr": "$(SLUICE_TICKET)",
-    "readOnly": True,
-}
+MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 VOLUME = {"name": "sluice-slice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
 EXCLUSIVE = ["NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "SLUICE_TICKET"]
 SHARES = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
 
 
 def from_field(name, key):
-    """The source of a variable."""
     return {"valueFrom": {"fieldRef": {"fieldPath": from_grant(name, key)}}}
 
 
 def mounts_of(made, name):
-    """The mounts of our volume in a container."""
     listed = [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
     mounts = next(each for each in listed if each["name"] == name).get("volumeMounts", [])
     return [each for each in mounts if each["name"] == "sluice-slice"]
 
 
 def stored(made):
-    """The stored ask, as JSON."""
     return json.loads(made["metadata"]["annotations"]["sluice.dev/request"])
 
 
 def asked(made) -> ResolvedRequest:
-    """What the watcher will read from the pod."""
     found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
     assert isinstance(found, ResolvedRequest), found
     return found
-
-
-# -- golden patches -----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_with_a_profile_is_gated_and_told_its_slice_by_exactly_this_patch():
@@ -167,9 +155,6 @@ def test_each_vocabulary_is_taken_as_it_is_written():
         assert not taken(made)["spec"]["containers"][0].get("resources", {}).get("limits")
 
 
-# -- who gets what ------------------------------------------------------------------------------------------------
-
-
 def test_a_container_that_asked_for_nothing_sees_no_gpu():
     """An image with `NVIDIA_VISIBLE_DEVICES=all` in it would else see every GPU of the node."""
     made = taken(
@@ -187,19 +172,6 @@ def test_a_container_that_asked_for_nothing_sees_no_gpu():
     assert mounts_of(made, "main") == [MOUNT]
 
 
-def test_a_native_sidecar_gets_a_gpu_like_an_app():
-    """It lives as long as the pod, so it has devices of its own."""
-    sidecar = container("encoder", restartPolicy="Always", resources=gpu(**{"mig-1g.5gb": "1"}))
-    made = taken(pod(container(resources=gpu(**{"mig-2g.10gb": "1"})), init=[sidecar]))
-    assert [(claim.container, claim.profile) for claim in asked(made).pod.claims] == [
-        ("main", "2g.10gb"),
-        ("encoder", "1g.5gb"),
-    ]
-    assert env_of(made, "encoder")["SLUICE_TICKET"] == from_grant("encoder", "ticket")
-    assert mounts_of(made, "encoder") == [MOUNT]
-    assert made["spec"]["initContainers"][0]["resources"] == {"limits": {}, "requests": {}}
-
-
 def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_same():
     """It is over before the others begin: a second slice for it would stand empty all the pod's life."""
     made = taken(
@@ -213,14 +185,6 @@ def test_an_init_container_uses_the_devices_of_a_container_that_asks_for_the_sam
     assert found.served_by == {"warm-up": "main"}
     assert env_of(made, "warm-up")["NVIDIA_VISIBLE_DEVICES"] == from_grant("warm-up", "visible-devices")
     assert mounts_of(made, "warm-up") == [MOUNT]
-
-
-def test_a_pod_whose_init_container_alone_needs_a_gpu_gets_one():
-    """Else it could not run at all."""
-    annotations = {"convert.sluice.dev/profile": "1g.5gb", "sluice.dev/priority": "5"}
-    found = asked(taken(pod(annotations=annotations, init=[container("convert")])))
-    assert [(claim.container, claim.profile) for claim in found.pod.claims] == [("convert", "1g.5gb")]
-    assert found.pod.priority == 5
 
 
 def test_a_pod_that_can_only_be_exclusive_gets_no_variables_of_shares():
@@ -239,33 +203,12 @@ def test_the_runtime_class_is_set_where_the_pod_names_none():
     assert "runtimeClassName" not in taken(pod(annotations=asks))["spec"]
 
 
-def test_a_variable_that_only_libraries_read_stays_the_users():
-    """`NVIDIA_TF32_OVERRIDE` is of cuBLAS: refusing it would break training pods for nothing."""
-    names = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA")
-    tuned = [{"name": name, "value": "0"} for name in names]
-    found = env_of(taken(pod(container(env=tuned, resources=gpu(gpu="1")))), "main")
-    assert {name: found[name] for name in names} == dict.fromkeys(names, "0")
-
-
-# -- whose pod it is ----------------------------------------------------------------------------------------------
-
-PLAIN = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
 ASKS = pod(annotations={"sluice.dev/profile": "1g.5gb"})
 
 
 def untouched(made, config=None, **request):
-    """Whether the pod is let through as it is."""
     response = answer(made, config, **request)
     return response.allowed and response.patch == () and response.warnings == ()
-
-
-def test_a_pod_that_asks_for_nothing_is_never_touched():
-    """Sluice has no say over pods without GPUs, whatever is in them."""
-    assert sent_patch(answer(PLAIN)) == []
-    assert untouched(pod(container(resources={"limits": {"nvidia.com/gpu": "0"}})))
-    assert untouched(pod(annotations={"nvidia.com/use-gputype": "A100"}))
-    assert untouched(pod(container(resources={"limits": {"example.com/fpga": "1"}})))
-    assert untouched(pod(container(resources={"limits": {"nvidia.com/gpu.shared": "1"}})))
 
 
 def test_mirror_pods_system_namespaces_and_those_who_opt_out_are_left_alone():
@@ -285,11 +228,6 @@ def test_only_the_creation_of_pods_is_reviewed():
     assert untouched(ASKS, subResource="status", operation="UPDATE")
 
 
-def test_a_dry_run_has_the_same_answer():
-    """`kubectl apply --dry-run=server` shows what would be."""
-    assert answer(ASKS, dryRun=True) == answer(ASKS)
-
-
 def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
     """A webhook that breaks refuses every pod of the cluster."""
     for raw in (None, [], {}, {"kind": "Pod"}, review_of({}), review_of({"metadata": [], "spec": {}})):
@@ -298,9 +236,6 @@ def test_what_is_no_review_of_a_pod_is_said_and_never_raised():
     assert review_pod(wrong_version, AdmissionConfig()).why == (
         "admission.k8s.io/v1beta1 AdmissionReview is not an admission.k8s.io/v1 AdmissionReview"
     )
-
-
-# -- defaults and warnings ----------------------------------------------------------------------------------------
 
 
 def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
@@ -373,16 +308,12 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
     assert answer(fast).warnings == ("sluice.dev/mode = 'fastpod': fastpod is now called fractional; use that name",)
 
 
-# -- driver capabilities ------------------------------------------------------------------------------------------
-
-
 def capabilities_of(made) -> dict[str, str]:
     """What each container with a GPU is to have, as the watcher will read it."""
     return {claim.container: claim.driver_capabilities for claim in asked(made).pod.claims}
 
 
 def in_env(value: str, **more: str):
-    """The variables of a chart."""
     said = {"NVIDIA_DRIVER_CAPABILITIES": value} | more
     return [{"name": name, "value": text} for name, text in said.items()]
 
@@ -416,13 +347,6 @@ def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
     made = taken(pod(*listed, annotations=said))
     assert capabilities_of(made) == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
     assert env_of(made, "side") == {"NVIDIA_DRIVER_CAPABILITIES": "display", "NVIDIA_VISIBLE_DEVICES": "void"}
-
-
-def test_an_init_container_with_the_same_ask_need_not_say_the_same_of_the_driver():
-    """It would be refused as one that asks for something else."""
-    init = [container("fetch", resources=gpu(gpu="1"))]
-    made = taken(pod(container(resources=gpu(gpu="1"), env=in_env("all")), init=init))
-    assert asked(made).served_by == {"fetch": "main"}
 
 
 def test_where_an_operator_restricts_them_all_is_what_is_allowed_and_nothing_else_is_implied():

@@ -1,7 +1,7 @@
 """Pods that name ResourceClaims of their own: they wait until the pod-watcher has read them."""
 
 import pytest
-from factories.cluster.admission import answer, container, env_of, gpu, patched, pod, sent_patch, taken
+from factories.cluster.admission import answer, container, env_of, patched, pod, sent_patch, taken
 
 from sluice_pod_watcher.admission import AdmissionConfig
 
@@ -18,11 +18,7 @@ def test_such_a_pod_gets_our_marks_and_nothing_else_by_exactly_this_patch(entry)
     response = answer(asks, DRA)
     assert (response.allowed, response.warnings) == (True, ())
     assert sent_patch(response) == [
-        {
-            "op": "add",
-            "path": "/metadata/annotations",
-            "value": {"sluice.dev/request": '{"first":"main","version":1}'},
-        },
+        {"op": "add", "path": "/metadata/annotations", "value": {"sluice.dev/request": '{"first":"main","version":1}'}},
         {"op": "add", "path": "/metadata/labels", "value": {"sluice.dev/managed": "true"}},
         {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]},
     ]
@@ -32,18 +28,6 @@ def test_such_a_pod_gets_our_marks_and_nothing_else_by_exactly_this_patch(entry)
         assert (again.allowed, sent_patch(again)) == (True, []), again.message
 
 
-def test_with_tickets_such_a_pod_is_left_as_it_is():
-    """No kubelet would get devices of ours: the claim is another driver's, or waits for the scheduler."""
-    response = answer(pod(container(resources=USES), resourceClaims=[CLAIM]), AdmissionConfig())
-    assert (response.allowed, sent_patch(response)) == (True, [])
-
-
-def test_a_pod_that_is_on_a_node_already_is_left_as_it_is():
-    """The API server takes no gate of such a pod."""
-    made = pod(container(resources=USES), resourceClaims=[CLAIM], nodeName="n1")
-    assert sent_patch(answer(made, DRA)) == []
-
-
 def test_a_key_of_the_whole_pod_beside_claims_is_refused():
     """A priority that nothing reads would be missed when the pod waits."""
     made = pod(container(resources=USES), resourceClaims=[CLAIM], annotations={"sluice.dev/priority": "5"})
@@ -51,13 +35,6 @@ def test_a_key_of_the_whole_pod_beside_claims_is_refused():
         "sluice.dev/priority = '5': the pod asks by ResourceClaims, whose parameters say how (allowed: priority in the "
         "claim's SliceRequest)"
     )
-
-
-def test_a_request_in_other_words_gets_our_claim_beside_the_pods_own():
-    """The pod-watcher refuses it if the pod's own is ours too; a network card's is not."""
-    made = taken(pod(container(resources=gpu(gpu="1") | USES), resourceClaims=[CLAIM]), DRA)
-    assert [each["name"] for each in made["spec"]["resourceClaims"]] == ["gpus", "sluice"]
-    assert "nvidia.com/gpu" in made["metadata"]["annotations"]["sluice.dev/request"]
 
 
 def test_containers_of_a_pod_with_claims_see_only_those_under_a_runtime_class():

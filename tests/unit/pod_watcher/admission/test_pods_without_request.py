@@ -74,17 +74,6 @@ def test_what_the_policy_refuses_is_warned_of_without_a_runtime_class_too(name, 
     assert warnings == ((f"container main: {name} = {value!r}: {why}; request what it needs",) if refused else ())
 
 
-def test_a_pod_without_a_runtime_class_is_left_as_it_is():
-    """The default runtime of a node gives no GPU."""
-    assert sent_patch(answer(pod(container(resources=ZERO)))) == []
-
-
-def test_a_claim_of_any_driver_shows_an_image_no_other_gpu():
-    """The runtime gives what an image asks for beside the claim's devices."""
-    made = pod(container(resources={"claims": [{"name": "nic"}]}), runtimeClassName="nvidia")
-    assert env_of(patched(made, sent_patch(answer(made))), "main") == VOID
-
-
 @pytest.mark.parametrize(("ours", "runtime"), [(True, "nvidia"), (False, "nvidia"), (True, None)])
 @pytest.mark.parametrize("more", [{}, {"envFrom": [{"configMapRef": {"name": "all"}}]}])
 def test_a_container_for_debugging_sees_no_gpu_by_its_image(ours, runtime, more):

@@ -7,33 +7,18 @@ import pytest
 from factories.cluster.admission import answer, container, env_of, from_grant, gpu, patched, pod, sent_patch, taken
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import AdmissionConfig, read_stored
+from sluice_pod_watcher.admission import read_stored
 
 
 def claims_of(made):
-    """What the watcher will read."""
     found = read_stored(made["metadata"]["annotations"]["sluice.dev/request"], made["spec"], RequestLimits())
     return {claim.container: claim for claim in found.pod.claims}
 
 
 def message_of(made):
-    """The denial that a person reads."""
     response = answer(made)
     assert not response.allowed
     return response.message
-
-
-def test_a_container_that_another_webhook_adds_sees_no_gpu():
-    """A service mesh's sidecar must neither see the node's GPUs nor make the review fail."""
-    made = taken(pod(container(resources=gpu(gpu="1"))))
-    made["spec"]["containers"].append(container("proxy"))
-    assert sent_patch(answer(made)) == [
-        {
-            "op": "add",
-            "path": "/spec/containers/1/env",
-            "value": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-        }
-    ]
 
 
 def test_a_container_put_before_the_first_does_not_take_over_its_ask():
@@ -60,13 +45,6 @@ def test_a_limit_range_does_not_change_what_was_asked():
     assert response.warnings == (
         "container proxy: nvidia.com/gpu was added after the pod's request was stored, and is removed: it gets no GPU",
     )
-
-
-def test_amounts_that_a_limit_range_leaves_half_are_taken_out_and_not_judged():
-    """After the first review no resource requests a GPU any more."""
-    made = taken(pod(container(resources=gpu(gpu="1"))))
-    made["spec"]["containers"][0]["resources"] = {"requests": {"nvidia.com/gpu": "2", "nvidia.com/mig-a~b/c": "x"}}
-    assert taken(made)["spec"]["containers"][0]["resources"] == {"requests": {}}
 
 
 def test_what_another_webhook_took_away_is_put_back():
@@ -126,16 +104,6 @@ def test_what_another_webhook_says_of_devices_gives_way_to_what_is_granted(name,
     ]
     assert len(sources) == 2
     assert all("main.granted.sluice.dev/" in each for each in sources)
-
-
-def test_the_mode_of_a_namespace_is_not_read_twice():
-    """The second call may come over another path; the pod keeps what it was told first."""
-    made = taken(pod(annotations={"sluice.dev/memory": "4Gi"}), AdmissionConfig(default_mode="mps"))
-    assert sent_patch(answer(made, AdmissionConfig(default_mode="exclusive"))) == []
-    assert claims_of(made)["main"].modes == ("mps",)
-
-
-# -- copies by hand -----------------------------------------------------------------------------------------------
 
 
 def stored_as(text):

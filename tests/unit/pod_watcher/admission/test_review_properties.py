@@ -81,7 +81,6 @@ PLAIN_ASKS = st.sampled_from(
 
 @st.composite
 def containers(draw, name):
-    """A container as somebody may write it."""
     made = container(name)
     amounts, env = draw(resources), draw(st.lists(variables, max_size=2))
     if amounts is not None:
@@ -120,7 +119,6 @@ rules = st.builds(
 
 
 def all_containers(made):
-    """Apps and init containers."""
     return [*made["spec"]["containers"], *made["spec"].get("initContainers", [])]
 
 

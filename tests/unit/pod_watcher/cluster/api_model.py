@@ -11,8 +11,6 @@ _TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExec
 
 
 class RefusedError(Exception):
-    """The API server does not take a patch."""
-
     def __init__(self, status: int, message: str = "the server rejected our request") -> None:
         super().__init__(message)
         self.status, self.message = status, message
@@ -62,7 +60,6 @@ def handed_over_pod(name: str, uid: str, claim: str, **how: Any) -> dict[str, An
 
 
 def device_class(name: str, *, managed: bool = True, **spec: Any) -> dict[str, Any]:
-    """A DeviceClass."""
     labels = {"sluice.dev/managed": "true"} if managed else {}
     return {"metadata": {"name": name, "uid": name, "labels": labels, "resourceVersion": "7"}, "spec": spec}
 
@@ -84,14 +81,12 @@ class Claims:
             raise RefusedError(*self.refuses)
 
     def store(self, claim: dict[str, Any]) -> dict[str, Any]:
-        """A new version."""
         claim = copy.deepcopy(claim)
         claim["metadata"]["resourceVersion"] = str(next(self.versions))
         self.objects[claim["metadata"]["name"]] = claim
         return copy.deepcopy(claim)
 
     def create(self, body: Any) -> dict[str, Any]:
-        """A new claim."""
         self._check()
         claim = copy.deepcopy(dict(body))
         if claim["metadata"]["name"] in self.objects:
@@ -101,7 +96,6 @@ class Claims:
         return self.store(claim | {"status": {}})
 
     def protect(self, name: str, patch: Any) -> dict[str, Any]:
-        """The finalizer is added."""
         self._check()
         claim = copy.deepcopy(self._found(name))
         for each in patch:
@@ -115,7 +109,6 @@ class Claims:
         return self.store(claim)
 
     def merge_status(self, name: str, body: Any) -> dict[str, Any]:
-        """A merge patch of the status."""
         self._check()
         claim = copy.deepcopy(self._found(name))
         if body["metadata"]["resourceVersion"] != claim["metadata"]["resourceVersion"]:
@@ -161,11 +154,9 @@ class ApiModel:
 
     @property
     def version(self) -> str:
-        """The newest resourceVersion."""
         return self.history[-1][1]["metadata"]["resourceVersion"] if self.history else "99"
 
     def store(self, pod: dict[str, Any], kind: str = "") -> dict[str, Any]:
-        """A new version of a pod."""
         name = pod["metadata"]["name"]
         kind = kind or ("MODIFIED" if name in self.pods else "ADDED")
         pod = copy.deepcopy(pod)
@@ -178,7 +169,6 @@ class ApiModel:
         return pod
 
     def find(self, uid: str) -> dict[str, Any] | None:
-        """The pod of this UID."""
         return next((copy.deepcopy(pod) for pod in self.pods.values() if pod["metadata"]["uid"] == uid), None)
 
     def patch(self, name: str, operations: Any) -> dict[str, Any]:

@@ -55,7 +55,6 @@ def bound(
     devices: str = "MIG-1",
     life: str = "",
 ) -> Bound:
-    """The allocator's answer."""
     return Bound(
         request=RequestId(uid),
         request_revision=1,
@@ -88,10 +87,7 @@ class Bench:
     modes: list[str] = field(default_factory=list)
     """What admission was given to read, in order."""
 
-    # -- feeding --------------------------------------------------------------------------------------------------
-
     def handle(self, *events: Any) -> None:
-        """Events in; all that follows is carried out."""
         waiting = list(events)
         while waiting:
             event = waiting.pop(0)
@@ -162,7 +158,6 @@ class Bench:
             return e.ClaimRefused(*where, refused.status, refused.message)
 
     def claims_listing(self) -> list[Any]:
-        """All claims, as a listing shows them."""
         claims = [copy.deepcopy(each) for each in self.api.claims.objects.values()]
         version = str(next(self.api.claims.versions))
         listing = (e.ListingStarted("claims"), *map(e.ClaimSeen, claims), e.ListingEnded("claims", version))
@@ -171,11 +166,9 @@ class Bench:
         return [e.ClaimsServed(served=True), *named, *listing]
 
     def show_claim(self, claim: dict[str, Any]) -> None:
-        """The watch shows a version of a claim."""
         self.handle(e.ClaimSeen(copy.deepcopy(claim)))
 
     def lose_claim(self, name: str) -> None:
-        """A claim is deleted for good."""
         gone = self.api.claims.objects.pop(name)
         gone["metadata"]["resourceVersion"] = str(next(self.api.claims.versions))
         self.handle(e.ClaimGone(gone))
@@ -218,10 +211,7 @@ class Bench:
             ReadingCaughtUp(stream),
         ]
 
-    # -- what happens ---------------------------------------------------------------------------------------------
-
     def start(self) -> None:
-        """The bus is read, and everything is listed."""
         self.read()
         self.list_others()
         self.list()
@@ -232,25 +222,20 @@ class Bench:
             self.handle(*self._stream(stream))
 
     def list(self) -> None:
-        """Our pods are listed."""
         pods = [copy.deepcopy(pod) for pod in self.api.pods.values() if pod["metadata"]["labels"]]
         self.handle(e.ListingStarted("pods"), *map(e.PodSeen, pods), e.ListingEnded("pods", self.api.version))
 
     def list_others(self, *pods: dict[str, Any]) -> None:
-        """All other pods are listed."""
         self.handle(e.ListingStarted("others"), *map(e.OtherPodSeen, pods), e.ListingEnded("others", self.api.version))
 
     def create(self, name: str, uid: str, **how: Any) -> str:
-        """A pod is created, and seen."""
         self.show(self.api.store(new_pod(name, uid, **how)))
         return uid
 
     def show(self, pod: dict[str, Any]) -> None:
-        """The watch shows a version of a pod."""
         self.handle(e.PodSeen(copy.deepcopy(pod)))
 
     def change(self, uid: str, *, spec: Any = None, status: Any = None, meta: Any = None) -> None:
-        """Somebody else changes a pod, and it is seen."""
         pod = self.api.find(uid)
         assert pod is not None
         pod["spec"] |= spec or {}
@@ -268,7 +253,6 @@ class Bench:
         self.handle(e.PodGone(self.api.store(pod, "DELETED")))
 
     def observe(self, address: Any, message: AnyMessage) -> None:
-        """Somebody else wrote to the bus."""
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         number = next(self.sequence)
         self.bus[address.subject] = message
@@ -282,23 +266,17 @@ class Bench:
         self.observe(subjects.binding(RequestId(uid)), granted)
 
     def release(self, uid: str, cause: str = "pod gone") -> None:
-        """Nothing is held any more."""
         self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause=cause))
 
     def pass_time(self, seconds: float) -> None:
-        """Time passes, in steps of half a second."""
         for _ in range(round(seconds * 2)):
             self.now += 0.5
             self.handle(Ticked())
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def word(self, uid: str) -> AnyMessage | None:
-        """What the bus says of a request."""
         return self.bus.get(f"sluice.request.{uid}")
 
     def annotations(self, uid: str) -> dict[str, str]:
-        """What a pod was told."""
         pod = self.api.find(uid)
         assert pod is not None
         return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}
@@ -306,8 +284,6 @@ class Bench:
 
 @pytest.fixture
 def new():
-    """Makes a pod-watcher that has read nothing yet."""
-
     def make(api: ApiModel | None = None, bus: dict[str, AnyMessage] | None = None, run: str = "w1", **config) -> Bench:
         core = ClusterWatcher(RunId(run), ClusterConfig(**config))
         return Bench(core, api if api is not None else ApiModel(), bus=dict(bus or {}))

@@ -9,10 +9,7 @@ from sluice.contracts.messages import AllocationRequested, Held, Refused, Releas
 from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice_pod_watcher.core.cluster import events as e
 
-ENDED = {
-    "phase": "Succeeded",
-    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
-}
+ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
 def bound_without_success(bench, status=0, why="timeout"):
@@ -91,19 +88,6 @@ def test_a_refusal_says_nothing_of_a_patch_before_that_had_no_answer(bench, refu
         assert (bench.bus, bench.calls) == ({}, [call])
 
 
-def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too(bench):
-    """A finalizer may hold it for days, and the source would not be complete for as long."""
-    call = bound_without_success(bench)
-    bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
-    bench.bus.clear()
-    bench.read()
-    bench.calls.clear()
-    bench.pass_time(2)
-    assert (bench.bus, bench.calls) == ({}, [call])
-    bench.handle(*bench.carry_out(bench.calls.pop()))
-    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-
-
 @pytest.mark.parametrize("answer", ["refused", "released"])
 def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(bench, answer):
     """That answer would end only after its source is complete, and the source would never be complete."""
@@ -146,32 +130,6 @@ def test_a_read_that_began_before_a_patch_was_refused_settles_nothing(bench):
     assert (bench.bus, bench.calls) == ({}, [read])
     bench.handle(*bench.carry_out(bench.calls.pop()))
     assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-
-
-@pytest.mark.parametrize("status", [403, 429])
-def test_a_pod_whose_patch_was_refused_for_sure_is_said_on_a_wiped_bus(bench, status):
-    """Everything else would wait for it: its request, and that all requests are said."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    (call,) = bench.calls
-    bench.bus.clear()
-    bench.read()
-    bench.handle(e.PatchRefused(call.uid, "bind", status, "no"))
-    assert isinstance(bench.word("u1"), AllocationRequested)
-    assert "sluice.source.cluster" in bench.bus
-
-
-def test_a_pod_that_goes_while_it_is_bound_is_withdrawn_on_a_wiped_bus(bench):
-    """The source would never be complete."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    bench.bus.clear()
-    bench.read()
-    bench.delete("u1")
-    assert bench.word("u1") is None or isinstance(bench.word("u1"), RequestWithdrawn)
-    assert "sluice.source.cluster" in bench.bus
 
 
 def test_what_a_pod_had_is_not_unsaid_by_a_pod_watcher_that_never_saw_it_run(bench, new):

@@ -9,7 +9,6 @@ from sluice_pod_watcher.core.cluster import events as e
 
 
 def one_pod_among(new, pods):
-    """What the core does for one pod among so many."""
     bench = new()
     bench.start()
     for number in range(pods):
@@ -21,7 +20,6 @@ def one_pod_among(new, pods):
     bench.pass_time(100)  # until all of them show that no allocator has answered
 
     def live():
-        """A pod runs, ends, or is restarted."""
         bench.change("u3", status={"phase": "Pending", "reason": "x"})
         bench.bind("u3")
         bench.pass_time(0.5)
@@ -48,7 +46,6 @@ def test_a_pod_costs_the_same_among_a_hundred_times_as_many(new):
 
 
 def node_of(number, version, beat):
-    """A Node object whose kubelet reports."""
     return {
         "metadata": {"name": f"n{number}", "resourceVersion": str(version), "labels": {"zone": "a"}},
         "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}, "beat": beat},

@@ -11,14 +11,12 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import read_pod
 
 
 def node_of(name, version, **spec):
-    """A Node object."""
     allocatable = {"cpu": "8", "memory": "16Gi", "pods": "10"}
     meta = {"name": name, "resourceVersion": str(version), "labels": {}}
     return {"metadata": meta, "spec": spec, "status": {"allocatable": allocatable}}
 
 
 def cordoned(bench, **spec):
-    """A pod-watcher that knows node-a as this."""
     bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node_of("node-a", 1)), e.ListingEnded("nodes", "1"))
     bench.handle(e.NodeSeen(node_of("node-a", 2, **spec)))
 
@@ -33,7 +31,6 @@ KEEPS_OUT = [
 
 
 def binds(bench, uid="u1"):
-    """The patches that were sent to let a pod go."""
     return [each for each in bench.calls if isinstance(each, e.BindPod) and each.uid == uid]
 
 
@@ -90,15 +87,6 @@ def test_of_two_patches_that_decline_a_slice_and_let_its_pod_go_with_it_one_land
     bench.api.patch("other", pod_patches.bind(view, "node-a", {}))
     with pytest.raises(RefusedError):
         bench.api.patch("other", pod_patches.decline(view, "u2_r_1"))
-
-
-def test_a_pod_that_tolerates_what_its_node_has_is_pinned_there(bench):
-    """A taint is there for pods that tolerate it."""
-    tolerations = [{"key": "gpu", "operator": "Exists"}]
-    bench.create("train", "u1", spec={"tolerations": tolerations})
-    cordoned(bench, taints=[{"key": "gpu", "effect": "NoSchedule"}, {"key": "x", "effect": "PreferNoSchedule"}])
-    bench.bind("u1")
-    assert bench.annotations("u1")
 
 
 def test_a_patch_that_had_no_answer_is_sent_again_whatever_its_node_says_by_now(bench):

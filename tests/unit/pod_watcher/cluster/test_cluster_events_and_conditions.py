@@ -18,7 +18,6 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {
 
 
 def pending(bench, uid, text):
-    """The allocator says why a pod waits."""
     count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
     message = Pending(request=RequestId(uid), request_revision=1, message=text, reasons=(count,))
     bench.observe(subjects.waiting(RequestId(uid)), message)
@@ -67,23 +66,6 @@ def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
     assert {uid for uid, _, _ in bench.api.conditions} == {f"u{number}" for number in range(1000)}
 
 
-def test_a_refused_pod_says_why(bench):
-    """The owner would not know what to fix."""
-    bench.create("train", "u1")
-    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
-    answer = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
-    bench.observe(subjects.binding(RequestId("u1")), answer)
-    bench.pass_time(3)
-    assert bench.api.conditions == [("u1", "False", "Refused")]
-    assert [(each.level, each.reason, each.note) for each in bench.api.events] == [
-        (
-            "Warning",
-            "UnknownProfile",
-            "no such profile. This pod can never start: delete it, and create it again with that fixed.",
-        )
-    ]
-
-
 def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench):
     """An owner who reads that it can never start would delete it, while it waits for a node that joins."""
     bench.create("train", "u1")
@@ -103,63 +85,6 @@ def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench)
     assert bench.api.conditions[-1][1] == "True"
 
 
-def test_a_pod_that_is_placed_at_once_is_told_nothing_but_its_slice(new):
-    """Each pod in the good case would be two writes."""
-    bench = new()
-    bench.start()
-    for number in range(200):
-        bench.create(f"p{number}", f"u{number}")
-    for number in range(200):
-        bench.bind(f"u{number}")
-        bench.change(f"u{number}", spec={"nodeName": "node-a"}, status=RUNNING)
-    bench.pass_time(120)
-    assert bench.api.conditions == []
-    assert {each.reason for each in bench.api.events} == {"SliceBound"}
-    assert set(bench.api.object_writes.values()) == {1}
-
-
-def test_a_pod_that_waited_is_written_once_more_and_not_again(bench):
-    """Each further write is load on etcd, and on everybody who watches pods."""
-    bench.create("train", "u1")
-    pending(bench, "u1", "3 A100 are full")
-    bench.pass_time(30)
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    bench.pass_time(3600)
-    assert [status for _, status, _ in bench.api.conditions] == ["False", "True"]
-
-
-def test_busy_pods_do_not_starve_the_others(new):
-    """A pod whose reason never changes would never be told, because those of others do."""
-    bench = new(conditions_per_s=5.0, burst=5.0, condition_interval_s=1.0)
-    bench.start()
-    names = [f"u{number:03d}" for number in range(100)]
-    for name in names:
-        bench.create(name, name)
-        pending(bench, name, "at first")
-    for turn in range(60):
-        for name in names[:50]:
-            pending(bench, name, f"reason {turn}")
-        bench.pass_time(1)
-    assert {uid for uid, _, _ in bench.api.conditions} == set(names)
-    assert len(bench.api.conditions) <= 5 + 5 * 61
-
-
-def test_reasons_that_keep_changing_are_a_bounded_number_of_writes(new):
-    """One busy queue would fill etcd."""
-    bench = new(conditions_per_s=2.0, events_per_s=2.0, burst=10.0)
-    bench.start()
-    for number in range(200):
-        bench.create(f"p{number}", f"u{number}")
-    for turn in range(4):
-        for number in range(200):
-            pending(bench, f"u{number}", f"reason {turn}")
-        before = len(bench.api.conditions), len(bench.api.events)
-        bench.pass_time(60)
-        assert len(bench.api.conditions) - before[0] <= 10 + 2 * 60
-        assert len(bench.api.events) - before[1] <= 10 + 2 * 60
-
-
 def test_what_lasts_is_said_again_before_it_is_forgotten(bench):
     """The API server forgets an event after an hour; `kubectl describe` would show a pod that waits for nothing."""
     bench.create("train", "u1")
@@ -168,18 +93,6 @@ def test_what_lasts_is_said_again_before_it_is_forgotten(bench):
     assert [each.count for each in bench.api.events] == [1, 2, 3, 4]
     assert len({each.key for each in bench.api.events}) == 1
     assert len(bench.api.conditions) == 1
-
-
-def test_after_a_restart_nothing_that_is_shown_is_said_again(bench, new):
-    """A restart among thousands of waiting pods would be thousands of writes."""
-    bench.create("train", "u1")
-    pending(bench, "u1", "3 A100 are full")
-    bench.pass_time(3)
-    told = len(bench.api.events), len(bench.api.conditions)
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
-    after.pass_time(60)
-    assert (len(after.api.events), len(after.api.conditions)) == told
 
 
 def test_nobody_is_told_of_an_allocator_that_is_only_busy(bench):

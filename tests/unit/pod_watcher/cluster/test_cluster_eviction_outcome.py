@@ -5,7 +5,7 @@ from test_cluster_pods import RUNNING
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, RequestId
-from sluice.contracts.messages import EvictionDone, EvictionOrdered, Released
+from sluice.contracts.messages import EvictionDone, EvictionOrdered
 from sluice_pod_watcher.core.cluster import events as e
 
 U1 = RequestId("u1")
@@ -14,7 +14,6 @@ DONE = EvictionDone(request=U1)
 
 
 def running(bench):
-    """A pod that has its slice and runs."""
     bench.create("train", "u1", owner="Job")
     bench.bind("u1")
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
@@ -41,34 +40,6 @@ def test_an_eviction_of_which_the_bus_has_forgotten_that_it_was_done_is_done(ben
     bench.show(bench.api.find("u1"))
     assert bench.bus.pop("sluice.evicted.u1") == DONE
     bench.read()
-    bench.pass_time(60)
-    assert bench.bus.get("sluice.evicted.u1") == DONE
-
-
-def test_an_eviction_that_was_carried_out_before_a_wipe_is_answered_after_it(bench):
-    """It counts as one that could not be carried out: after two minutes somebody else is evicted as well."""
-    running(bench)
-    bench.observe(subjects.eviction(U1), ORDER)
-    bench.show(bench.api.find("u1"))  # it is dying, and writes its checkpoint
-    assert bench.bus["sluice.evicted.u1"] == DONE
-    bench.pass_time(2)
-    bench.bus.clear()
-    bench.life = "2"
-    bench.read()
-    bench.pass_time(2)
-    bench.observe(subjects.eviction(U1), ORDER)  # the allocator publishes it again
-    bench.pass_time(60)
-    assert bench.bus.get("sluice.evicted.u1") == DONE
-
-
-def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(bench):
-    """The same: the eviction was not reported."""
-    running(bench)
-    bench.observe(subjects.binding(U1), Released(request=U1, cause="slice lost: test"))
-    bench.show(bench.api.find("u1"))
-    assert bench.api.evictions == ["u1"]
-    bench.pass_time(2)
-    bench.observe(subjects.eviction(U1), ORDER)
     bench.pass_time(60)
     assert bench.bus.get("sluice.evicted.u1") == DONE
 

@@ -27,7 +27,6 @@ def words(bench, sick_node) -> list:
 
 
 def scene(new):
-    """A pod-watcher of a cluster with one pod, bound."""
     bench = new()
     bench.start()
     bench.create("train", UID)

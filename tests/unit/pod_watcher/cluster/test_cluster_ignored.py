@@ -3,7 +3,6 @@
 from api_model import ApiModel, new_pod
 
 from sluice.contracts.messages import AllocationRequested
-from sluice_pod_watcher.core.cluster import events as e
 
 IGNORED = {"sluice.dev/managed": "true", "sluice.dev/ignore": ""}
 PLAIN = {"sluice.dev/managed": "true"}
@@ -17,11 +16,6 @@ def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
     return uid
 
 
-def tells(instructions) -> list[str]:
-    """The log lines."""
-    return [each.sentence for each in instructions if isinstance(each, e.WriteLogLine)]
-
-
 def test_a_pod_past_admission_gets_no_slice_by_its_own_gate(bench):
     """Its environment was never judged: with a slice's ticket it could have any GPU of the node."""
     pod = new_pod("by-hand", "u1")
@@ -30,23 +24,6 @@ def test_a_pod_past_admission_gets_no_slice_by_its_own_gate(bench):
     bench.pass_time(60)
     assert bench.word("u1") is None
     assert (bench.api.object_writes, bench.api.opened) == ({}, [])
-
-
-def test_the_log_says_why_it_is_passed_over(bench):
-    """Who made it sees a pod that waits for ever."""
-    pod = new_pod("by-hand", "u1")
-    pod["metadata"]["labels"] = dict(IGNORED)
-    said = tells(bench.core.handle(e.PodSeen(bench.api.store(pod)), bench.now))
-    (sentence,) = said
-    assert sentence.startswith("ns/by-hand is ignored: it has Sluice's scheduling gate, but the label sluice.dev/ig")
-
-
-def test_what_it_asks_is_not_even_refused(bench):
-    """A refusal would be a word about a pod that is none of ours."""
-    pod = new_pod("by-hand", "u1", stored="{}")
-    pod["metadata"]["labels"] = dict(IGNORED)
-    bench.show(bench.api.store(pod))
-    assert bench.word("u1") is None
 
 
 def test_a_pod_that_is_ignored_no_longer_is_asked_for(bench):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from api_model import new_pod
 
-from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression, Taint
+from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
@@ -13,7 +13,6 @@ NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, sou
 
 
 def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None, **spec):
-    """A Node object."""
     return {
         "metadata": {"name": name, "resourceVersion": str(version), "labels": labels or {"zone": "a"}},
         "spec": spec,
@@ -24,7 +23,6 @@ def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None
 
 
 def other(uid, version=1, *, at="n1", cpu="500m", phase="Running", nic=""):
-    """A pod that is none of ours."""
     limits = {"example.com/nic": nic} if nic else {}
     resources = {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": limits}
     return {
@@ -43,7 +41,6 @@ def hosts(bench):
 
 
 def facts(bench, name="n1"):
-    """What was said of a node."""
     bench.pass_time(2)
     return bench.bus.get(f"sluice.host.{name}")
 
@@ -85,14 +82,6 @@ def test_what_is_over_moved_or_gone_takes_nothing(hosts):
     assert (facts(hosts).cpu_cores, facts(hosts).pods_free) == (7.0, 9)
 
 
-def test_cordon_taints_and_labels_are_said(hosts):
-    """A pod would be pinned to a node that takes none."""
-    taints = [{"key": "a", "value": "b", "effect": "NoSchedule"}]
-    hosts.handle(e.NodeSeen(node(version=2, unschedulable=True, taints=taints, labels={"zone": "b"})))
-    found = facts(hosts)
-    assert (found.cordoned, found.taints, found.labels) == (True, (Taint(key="a", value="b"),), {"zone": "b"})
-
-
 def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
     """For as long as it is not, places are booked on a node that takes no pods."""
     facts(hosts)
@@ -130,21 +119,7 @@ def test_a_busy_node_is_said_at_a_bounded_rate(hosts):
     assert facts(hosts).pods_free == 5
 
 
-def test_heartbeats_of_a_node_are_no_news(hosts):
-    """Every kubelet reports every few seconds."""
-    facts(hosts)
-    words = len(hosts.words)
-    for version in range(2, 20):
-        hosts.handle(e.NodeSeen(node(version=version)))
-        hosts.pass_time(2)
-    assert len(hosts.words) == words
-
-
-# -- what terms of pods speak of ----------------------------------------------------------------------------------
-
-
 def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n1"):
-    """A pod that is none of ours, as it is watched."""
     made = other(uid, version, at=at)
     made["metadata"]["labels"] = labels
     if deleted:
@@ -261,8 +236,6 @@ def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts
     assert found[0] == "sluice.host.n1"
     assert {"sluice.request.u1", "sluice.request.u2"} < set(found)
 
-
-# -- where volumes are --------------------------------------------------------------------------------------------
 
 IN_B = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]
 B = (NodeExpression(key="zone", operator="In", values=("b",)),)

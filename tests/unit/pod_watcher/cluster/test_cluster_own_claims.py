@@ -28,12 +28,10 @@ GPU, MIG = "gpu.nvidia.com", "mig.nvidia.com"
 
 
 def request(name="gpu", of="sluice.dev", **more):
-    """A request of a claim."""
     return {"name": name, "exactly": {"deviceClassName": of, **more}}
 
 
 def config(*requests, **keys):
-    """Our parameters, for these requests."""
     parameters = {"apiVersion": "sluice.dev/v1", "kind": "SliceRequest", **keys}
     named = {"requests": list(requests)} if requests else {}
     return {**named, "opaque": {"driver": "gpu.sluice.dev", "parameters": parameters}}
@@ -80,12 +78,10 @@ def dra(new):
 
 
 def put(bench, made):
-    """A claim is stored and seen."""
     bench.show_claim(bench.api.claims.store(made))
 
 
 def grant(bench, uid, *containers, node="node-a", number=1):
-    """The allocator grants devices for these keys."""
     bound = Bound(
         request=RequestId(uid),
         request_revision=1,
@@ -99,11 +95,7 @@ def grant(bench, uid, *containers, node="node-a", number=1):
 
 
 def allocation_of(bench, name):
-    """What was written into a claim."""
     return bench.api.claims.objects[name]["status"].get("allocation")
-
-
-# -- what is asked for --------------------------------------------------------------------------------------------
 
 
 def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra):
@@ -130,10 +122,7 @@ def test_a_claim_of_our_class_is_asked_for_and_allocated_with_its_parameters(dra
     }
     body = {
         "metadata": {"uid": "uid-of-mine", "resourceVersion": version},
-        "status": {
-            "allocation": written,
-            "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}],
-        },
+        "status": {"allocation": written, "reservedFor": [{"resource": "pods", "name": "train", "uid": "u1"}]},
     }
     assert dra.calls == [e.WriteClaimStatus("u1", "ns", "mine", "allocate", body)]
     dra.automatic = True
@@ -220,16 +209,6 @@ def test_a_claim_that_cannot_be_served_is_refused_with_the_readers_sentence(dra)
     assert dra.api.opened == []
 
 
-def test_a_refused_claim_that_is_made_again_is_asked_for(dra):
-    """Its owner may delete the claim alone."""
-    put(dra, claim("mine", configs=[config(profil="1g.5gb")]))
-    dra.show(dra.api.store(pod()))
-    dra.lose_claim("mine")
-    put(dra, claim("mine", uid="second", configs=[config(profile="1g.5gb")]))
-    word = dra.word("u1")
-    assert (word.revision, word.resource_claims[0].uid) == (2, "second")
-
-
 def test_a_request_that_the_claim_does_not_have_is_refused(dra):
     """The kubelet would give that container nothing."""
     put(dra, claim("mine"))
@@ -265,20 +244,6 @@ def test_claims_of_ours_beside_a_request_in_other_words_are_refused(dra):
         "ResourceClaims alone, or none)"
     )
     assert dra.api.claims.writes == []
-
-
-def test_another_drivers_claim_beside_a_request_in_other_words_is_no_matter(dra):
-    """A network card has nothing to do with us."""
-    dra.handle(e.ClassSeen(device_class("nic.example", managed=False)))
-    ask = '{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"}}'
-    ours = {"name": "sluice", "resourceClaimName": "sluice-00000000000000000000"}
-    dra.show(dra.api.store(pod("train", "u1", ours, {"name": "nic", "resourceClaimName": "card"}, stored=ask)))
-    assert dra.word("u1") is None
-    put(dra, claim("card", request("nic", "nic.example")))
-    assert [each.name for each in dra.word("u1").resource_claims] == ["sluice-00000000000000000000"]
-
-
-# -- pods that are none of ours -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gates", [("sluice.dev/slice",), ("sluice.dev/slice", "other.example/gate")])
@@ -375,9 +340,6 @@ def test_pods_are_not_held_by_a_server_without_claims_or_by_a_missing_right(new)
     assert "left to the scheduler, without a slice" in [each.note for each in blind.api.events][-1]
 
 
-# -- after a restart ----------------------------------------------------------------------------------------------
-
-
 def test_a_second_pod_watcher_opens_the_gate_that_the_first_one_left(dra, new):
     """The request is on the bus, and its claims are read again."""
     put(dra, claim("mine"))
@@ -416,9 +378,6 @@ def test_a_pod_that_ended_before_claims_were_listed_ends_its_request_after_that(
     assert isinstance(later.word("u1"), RequestWithdrawn)
 
 
-# -- one claim for several pods -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def shared(dra):
     """A claim that two pods name; the first one has asked."""
@@ -429,12 +388,10 @@ def shared(dra):
 
 
 def consumers(bench):
-    """The pods for which the claim is reserved."""
     return [each["uid"] for each in bench.api.claims.objects["mine"]["status"].get("reservedFor", [])]
 
 
 def unreserve(bench, uid):
-    """The claim controller, after a pod has ended."""
     found = copy.deepcopy(bench.api.claims.objects["mine"])
     left = [each for each in found["status"]["reservedFor"] if each["uid"] != uid]
     found["status"] = {**found["status"], "reservedFor": left} if left else {}

@@ -24,29 +24,20 @@ from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.informers import pod_usage_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-ENDED = {
-    "phase": "Succeeded",
-    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
-}
+ENDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
 
 def terms_of(bench, uid):
-    """A pod's required terms."""
     return bench.api.find(uid)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
 
 
 def pin(node="node-a"):
-    """The pin to a node."""
     return [{"key": "metadata.name", "operator": "In", "values": [node]}]
 
 
-# -- asking -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [("", (1_000_000, False)), (',"sluice.dev/priority":"-3"', (-3, False))],
+    ("annotations", "expected"), [("", (1_000_000, False)), (',"sluice.dev/priority":"-3"', (-3, False))]
 )
 def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_one(bench, annotations, expected):
     """A PriorityClass is what clusters govern urgency by; passed over, production waits behind experiments."""
@@ -56,28 +47,6 @@ def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_o
     word = bench.word("u1")
     assert isinstance(word, AllocationRequested)
     assert (word.priority, word.preempts) == expected
-
-
-def test_a_pod_is_asked_for_by_its_uid(bench):
-    """Without this there would be no request."""
-    bench.create("train", "u1")
-    word = bench.word("u1")
-    assert isinstance(word, AllocationRequested)
-    assert (word.revision, word.namespace, word.name, word.owner) == (1, "ns", "train", "u1")
-    assert word.claims[0].profile == "1g.5gb"
-    assert (word.host.room.cpu_milli, word.host.room.memory_mib) == (1000, 1024)
-    assert bench.api.object_writes == {}
-
-
-def test_an_edit_is_seen_where_the_api_server_does_not_count_edits_of_pods(bench):
-    """Kubernetes before 1.33: it would be granted a slice where it must not run, be pinned there, and wait for ever."""
-    pod = new_pod("train", "u1")
-    del pod["metadata"]["generation"]
-    bench.show(bench.api.store(pod))
-    pod["spec"]["nodeSelector"] = {"zone": "a"}
-    bench.show(bench.api.store(pod))
-    word = bench.word("u1")
-    assert (word.revision, word.host.node_selector) == (2, {"zone": "a"})
 
 
 def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(bench):
@@ -114,9 +83,6 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     assert [subject for subject, _ in bench.words] == ["sluice.request.u1", "sluice.source.cluster"]
     bench.list()
     assert bench.bus["sluice.source.cluster"].epoch == 2
-
-
-# -- binding ------------------------------------------------------------------------------------------------------
 
 
 def test_a_pod_is_bound_in_one_write(bench):
@@ -198,31 +164,6 @@ def test_nothing_is_opened_while_another_gate_is_there(bench):
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
 
 
-def test_a_pod_asks_when_nobody_else_holds_it_any_more(bench):
-    """A slice for a pod that its queue has not let in stands idle, and keeps out one that was let in: both wait."""
-    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    assert bench.word("u1") is None
-    bench.pass_time(3)
-    assert bench.api.conditions == [("u1", "False", "OtherGates")]
-    bench.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
-    assert isinstance(bench.word("u1"), AllocationRequested)
-
-
-def test_what_another_gate_holds_is_told_at_once_that_it_cannot_be_understood(bench):
-    """A mistake would be found only after a long wait in the other queue."""
-    bench.create("train", "u1", stored="{}", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    assert isinstance(bench.word("u1"), RequestRejected)
-
-
-def test_a_dying_pod_is_not_bound(bench):
-    """Its gate would open, and it would never run."""
-    bench.create("train", "u1")
-    bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
-    bench.bind("u1")
-    assert bench.api.opened == []
-    assert isinstance(bench.word("u1"), AllocationRequested)
-
-
 def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
     """A ticket named '.' would show a container every ticket of its pod."""
     bench.create("train", "u1")
@@ -270,19 +211,6 @@ def test_a_refused_write_is_tried_again_after_the_pod_was_read_with_pauses(bench
     bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
     bench.pass_time(8)
     assert bench.api.opened == ["u1"]
-
-
-def test_a_write_without_an_answer_is_not_repeated_once_it_has_landed(bench):
-    """A pod would be written twice."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    bench.api.patch("train", bench.calls.pop().patch)
-    bench.automatic = True
-    bench.handle(e.PatchRefused(RequestId("u1"), "bind", 0, "timeout"))
-    bench.pass_time(10)
-    assert bench.api.opened == ["u1"]
-    assert bench.api.object_writes == {"u1": 1}
 
 
 def test_after_a_reboot_the_pod_is_told_its_new_devices_in_one_write(bench):
@@ -361,9 +289,6 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 was withdrawn"
 
 
-# -- the end ------------------------------------------------------------------------------------------------------
-
-
 def test_a_request_ends_when_its_containers_have(bench):
     """A slice would be kept by a job that is over."""
     bench.create("train", "u1")
@@ -427,15 +352,6 @@ def test_a_status_that_proves_nothing_ends_nothing(bench, status):
     assert isinstance(bench.word("u1"), AllocationRequested)
 
 
-def test_a_force_deleted_pod_is_said_to_be_gone_and_not_to_have_ended(bench):
-    """Its processes live on for half a minute; the agent must know that nothing was proven."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    bench.delete("u1")
-    assert bench.word("u1").cause == "pod gone"
-
-
 def test_a_pod_whose_label_was_removed_keeps_its_slice(bench):
     """A DELETED event of a filtered watch would end living training."""
     bench.create("train", "u1")
@@ -450,29 +366,6 @@ def test_a_pod_whose_label_was_removed_keeps_its_slice(bench):
     bench.api.store(bench.api.find("u1"), "DELETED")
     bench.list()
     assert isinstance(bench.word("u1"), RequestWithdrawn)
-
-
-def test_a_dying_pod_whose_label_was_removed_keeps_its_slice_until_it_is_gone(bench):
-    """It has a deletionTimestamp, and may use its slice for its whole grace period."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    bench.change("u1", meta={"deletionTimestamp": "now", "deletionGracePeriodSeconds": 30})
-    pod = bench.api.find("u1")
-    pod["metadata"]["labels"] = {}
-    bench.handle(e.PodGone(bench.api.store(pod)))
-    assert isinstance(bench.word("u1"), AllocationRequested)
-    bench.api.store(bench.api.find("u1"), "DELETED")
-    bench.list()
-    assert bench.word("u1").cause == "pod gone"
-
-
-def test_a_skipped_deletion_is_found_by_the_next_listing(bench):
-    """A slice would leak when a watch has a gap."""
-    bench.create("train", "u1")
-    bench.api.store(bench.api.find("u1"), "DELETED")
-    bench.list()
-    assert bench.word("u1") == RequestWithdrawn(revision=1, source="cluster", cause="pod gone")
 
 
 def test_replayed_old_versions_change_nothing(bench):
@@ -509,18 +402,6 @@ def test_a_pod_whose_last_word_was_lost_with_a_server_is_not_asked_for_again(ben
     assert after.word("u1") is None
 
 
-def test_a_pod_that_is_over_is_withdrawn_when_somebody_asks_for_it_late(bench):
-    """Capacity, to a pod that is gone: a watcher that was paused during the wipe would publish an old request."""
-    bench.create("train", "u1")
-    asked = bench.word("u1")
-    bench.delete("u1")
-    bench.release("u1")
-    bench.pass_time(1)
-    entry = Entry(subjects.request(RequestId("u1")).subject, 1000, OperationId("late"), asked)
-    out = bench.core.handle(Observed(Stream.STATE, entry), bench.now)
-    assert [type(call.message) for call in out if isinstance(call, Write)] == [RequestWithdrawn]
-
-
 @pytest.mark.parametrize("closed_by", ["another one", "this one"])
 def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
     """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""
@@ -538,33 +419,6 @@ def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, n
         after.pass_time(1)
     assert after.word("u1").closing
     assert after.core.handle(e.PodSeen(copy.deepcopy(before)), after.now) == []
-
-
-# -- finding it again ---------------------------------------------------------------------------------------------
-
-
-def test_after_a_restart_nothing_is_said_or_written_twice(bench, new):
-    """Every restart would disturb every pod."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.create("wait", "u2")
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
-    after.pass_time(5)
-    assert [subject for subject, _ in after.words if "request" in subject] == []
-    assert after.api.object_writes == {"u1": 1}
-
-
-def test_after_the_broker_was_wiped_a_running_pod_is_said_with_what_it_holds(bench, new):
-    """It would be given a second slice."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
-    after = new(bench.api, run="w2")
-    after.start()
-    word = after.word("u1")
-    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
-    assert word.host.node_name == "node-a"
 
 
 @pytest.mark.parametrize("since", ["a lower limit", "a toleration of a newer kind"])
@@ -680,29 +534,6 @@ def test_nobody_reads_the_pods_of_others(bench):
     assert bench.calls == []
 
 
-def test_a_pod_that_went_while_nobody_looked_is_withdrawn(bench, new):
-    """Its slice would be kept for ever."""
-    bench.create("train", "u1")
-    bench.api.store(bench.api.find("u1"), "DELETED")
-    after = new(bench.api, bench.bus, run="w2")
-    after.start()
-    assert isinstance(after.word("u1"), RequestWithdrawn)
-    assert after.bus["sluice.source.cluster"].count == 0
-
-
-def test_a_finished_pod_of_long_ago_is_not_spoken_of_again(new):
-    """Start-up would grow with every finished job that is still listed."""
-    bench = new()
-    pod = new_pod("done", "u1", gates=())
-    pod["status"] = dict(ENDED)
-    bench.api.store(pod)
-    bench.start()
-    assert bench.word("u1") is None
-
-
-# -- pods that do not start, evictions ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("owner", "evicted"), [("Job", ["u1"]), ("", [])])
 def test_a_pod_whose_pin_failed_is_made_anew_only_where_somebody_does_that(bench, owner, evicted):
     """A pod would hang for ever beside its slice; or a bare one be lost."""
@@ -729,16 +560,6 @@ def test_a_bare_pod_is_never_moved(bench, owner, moved):
     leeway = bench.word("u1").leeway
     assert (leeway.movable, leeway.substitute) == ((True, "return") if moved else (False, "stay"))
     assert leeway.preemptible
-
-
-def test_a_pod_whose_slice_was_lost_is_told(bench):
-    """A bare pod would wait without a word."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.release("u1", "slice lost: the GPU is gone")
-    bench.pass_time(3)
-    assert bench.api.conditions == [("u1", "False", "SliceLost")]
-    assert bench.api.evictions == []
 
 
 def lose_it_while_evictions_are_blocked(bench) -> None:
@@ -771,17 +592,6 @@ def test_a_lost_slice_stays_lost_when_nobody_but_the_pods_condition_tells(bench,
     successor.pass_time(3)
     assert bench.api.evictions == ["u1"]
     assert bench.api.conditions == [("u1", "False", "SliceLost")]
-
-
-def test_a_pod_that_is_bound_again_after_a_wipe_is_not_evicted_for_what_it_lost_before(bench):
-    """Its node came back with the slice, which was never taken back: the pod can go on."""
-    lose_it_while_evictions_are_blocked(bench)
-    bench.read()
-    bench.bind("u1")
-    bench.blocked = ""
-    bench.pass_time(60)
-    assert bench.api.evictions == []
-    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
 
 
 @pytest.mark.parametrize(("life", "is_bound"), [("1", False), ("2", True), ("", True)])
@@ -861,32 +671,6 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
     bench.blocked = ""
     bench.pass_time(120)
     assert bench.api.evictions == (["u1"] if said_again else [])
-
-
-def test_an_order_of_another_life_of_the_bus_is_not_carried_out(bench):
-    """A running pod would be evicted without need: the order had no answer, and landed after the wipe."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    order = EvictionOrdered(request=RequestId("u1"), cause="preempted", incarnation=Incarnation("of before"))
-    bench.observe(subjects.eviction(RequestId("u1")), order)
-    bench.pass_time(120)
-    assert bench.api.evictions == []
-    bench.read()
-    bench.pass_time(120)
-    assert bench.api.evictions == []
-
-
-def test_an_order_that_is_read_again_stands(bench):
-    """Every reconnect would leave a drained node as it is."""
-    bench.create("train", "u1")
-    bench.bind("u1")
-    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
-    order = subjects.eviction(RequestId("u1"))
-    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
-    bench.read()
-    bench.blocked = ""
-    bench.pass_time(60)
-    assert bench.api.evictions == ["u1"]
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies before it says so"])

@@ -12,7 +12,6 @@ from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.kube.names import claim_name
 from sluice.contracts.messages import AllocationRequested, NodeInventory, Released, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events as e
-from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 CLAIM = claim_name("r1")
 REF = ResourceClaimRef(uid="claim-1", name=CLAIM, requests={"main": "main"})
@@ -28,11 +27,7 @@ BODY = {
         "finalizers": [FINALIZER],
         "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "train", "uid": "u1", "controller": True}],
     },
-    "spec": {
-        "devices": {
-            "requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev", "count": 1}}],
-        }
-    },
+    "spec": {"devices": {"requests": [{"name": "main", "exactly": {"deviceClassName": "sluice.dev", "count": 1}}]}},
 }
 RESERVED = [{"resource": "pods", "name": "train", "uid": "u1"}]
 
@@ -44,13 +39,9 @@ def device(number=1, uid="claim-1"):
 
 
 def allocation(number=1, node="node-a", uid="claim-1"):
-    """As it is written, without its timestamp."""
     result = {"request": "main", "driver": "gpu.sluice.dev", "pool": node, "device": device(number, uid)}
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    return {
-        "devices": {"results": [result]},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
-    }
+    return {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]}}
 
 
 @pytest.fixture
@@ -68,11 +59,7 @@ def create(bench, uid="u1"):
 
 
 def claim(bench):
-    """The claim as it is now."""
     return bench.api.claims.objects[CLAIM]
-
-
-# -- before the request -------------------------------------------------------------------------------------------
 
 
 def test_the_claim_is_made_before_the_pod_asks_and_the_request_names_it(dra):
@@ -109,15 +96,6 @@ def test_with_tickets_claims_are_watched_from_the_first_pod_that_has_one(new):
     bench.automatic = True
     bench.handle(*bench.carry_out(bench.calls.pop()))
     assert bench.word("u1").resource_claims == (REF,)
-
-
-def test_a_pod_with_another_gate_gets_no_claim_yet(dra):
-    """A queueing system counts claims against a quota only when it has admitted the pod."""
-    pod = handed_over_pod("train", "u1", CLAIM, gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
-    dra.show(dra.api.store(pod))
-    assert dra.api.claims.objects == {}
-    dra.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
-    assert dra.word("u1").resource_claims == (REF,)
 
 
 def test_an_api_server_without_claims_is_told_with_what_helps(new):
@@ -159,9 +137,6 @@ def test_a_claim_that_the_api_server_refuses_is_tried_again_and_told(dra):
     dra.bind("u1")
     dra.pass_time(20)
     assert dra.api.opened == ["u1"]
-
-
-# -- from Bound to the open gate ----------------------------------------------------------------------------------
 
 
 def test_allocation_and_reservation_are_one_write_and_the_gate_opens_after_it(dra):
@@ -282,9 +257,6 @@ def test_a_pod_that_waits_for_nothing_else_is_told_why_its_claim_is_not_allocate
     assert dra.api.opened == ["u1"]
 
 
-# -- a claim that is deleted by hand ------------------------------------------------------------------------------
-
-
 def test_a_claim_deleted_while_the_pod_waits_is_made_again_and_asked_for_by_its_new_uid(dra):
     """The allocator would book a UID that no kubelet ever names."""
     create(dra)
@@ -338,20 +310,6 @@ def test_a_reserved_claim_that_is_being_deleted_is_let_go_so_that_it_can_end(dra
     assert dra.api.opened == ["u1"]
 
 
-# -- ends, and what no pod uses -----------------------------------------------------------------------------------
-
-
-def test_a_running_pod_is_adopted_with_its_claim_after_the_bus_was_wiped(dra, new):
-    """Its request must name the claim again, or its node would take the slice for one with a ticket."""
-    create(dra)
-    dra.bind("u1")
-    second = new(api=dra.api, run="w2")
-    second.start()
-    assert second.word("u1") is None
-    second.handle(*second.claims_listing())
-    assert (second.word("u1").resource_claims, second.word("u1").held.allocation) == ((REF,), "u1_r_1")
-
-
 def test_a_claim_that_we_allocated_and_no_pod_uses_is_deallocated(dra):
     """Its pod was gone before it was reserved: the claim controller leaves such a claim allocated."""
     left = {
@@ -382,11 +340,7 @@ def test_a_claim_of_another_driver_is_never_touched(dra, driver):
     assert dra.api.claims.writes == []
 
 
-# -- what admission reads -----------------------------------------------------------------------------------------
-
-
 def report(bench, inventory, *, can):
-    """A node's inventory."""
     snapshot = inventory.snapshot
     found = NodeInventory(snapshot=type(snapshot)(**{**_fields(snapshot), "kubelet_hands_over": can}), stale=False)
     number = next(bench.sequence)
@@ -413,22 +367,3 @@ def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_no
     report(dra, sick_node("ready"), can=False)
     dra.pass_time(10)
     assert dra.modes == ["tickets", "dra", "tickets"]
-
-
-def test_the_setting_of_an_installation_is_not_written_for_admission(new):
-    """Admission has the same setting, and reads nothing."""
-    bench = new(hand_over="dra")
-    bench.start()
-    bench.handle(*bench.claims_listing())
-    bench.pass_time(20)
-    assert bench.modes == []
-
-
-def test_nothing_of_claims_happens_to_a_pod_with_a_ticket(dra):
-    """Both ways live in one cluster while it is upgraded."""
-    dra.create("old", "u5")
-    dra.bind("u5")
-    assert dra.api.opened == ["u5"]
-    assert dra.word("u5").resource_claims == ()
-    assert dra.api.claims.writes == []
-    assert not [each for each in dra.calls if not isinstance(each, WriteLogLine)]

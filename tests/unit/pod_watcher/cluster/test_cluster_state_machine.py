@@ -32,10 +32,7 @@ class ClusterMachine(RuleBasedStateMachine):
         self.withdrawn_checked = 0
         self.bench.start()
 
-    # -- the cluster ----------------------------------------------------------------------------------------------
-
     def pick(self, data, condition=lambda _: True):
-        """One of the pods."""
         found = [pod for pod in self.bench.api.pods.values() if condition(pod)]
         return copy.deepcopy(data.draw(st.sampled_from(found))) if found else None
 
@@ -47,14 +44,12 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), queued=st.booleans(), seen=st.booleans())
     def create(self, name, queued, seen):
-        """A pod is created."""
         if name not in self.bench.api.pods:
             self.uids += 1
             self.put(new_pod(name, f"u{self.uids}", gates=(GATE, QUEUE) if queued else (GATE,)), seen)
 
     @rule(data=st.data(), seen=st.booleans())
     def admit(self, data, seen):
-        """The other gate opens."""
         pod = self.pick(data, lambda each: {"name": QUEUE} in each["spec"].get("schedulingGates", []))
         if pod:
             pod["spec"]["schedulingGates"].remove({"name": QUEUE})
@@ -62,7 +57,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), seen=st.booleans(), phase=st.sampled_from(["Running", "Succeeded", "restarting"]))
     def live(self, data, seen, phase):
-        """A pod runs, ends, or is restarted."""
         pod = self.pick(data, lambda each: not each["spec"].get("schedulingGates") and not over(each))
         if pod:
             state = {"running": {}} if phase == "Running" else {"terminated": {}}
@@ -84,7 +78,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), seen=st.booleans())
     def vanish(self, data, seen):
-        """An object goes."""
         pod = self.pick(data)
         if pod:
             pod["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0, "finalizers": []}
@@ -92,34 +85,26 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def lose_the_label(self, data):
-        """Somebody removes our label."""
         pod = self.pick(data, lambda each: each["metadata"]["labels"])
         if pod:
             pod["metadata"]["labels"] = {}
             stored = self.bench.api.store(pod)
             self.bench.handle(e.PodGone(copy.deepcopy(stored)))
 
-    # -- what the watch does --------------------------------------------------------------------------------------
-
     @precondition(lambda self: self.bench.api.history)
     @rule(data=st.data())
     def replay(self, data):
-        """The watch shows an old version."""
         kind, pod = data.draw(st.sampled_from(self.bench.api.history))
         if kind != "DELETED":
             self.bench.handle(e.PodSeen(copy.deepcopy(pod)))
 
     @rule()
     def relist(self):
-        """Everything is listed."""
         self.bench.list()
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 70.0]))
     def wait(self, seconds):
-        """Time passes."""
         self.bench.pass_time(seconds)
-
-    # -- what becomes of calls ------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.bench.calls)
     @rule(how=st.sampled_from(["done", "unanswered", "lost", "away"]))
@@ -140,11 +125,8 @@ class ClusterMachine(RuleBasedStateMachine):
         else:
             self.bench.handle(e.PatchRefused(call.uid, step, 503, "away"))
 
-    # -- the bus --------------------------------------------------------------------------------------------------
-
     @rule(data=st.data())
     def give(self, data):
-        """The allocator gives a slice."""
         asked = [
             subject.rpartition(".")[2]
             for subject, word in self.bench.bus.items()
@@ -157,7 +139,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @rule()
     def release(self):
-        """The allocator releases what was withdrawn."""
         for subject, word in list(self.bench.bus.items()):
             if isinstance(word, RequestWithdrawn) and not word.closing:
                 uid = subject.rpartition(".")[2]
@@ -174,8 +155,6 @@ class ClusterMachine(RuleBasedStateMachine):
         self.bench.core = ClusterWatcher(RunId(f"w{self.runs}"), RULES)
         self.bench.start()
 
-    # -- what must hold -------------------------------------------------------------------------------------------
-
     @invariant()
     def bound_at_most_once(self):
         """No pod is opened twice, or written more than once."""
@@ -185,7 +164,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
     @invariant()
     def withdrawn_only_when_it_may_be(self):
-        """What may still run is asked for."""
         words, self.withdrawn_checked = self.bench.words[self.withdrawn_checked :], len(self.bench.words)
         for subject, word in words:
             if isinstance(word, RequestWithdrawn):
@@ -227,7 +205,6 @@ class ClusterMachine(RuleBasedStateMachine):
 
 
 def over(pod):
-    """Whether the containers have ended for good."""
     states = [each["state"] for each in pod["status"].get("containerStatuses", [])]
     final = pod["status"]["phase"] in {"Succeeded", "Failed"} or pod["metadata"].get("deletionTimestamp")
     return bool(final and states and all("terminated" in state for state in states))

@@ -24,7 +24,6 @@ class Cluster:
     """The API server and the bus of one cluster's placeholders."""
 
     def __init__(self, config: ClusterConfig = CONFIG) -> None:
-        """Nothing is missing, and there are no pods."""
         self.placeholders, self.now = Placeholders(config), 1000.0
         self.pods: dict[str, dict] = {}
         self.uids = count(1)
@@ -34,7 +33,6 @@ class Cluster:
         self.placeholders.was_read()
 
     def missing(self, nodes: int, pool: str = "gpu", source: str = "cluster") -> None:
-        """What the allocator publishes."""
         selector = {"pool": pool}
         demand = PoolDemand(pool=pool, source=SourceName(source), selector=selector, template=TEMPLATE, missing=nodes)
         self.placeholders.pool(demand)
@@ -48,12 +46,10 @@ class Cluster:
         return sorted(self.pods)
 
     def schedule(self, name: str, node: str) -> None:
-        """The scheduler puts one on a node."""
         self.pods[name]["spec"]["nodeName"] = node
         self.placeholders.seen(self.pods[name], self.now)
 
     def answers(self, node: str) -> None:
-        """The agent of a node answers."""
         self.placeholders.inventory(NodeInventory(snapshot=snapshot(node, ()), stale=False), self.now)
 
     def _carry_out(self, wanted: e.CreatePlaceholder | e.DeletePlaceholder) -> None:
@@ -73,12 +69,10 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """A cluster without placeholders."""
     return Cluster()
 
 
 def names(*numbers: int, pool: str = "gpu") -> list[str]:
-    """Of placeholders."""
     return [f"sluice-capacity-{pool}-{number}" for number in numbers]
 
 
@@ -117,15 +111,6 @@ def test_one_on_a_node_that_starts_stands_for_it_until_pods_are_there(cluster: C
     assert cluster.turn() == names(0, 1)
     cluster.missing(1)
     assert cluster.turn() == names(0), "the one on the node that has joined goes, the other node is still missing"
-
-
-def test_one_without_a_node_goes_before_one_whose_node_is_starting(cluster: Cluster) -> None:
-    """The machine is there already."""
-    cluster.missing(2)
-    cluster.turn()
-    cluster.schedule(names(1)[0], "new")
-    cluster.missing(1)
-    assert cluster.turn() == names(1)
 
 
 def test_a_node_that_does_not_serve_what_waits_holds_up_no_other(cluster: Cluster) -> None:

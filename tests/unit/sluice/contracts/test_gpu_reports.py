@@ -12,7 +12,6 @@ from sluice.mig.transition_table import table_of
 
 
 def report_of(model: GpuModel, uuid: str = "GPU-1") -> GpuReport:
-    """What an empty GPU of this model reports."""
     return GpuReport(
         uuid=GpuUuid(uuid),
         index=0,

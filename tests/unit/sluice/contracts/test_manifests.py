@@ -21,7 +21,6 @@ def read(text: str, **limits: int) -> tuple[PodManifest, ...] | Refusal:
 
 
 def pods(text: str) -> tuple[PodManifest, ...]:
-    """The pods of a text that can be read."""
     found = read(text)
     assert not isinstance(found, Refusal), found
     return found
@@ -45,12 +44,6 @@ def test_what_a_pod_asks_and_needs_is_kept_as_it_was_written():
     assert pod.host.node_selector == {"zone": "a"}
     assert pod.ask is not None
     assert [claim.profile for claim in pod.ask.claims] == ["1g.5gb"]
-
-
-def test_a_pod_of_somebody_else_asks_for_nothing():
-    """Neither a request nor a refusal, whatever else may be wrong in it."""
-    (pod,) = pods("{kind: Pod, metadata: {name: a}, spec: {containers: nonsense}}")
-    assert (pod.ask, pod.refusal) == (None, None)
 
 
 def test_one_wrong_document_refuses_only_itself():

@@ -27,19 +27,16 @@ NODE = NodeName("n1")
 A = subjects.ledger(NODE, AllocationId("a"))
 B = subjects.ledger(NODE, AllocationId("b"))
 OTHER = subjects.ledger(NodeName("n2"), AllocationId("a"))
-BINDING = subjects.binding(RequestId("r1"))
 SLICE = subjects.slice_(NODE, AllocationId("a"))
 FIRST = OperationId("run-1")
 SECOND = OperationId("run-2")
 
 
 def word(text: str) -> AnyMessage:
-    """Some message."""
     return WaitOver(request=RequestId(text))
 
 
 def entry(address: Address, sequence: int, operation: str = "other", message: AnyMessage | None = None) -> Entry:
-    """A last value."""
     return Entry(address.subject, sequence, OperationId(operation), message if message is not None else word("other"))
 
 
@@ -51,7 +48,6 @@ def write(
     attempt: int = 1,
     ttl_s: int | None = None,
 ) -> Write:
-    """The instruction to publish."""
     return Write(
         operation=operation,
         attempt=attempt,
@@ -66,10 +62,7 @@ def write(
 
 
 class Desk:
-    """An outbox and the events it returned."""
-
     def __init__(self, *entries: Entry, stream: Stream = Stream.BOOK, life: str = "1") -> None:
-        """The stream has been read and holds `entries`."""
         self.stream = stream
         self.outbox = Outbox(RunId("run"), frozenset({"ledger", "binding", "slice"}))
         self.reports: list[Settled | Contested] = []
@@ -83,21 +76,15 @@ class Desk:
         return self.tell(ReadingCaughtUp(self.stream), now)
 
     def tell(self, event: object, now: float = 0.0) -> list[BusInstruction]:
-        """One event, and the instructions for it."""
         self.reports += self.outbox.handle(event, now)  # type: ignore[arg-type]
         return self.outbox.drain()
 
     def see(self, each: Entry) -> list[BusInstruction]:
-        """One entry of the live tail."""
         return self.tell(Observed(self.stream, each))
 
 
 def settled(operation: OperationId, address: Address, message: AnyMessage, *, landed: bool) -> Settled:
-    """The report of a commit that ended."""
     return Settled(operation, address, message, landed)
-
-
-# -- W1, W2: the guard ------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_booked_before_the_book_was_read_whole() -> None:
@@ -110,13 +97,6 @@ def test_nothing_is_booked_before_the_book_was_read_whole() -> None:
     assert outbox.drain() == []
     outbox.handle(ReadingCaughtUp(Stream.BOOK), 0)
     assert outbox.drain() == [write(FIRST, A, 5, word("grant"))]
-
-
-def test_a_place_is_guarded_by_everything_on_its_node_and_by_nothing_else() -> None:
-    """W1: by the newest entry of the node, whichever it is; other nodes do not matter."""
-    desk = Desk(entry(A, 5), entry(B, 7), entry(OTHER, 9))
-    desk.outbox.commit(A, word("grant"))
-    assert desk.outbox.drain() == [write(FIRST, A, 7, word("grant"))]
 
 
 def test_the_guard_of_a_refusal_is_never_used() -> None:
@@ -186,14 +166,6 @@ def test_writes_under_one_guard_go_one_after_another_each_by_the_one_before() ->
     assert desk.reports == [settled(FIRST, A, word("one"), landed=True)]
 
 
-def test_nodes_do_not_wait_for_one_another() -> None:
-    """One in flight per guard, not one overall."""
-    desk = Desk()
-    desk.outbox.commit(A, word("one"))
-    desk.outbox.commit(OTHER, word("two"))
-    assert desk.outbox.drain() == [write(FIRST, A, 0, word("one")), write(SECOND, OTHER, 0, word("two"))]
-
-
 def test_an_outage_does_not_pile_up_writes() -> None:
     """At most IN_FLIGHT_MAX without an answer; the rest waits and follows."""
     desk = Desk()
@@ -201,9 +173,6 @@ def test_an_outage_does_not_pile_up_writes() -> None:
         desk.outbox.commit(subjects.binding(RequestId(f"r{number}")), word("x"))
     assert len(desk.outbox.drain()) == IN_FLIGHT_MAX
     assert len(desk.tell(WriteAccepted(FIRST, 1))) == 1
-
-
-# -- W3: unknown ------------------------------------------------------------------------------------------------------
 
 
 def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_operation() -> None:
@@ -352,19 +321,6 @@ def test_nothing_is_sent_in_a_new_incarnation_before_it_was_read_whole() -> None
     assert desk.tell(ReadingCaughtUp(Stream.BOOK)) == [write(FIRST, B, 10, word("grant"))]
 
 
-def test_what_was_accepted_while_a_snapshot_was_read_is_not_forgotten_by_it() -> None:
-    """The snapshot may have been taken before it landed; the next guard must still be the newest."""
-    desk = Desk(entry(A, 5))
-    desk.outbox.commit(B, word("grant"))
-    desk.outbox.drain()
-    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("1")))
-    desk.tell(Observed(Stream.BOOK, entry(A, 5)))
-    desk.tell(WriteAccepted(FIRST, 6))
-    desk.tell(ReadingCaughtUp(Stream.BOOK))
-    desk.outbox.commit(A, word("next"))
-    assert desk.outbox.drain() == [write(SECOND, A, 6, word("next"))]
-
-
 def test_a_commit_that_was_not_sent_can_be_taken_back_and_one_that_was_cannot() -> None:
     """A withdrawal while committing waits for the settled result."""
     desk = Desk()
@@ -389,16 +345,6 @@ def test_a_paused_outbox_settles_but_begins_nothing() -> None:
     assert desk.reports == [settled(FIRST, A, word("one"), landed=True)]
     desk.outbox.paused = False
     assert desk.outbox.drain() == [write(SECOND, B, 1, word("two"))]
-
-
-# -- keeping ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_there_already_is_not_written() -> None:
-    """A restarted service does not repeat what is published."""
-    desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
-    desk.outbox.keep(SLICE, word("ready"))
-    assert desk.outbox.drain() == []
 
 
 def test_what_the_broker_forgot_is_written_again() -> None:
@@ -444,22 +390,10 @@ def test_a_closing_message_is_written_once_and_forgotten() -> None:
     assert desk.read() == []
 
 
-# -- by single reads --------------------------------------------------------------------------------------------------
-
-
 def agent() -> Desk:
-    """An outbox that may not read a stream."""
     desk = Desk()
     desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
     return desk
-
-
-def test_an_agent_reads_the_last_value_before_it_writes() -> None:
-    """Its guard is the current value, for instance from its previous run."""
-    desk = agent()
-    desk.outbox.keep(SLICE, word("ready"))
-    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
-    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3))) == [write(FIRST, SLICE, 3, word("ready"))]
 
 
 def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:

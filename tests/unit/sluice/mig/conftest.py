@@ -22,11 +22,9 @@ class Judge:
     _more: dict[tuple[Layout, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Try everything."""
         self._grow(frozenset(), self.placements())
 
     def placements(self) -> list[Placed]:
-        """All placements of all profiles."""
         return [(p.name, place.start, place.size) for p in self.model.profiles for place in p.placements]
 
     def _grow(self, layout: Layout, rest: list[Placed]) -> None:
@@ -53,7 +51,6 @@ class Judge:
         )
 
     def places(self, layout: Layout, profile: str) -> set[tuple[int, int]]:
-        """Where one more instance of the profile fits."""
         mine = [placed for placed in self.placements() if placed[0] == profile and placed not in layout]
         return {placed[1:] for placed in mine if layout | {placed} in self.layouts}
 
@@ -70,5 +67,4 @@ class Judge:
 
 @pytest.fixture(scope="session")
 def judge_of() -> Callable[[GpuModel], Judge]:
-    """The judge of a model; cached."""
     return lru_cache(maxsize=32)(Judge)

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.mig.catalog import catalog
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 
 
@@ -26,12 +25,6 @@ def test_every_form_that_drivers_print_is_understood(text: str, name: ProfileNam
     """An unknown form could not be requested."""
     assert ProfileName.parse(text) == name
     assert str(name) == text
-
-
-def test_every_name_of_the_catalog_survives_the_grammar() -> None:
-    """A known profile whose name does not parse could not be requested."""
-    names = [profile.name for model in catalog() for profile in model.profiles]
-    assert [str(ProfileName.parse(name)) for name in names] == names
 
 
 def test_a_name_that_says_nothing_new_is_said_once() -> None:

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.mig.catalog import mig_models
-from sluice.mig.profile_name import ProfileName, ProfileNameError
-from sluice.mig.resource_names import from_resource, to_resource
+from sluice.mig.profile_name import ProfileName, ProfileNameError, from_resource, to_resource
 
 _WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8).filter(lambda word: word != "all")
 _ATTRIBUTES = st.lists(st.tuples(st.sampled_from("+-"), _WORDS, st.sampled_from(("", ".all"))), max_size=3)

@@ -11,7 +11,6 @@ from sluice.mig.transition_table import State, TransitionTable, UnknownProfileEr
 
 
 def known(name: str) -> GpuModel:
-    """A model that is in the catalog."""
     model = find_model(name)
     assert model is not None
     return model
@@ -38,35 +37,6 @@ def fill(table: TransitionTable, *profiles: str) -> tuple[State, list[int]]:
 def test_the_first_slice_keeps_the_most_possible(profile: str, start: int) -> None:
     """A first slice in the wrong place takes the room of a 4g or a second 3g without need."""
     assert TABLE.choices(TABLE.empty, profile)[0].start == start
-
-
-@pytest.mark.parametrize(("model", "profile", "start"), [("A30", "1g.6gb", 3), ("A30", "2g.12gb", 2)])
-def test_of_equal_places_the_highest_is_taken(model: str, profile: str, start: int) -> None:
-    """Two allocators that break ties differently would need more states than there are."""
-    table = table_of(known(model))
-    assert table.choices(table.empty, profile)[0].start == start
-
-
-def test_a_4g_still_fits_after_small_ones() -> None:
-    """Small slices placed without thought (from 0 upwards, say) would take the only place of a 4g."""
-    state, starts = fill(TABLE, "1g.5gb", "2g.10gb", "4g.20gb")
-    assert starts == [6, 4, 0]
-    assert TABLE.creatable_total(state) == 0
-
-
-def test_a_4g_and_a_3g_share_a_gpu() -> None:
-    """3g first must leave the half that only a 4g can use."""
-    state, starts = fill(TABLE, "3g.20gb", "4g.20gb")
-    assert starts == [4, 0]
-    assert TABLE.creatable_total(state) == 0
-
-
-def test_seven_small_ones_fill_a_gpu() -> None:
-    """Seven 1g must fit, whatever order of places the ranking prefers."""
-    state, starts = fill(TABLE, *["1g.5gb"] * 7)
-    assert sorted(starts) == list(range(7))
-    assert TABLE.choices(state, "1g.5gb") == ()
-    assert TABLE.creatable_total(state) == 0
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ class _Script:
         return self.rules(event)
 
     async def hears(self, wanted: Callable[[object], bool], count: int = 1) -> None:
-        """Wait until `count` such events were heard."""
         async with asyncio.timeout(5):
             while sum(map(wanted, self.heard)) < count:
                 self.news.clear()
@@ -103,7 +102,6 @@ class _HastyClock(SystemClock):
 
 
 def write(number: int = 1, request: str = "r1") -> Write:
-    """Any write."""
     return Write(
         operation=OperationId(f"op-{number}"),
         attempt=1,
@@ -123,13 +121,11 @@ def started(number: int = 1) -> ReadingStarted:
 
 @pytest.fixture
 def bus() -> _FakeBus:
-    """A scripted bus."""
     return _FakeBus()
 
 
 @pytest.fixture
 def core() -> _Script:
-    """A scripted core."""
     return _Script()
 
 
@@ -169,11 +165,9 @@ def run_until_failure(core, bus):
 
 @pytest.fixture
 def make_write():
-    """Makes writes."""
     return write
 
 
 @pytest.fixture
 def make_started():
-    """Makes beginnings of readings."""
     return started

@@ -74,21 +74,18 @@ def test_what_is_no_address_is_told_what_would_be_right(text: str, told: str):
 
 @asynccontextmanager
 async def grpc_at(address: str) -> AsyncIterator[int]:
-    """As the services answer one another and probes."""
     async with transport.serve(lambda _: None, address=address, security=TransportSecurity(plain_text=True)) as served:
         yield host_and_port(served)[1]
 
 
 @asynccontextmanager
 async def metrics_at(address: str) -> AsyncIterator[int]:
-    """As a scraper asks."""
     async with serving_metrics(address, MetricRegistry()) as served:
         yield host_and_port(served)[1]
 
 
 @asynccontextmanager
 async def http_at(address: str) -> AsyncIterator[int]:
-    """As the webhook and its health are served."""
     where = ListenAddress(*address_of(address, "webhook_address"))
     async with serving("test", lambda _: web.Application(), where, None, ConnectionLimits()) as port:
         yield port
@@ -96,7 +93,6 @@ async def http_at(address: str) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def page_at(address: str) -> AsyncIterator[int]:
-    """As the page is served."""
     with listen(address) as taken:
         yield taken.getsockname()[1]
 

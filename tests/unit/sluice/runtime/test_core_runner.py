@@ -7,7 +7,7 @@ import pytest
 
 from sluice.contracts.bus.events import Entry, LastRead, ReadAgain, ReadLast, Stream, Ticked, WriteAccepted
 from sluice.contracts.bus.trace_headers import root_traceparent
-from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.ids import OperationId
 from sluice.runtime import core_runner
 from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
@@ -19,42 +19,19 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """An instruction of a core's own."""
-
     gpu: str
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Unmake:
-    """Another one."""
-
     gpu: str
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The result of an instruction."""
-
     number: int
-
-
-async def test_what_is_read_reaches_the_core_in_order(core, bus, running, make_started):
-    """Batches are taken apart, their order kept."""
-    async with running(readings=[(Stream.BOOK, ("sluice.binding.>",))]):
-        bus.batches_of((Stream.BOOK, ("sluice.binding.>",))).put_nowait([make_started(1), make_started(2)])
-        bus.batches_of((Stream.BOOK, ("sluice.binding.>",))).put_nowait([make_started(3)])
-        await core.hears(lambda event: event == make_started(3))
-    assert core.heard == [make_started(1), make_started(2), make_started(3)]
-
-
-async def test_an_agent_reads_its_ledger(core, bus, running, make_started):
-    """A node's ledger comes by its durable, no stream is read."""
-    async with running(readings=(), ledger=NodeName("gpu-1.example.internal")):
-        bus.batches_of("gpu-1.example.internal").put_nowait([make_started(1)])
-        await core.hears(lambda event: event == make_started(1))
-    assert set(bus.asked) == {"gpu-1.example.internal"}
 
 
 async def test_a_write_is_done_and_its_answer_comes_back(core, bus, running, make_started, make_write):

@@ -30,7 +30,6 @@ class _Keeper:
             self.outbox.keep(waiting(request), WaitOver(request=request), request=request)
 
     def handle(self, event: object, now: float) -> list[object]:
-        """Let the outbox do all of it."""
         if isinstance(event, Ticked):
             self.outbox.tick(now)
         elif self.outbox.handle(event, now):

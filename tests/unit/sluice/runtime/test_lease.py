@@ -1,21 +1,24 @@
 """How soon a lease is read again, on the test's clock. `conformance` tests that it has one holder."""
 
 import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-from factories.broker.bus_rigs import LosingAnswers
+from factories.broker.bus_rigs import LosingAnswers, eventually
 
 from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId
 from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.lease import RENEWALS, RETRY_S, Lease
+from sluice.runtime.lease import AWAKE_S, PROBE_S, RENEWALS, RETRY_S, Lease
 from sluice.runtime.service import DRAIN_S
 from sluice.testing.memory_bus import MemoryBroker
 
 TTL_S = 3
-RENEWAL_S = TTL_S / RENEWALS
+PER_RENEWAL = round(TTL_S / RENEWALS / PROBE_S)
 
 
 class EnoughError(Exception):
@@ -26,21 +29,17 @@ class CountedClock:
     """Time that passes only in sleeps, and ends after so many of them."""
 
     def __init__(self, sleeps: int) -> None:
-        """Start without sleeps."""
         self._left = sleeps
         self._now = 0.0
         self.slept: list[float] = []
 
     def monotonic(self) -> float:
-        """What was slept so far."""
         return self._now
 
     def utc(self) -> datetime:
-        """Some time."""
         return datetime.fromtimestamp(self._now, UTC)
 
     async def sleep(self, duration_s: float) -> None:
-        """Pass time."""
         self.slept.append(duration_s)
         self._now += duration_s
         if len(self.slept) == self._left:
@@ -50,8 +49,11 @@ class CountedClock:
 class Deaf:
     """A broker that cannot be reached."""
 
+    def answering(self, _subject: str) -> contextlib.nullcontext[None]:
+        """As every bus."""
+        return contextlib.nullcontext()
+
     async def last(self, _stream: Stream, _subject: str) -> Entry | None:
-        """No answer."""
         raise TimeoutError
 
 
@@ -66,8 +68,8 @@ async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
 
 async def test_a_holder_resumes_as_soon_as_the_broker_is_back():
     """Pods would wait a whole renewal longer after each restart of the broker."""
-    lease, slept = await kept(LosingAnswers(MemoryBroker().bus("allocator", None), 2), 4)
-    assert slept == [RETRY_S, RETRY_S, RENEWAL_S, RENEWAL_S]
+    lease, slept = await kept(LosingAnswers(MemoryBroker().bus("allocator", None), 2), 2 + 2 * PER_RENEWAL)
+    assert slept == [RETRY_S] * 2 + [PROBE_S] * 2 * PER_RENEWAL
     assert lease.epoch > 0
 
 
@@ -80,8 +82,9 @@ async def test_a_broker_that_is_away_is_asked_again_soon():
 async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():
     """Each attempt is a write to every replica."""
     bus = MemoryBroker().bus("allocator", None)
-    _, slept = await kept(bus, 3)
-    assert slept == [RENEWAL_S] * 3
+    first, _ = await kept(bus, 1)
+    again, _ = await kept(bus, 3 * PER_RENEWAL)
+    assert again.epoch == first.epoch + 3  # sequences of a stream that has nothing else
 
 
 async def test_a_silent_broker_does_not_keep_its_holder_from_ending():
@@ -98,3 +101,62 @@ async def test_a_silent_broker_does_not_keep_its_holder_from_ending():
     async with asyncio.timeout(DRAIN_S / 2):
         await lease.release()
     assert not lease.held
+
+
+@contextlib.asynccontextmanager
+async def keeping(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
+    """A candidate."""
+    task = asyncio.create_task(lease.keep())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def is_held(lease: Lease) -> bool:
+    """For `eventually`."""
+    return lease.held
+
+
+@pytest.mark.parametrize("way", ["ends", "hangs"])
+async def test_a_standby_takes_over_before_the_lease_expires(way):
+    """Pods would wait a whole TTL, and a second for the broker, each time an allocator is killed."""
+    broker = MemoryBroker()
+    holder, standby = (
+        Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
+    )
+    async with keeping(holder) as kept, keeping(standby):
+        await eventually(lambda: is_held(holder))
+        await asyncio.sleep(3 * PROBE_S)  # it has answered
+        assert not standby.held
+        if way == "ends":
+            kept.cancel()
+        else:
+            broker.answering["alive.allocator.one"].frozen = True
+        await eventually(lambda: is_held(standby))
+    assert standby.epoch > 1
+
+
+async def test_a_holder_that_never_answered_is_waited_for():
+    """One of a version before, whose lease would be taken at once, and back, and again."""
+    broker = MemoryBroker()
+    older, standby = (
+        Lease(broker.bus(name), SystemClock(), role="allocator", run=RunId(name), ttl_s=60) for name in ("one", "two")
+    )
+    await older.step()
+    async with keeping(standby):
+        await asyncio.sleep(4 * PROBE_S)
+    assert standby.epoch == 0
+
+
+async def test_a_holder_that_was_paused_renews_before_it_works_on():
+    """Another has taken over meanwhile, and both would write to pods."""
+    lease = Lease(MemoryBroker().bus("allocator"), SystemClock(), role="allocator", run=RunId("run"), ttl_s=60)
+    async with keeping(lease):
+        await eventually(lambda: is_held(lease))
+        before = lease.epoch
+        time.sleep(AWAKE_S)  # noqa: ASYNC251 - the whole process pauses
+        assert not lease.held
+        await eventually(lambda: is_held(lease))
+        assert lease.epoch > before

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from sluice.runtime import logs
-from sluice.runtime.log_bounds import BURST, PER_S, VALUE_MAX, RateLimit
+from sluice.runtime.logs import BURST, PER_S, VALUE_MAX, RateLimit
 from sluice.runtime.tracing import request_traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -74,22 +74,6 @@ def test_a_line_inside_a_span_can_be_found_from_its_trace(lines):
     assert (read()[0]["trace_id"], read()[0]["span_id"]) == (TRACE, "00f067aa0ba902b7")
 
 
-def test_a_logger_made_before_the_start_is_configured_too(lines):
-    """Modules may make their logger when they are imported."""
-    early = logs.get("early")
-    read = lines()
-    early.info("hello")
-    assert read()[0]["part"] == "early"
-
-
-def test_the_level_is_kept(lines):
-    """Debug lines cost nothing unless asked for."""
-    read = lines("warning")
-    logs.get("x").info("not this")
-    logs.get("x").error("this")
-    assert [line["event"] for line in read()] == ["this"]
-
-
 def test_lines_of_libraries_come_out_the_same_way(lines):
     """The NATS client's errors are not lost, nor in another format."""
     read = lines()
@@ -100,16 +84,6 @@ def test_lines_of_libraries_come_out_the_same_way(lines):
         "slow consumer on sluice.>",
         "allocator",
     )
-
-
-def test_an_exception_is_written_in_full(lines):
-    """The failure can be found without running it again."""
-    read = lines()
-    try:
-        raise OSError("disk full")
-    except OSError as error:
-        logs.get("x").error("failed", exc_info=error)
-    assert "OSError: disk full" in read()[0]["exception"]
 
 
 def test_what_json_cannot_say_is_still_logged(lines):

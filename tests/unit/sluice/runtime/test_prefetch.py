@@ -20,7 +20,6 @@ def heard(name="a1"):
 
 
 def predict_read(entry):
-    """What will be requested."""
     return ReadLast(Stream.STATE, entry.subject.replace("ledger", "slice"))
 
 
@@ -28,13 +27,11 @@ class SlowBus:
     """Answers on command: the n-th request is answered with sequence n."""
 
     def __init__(self):
-        """Start without requests."""
         self.asked = []
         self.may_answer = asyncio.Event()
         self.error = None
 
     async def last(self, stream, subject):
-        """As a bus does."""
         self.asked.append((stream, subject))
         number = len(self.asked)
         await self.may_answer.wait()
@@ -45,7 +42,6 @@ class SlowBus:
 
 @pytest.fixture
 def bus():
-    """A bus that answers at once."""
     slow = SlowBus()
     slow.may_answer.set()
     return slow
@@ -53,7 +49,6 @@ def bus():
 
 @pytest.fixture
 def ahead(bus):
-    """Live."""
     looks = Prefetch(bus, predict_read)
     looks.hear([STARTED])
     looks.hear([CAUGHT_UP])
@@ -120,12 +115,3 @@ async def test_looks_that_nobody_takes_are_bounded_and_end_without_a_word(ahead,
     await asyncio.sleep(0)
     gc.collect()
     assert told == []
-
-
-async def test_without_foresight_everything_is_looked_at_when_it_is_asked_for(bus):
-    """Allocator and pod-watcher read their own messages anyway, and would read each of them twice."""
-    looks = Prefetch(bus, None)
-    looks.hear([STARTED, CAUGHT_UP, heard()])
-    await asyncio.sleep(0)
-    assert bus.asked == []
-    assert (await looks.last(WANTED)).sequence == 1

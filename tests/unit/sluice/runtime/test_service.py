@@ -53,7 +53,6 @@ def start():
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, list[dict]]:
-    """Exit code, stdout, and the log lines."""
     out, err = process.communicate(timeout=20)
     return process.returncode, out, [json.loads(line) for line in err.splitlines()]
 

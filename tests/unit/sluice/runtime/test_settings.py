@@ -10,8 +10,6 @@ from sluice.runtime.settings import CommonSettings, SettingsError, load
 
 
 class AgentSettings(CommonSettings, frozen=True, kw_only=True):
-    """Settings as a service would have them."""
-
     nodes: tuple[str, ...]
     fleet: Path | None = None
     period_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
@@ -23,7 +21,6 @@ class AgentSettings(CommonSettings, frozen=True, kw_only=True):
     names: list[str] | None = None
 
     def __post_init__(self) -> None:
-        """A rule over two fields."""
         if self.workers < len(self.nodes):
             raise ValueError("workers must be at least the number of nodes")
 
@@ -32,12 +29,10 @@ NODES = {"SLUICE_NODE_AGENT_NODES": "gpu-1.example.internal"}
 
 
 def read(environ: dict[str, str] | None = None, config: Path | None = None) -> AgentSettings:
-    """Load them."""
     return load(AgentSettings, service="node-agent", config=config, environ=NODES if environ is None else environ)
 
 
 def refusal(environ: dict[str, str] | None = None, config: Path | None = None) -> str:
-    """The error."""
     with pytest.raises(SettingsError) as caught:
         read(environ, config)
     return str(caught.value)
@@ -45,8 +40,6 @@ def refusal(environ: dict[str, str] | None = None, config: Path | None = None) -
 
 @pytest.fixture
 def config(tmp_path: Path):
-    """Writes a settings file and gives its path."""
-
     def write(text: str) -> Path:
         path = tmp_path / "sluice.toml"
         path.write_text(text, encoding="utf-8")

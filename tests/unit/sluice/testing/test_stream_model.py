@@ -27,20 +27,12 @@ NODE_1, NODE_2 = "sluice.ledger.n1.>", "sluice.ledger.n2.>"
 def put(
     values: StreamModel, subject: str, guard: str, expected: int, now: float = 0.0, ttl_s: float | None = None
 ) -> PublishOutcome:
-    """Publish some message."""
     return values.publish(
-        subject=subject,
-        guard=guard,
-        expected=expected,
-        operation=OperationId("o"),
-        message=WORD,
-        now=now,
-        ttl_s=ttl_s,
+        subject=subject, guard=guard, expected=expected, operation=OperationId("o"), message=WORD, now=now, ttl_s=ttl_s
     )
 
 
 def landed(outcome: PublishOutcome) -> int:
-    """The sequence of an accepted write."""
     assert isinstance(outcome, PublishAccepted)
     return outcome.sequence
 
@@ -78,40 +70,6 @@ def test_a_short_way_through_filters_ends_where_the_long_one_does(patterns: list
     """A reader that misses a message of its node, or gets another node's, does not match a broker."""
     subject = ".".join(tokens)
     assert is_under(tuple(patterns), subject) is any(matches(pattern, subject) for pattern in patterns)
-
-
-def test_a_place_is_booked_once() -> None:
-    """The guard of a node is its highest entry; any other expectation is refused, with the right one."""
-    values = StreamModel()
-    first = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))
-    assert first == FIRST_SEQUENCE
-    assert put(values, "sluice.ledger.n1.b", NODE_1, 0) == PublishRefused(first)
-    second = landed(put(values, "sluice.ledger.n1.b", NODE_1, first))
-    assert put(values, "sluice.ledger.n1.a", NODE_1, first) == PublishRefused(second)
-    assert put(values, "sluice.ledger.n2.a", NODE_2, 0) == PublishAccepted(second + 1)
-    assert values.highest(NODE_1, 0) == second
-
-
-def test_expired_messages_free_the_guard_and_no_more() -> None:
-    """The guard steps back to the remaining entries."""
-    values = StreamModel()
-    stays = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0))
-    landed(put(values, "sluice.ledger.n1.b", NODE_1, stays, ttl_s=5))
-    assert put(values, "sluice.ledger.n1.c", NODE_1, stays, now=4.9) == PublishRefused(stays + 1)
-    assert put(values, "sluice.ledger.n1.c", NODE_1, stays + 1, now=5.0) == PublishRefused(stays)
-    landed(put(values, "sluice.ledger.n1.c", NODE_1, stays, now=5.0))
-    assert [entry.subject for entry in values.snapshot(Stream.BOOK, (), 5.0)] == [
-        "sluice.ledger.n1.a",
-        "sluice.ledger.n1.c",
-    ]
-
-
-def test_a_word_that_was_said_again_without_a_ttl_does_not_expire() -> None:
-    """The TTL of the earlier message is void."""
-    values = StreamModel()
-    first = landed(put(values, "sluice.ledger.n1.a", NODE_1, 0, ttl_s=1))
-    second = landed(put(values, "sluice.ledger.n1.a", NODE_1, first))
-    assert values.highest(NODE_1, 100.0) == second
 
 
 def test_guards_from_before_a_wipe_do_not_match_after_it() -> None:
@@ -221,9 +179,7 @@ def test_a_wipe_takes_the_agents_durables_with_it() -> None:
         max_size=40,
     )
 )
-def test_guards_are_always_the_highest_remaining_sequence(
-    writes: list[tuple[str, str, int | None, int]],
-) -> None:
+def test_guards_are_always_the_highest_remaining_sequence(writes: list[tuple[str, str, int | None, int]]) -> None:
     """Against a model that keeps everything and looks at all of it each time."""
     values = StreamModel()
     kept: dict[str, tuple[int, float]] = {}

@@ -1,9 +1,6 @@
-"""
-Publish how many more nodes of each pool would serve what waits, so that its autoscaler can be asked for them.
-
+"""Publish how many more nodes of each pool would serve what waits, so that its autoscaler can be asked for them.
 Counted seldom. More nodes are asked for only when two counts in a row find them missing: a node whose agent is just
-restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once.
-"""
+restarting, or a place that is just being freed, needs no new machine. Fewer are asked for at once."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -19,12 +16,9 @@ from sluice_allocator.core.capacity.templates import learned, merged
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of
 from sluice_allocator.core.state.grant_facts import standing_promise
 
-POOLS_MAX = 32
-"""Pools remembered; nodes of further ones are not learned from."""
-SHAPES_MAX = 64
-"""Most different needs looked at in one count, in the order of the queue."""
-LEARNED_MAX = 100
-"""Most nodes learned from at once."""
+POOLS_MAX = 32  # pools remembered; nodes of further ones are not learned from
+SHAPES_MAX = 64  # most different needs looked at in one count, in the order of the queue
+LEARNED_MAX = 100  # most nodes learned from at once
 
 
 def ask_for_nodes(ctx: CapacityContext) -> None:
@@ -65,7 +59,6 @@ def published(ctx: CapacityContext, pool: str) -> PoolDemand | None:
 
 
 def _known(ctx: CapacityContext) -> dict[str, PoolDemand]:
-    """All pools; one that is written says what it has."""
     found = {each.pool: each for each in ctx.rules.node_pools}
     for name in (*ctx.facts.pools, *ctx.node_pools.counted):
         demand = published(ctx, name)
@@ -97,11 +90,8 @@ def _pool_of(ctx: CapacityContext, node: NodeName) -> PoolDemand | None:
 
 
 def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
-    """
-    What waits for a place that no node has, as last looked at: not for a limit, nor for pods to end.
-
-    A group counts whole: it starts when all of its pods have places.
-    """
+    """What waits for a place that no node has, as last looked at: not for a limit, nor for pods to end. A group counts
+    whole: it starts when all of its pods have places."""
     turn = None
     for _ in range(SHAPES_MAX):
         turn = ctx.queue.head_after(turn)

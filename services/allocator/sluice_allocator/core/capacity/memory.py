@@ -13,18 +13,14 @@ class NodePools:
     """Memory of this process alone: losing it costs one count."""
 
     due_at: float = float("-inf")
-    changed: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes to learn from."""
-    counted: dict[str, int] = field(default_factory=dict)
-    """The last count, by pool."""
-    pool_of: dict[bytes, str] = field(default_factory=dict)
-    """The pool that would serve waiting requests of a shape."""
+    changed: dict[NodeName, None] = field(default_factory=dict)  # nodes to learn from
+    counted: dict[str, int] = field(default_factory=dict)  # the last count, by pool
+    pool_of: dict[bytes, str] = field(default_factory=dict)  # the pool that would serve waiting requests of a shape
 
 
 class CapacityContext(GangContext):
     """With what the counting of missing nodes remembers."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """Nothing is counted."""
         super().__init__(run, rules, outbox)
         self.node_pools = NodePools()

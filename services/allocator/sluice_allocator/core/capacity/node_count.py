@@ -1,8 +1,5 @@
-"""
-Count the nodes that pools lack: what waits is placed on new, empty nodes, by the search for real places.
-
-The cost follows from the bounds here and not from the cluster. An undercount is made up for when those nodes have come.
-"""
+"""Count the nodes that pools lack: what waits is placed on new, empty nodes, by the search for real places. The cost
+follows from the bounds here and not from the cluster. An undercount is made up for when those nodes have come."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +10,8 @@ from sluice_allocator.core.capacity.templates import memory_mib, new_node
 from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_free
 from sluice_allocator.core.placement.affinity.peers import peer_of_place_request
 
-PLACES_MAX = 256
-"""Most places looked for in one count."""
-_TRIED = "\0capacity"
-"""Owner of places taken on trial; no allocation has this name."""
+PLACES_MAX = 256  # most places looked for in one count
+_TRIED = "\0capacity"  # owner of places taken on trial; no allocation has this name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +59,7 @@ class _Trial:
         self._nodes = cluster.without_nodes()
         self._pools = pools
         self._nodes_max = nodes_max
-        self._empty: dict[str, ClusterState] = {}
-        """One new node of each pool, for the question whether it would serve."""
+        self._empty: dict[str, ClusterState] = {}  # one new node of each pool, for the question whether it would serve
         self._pool_of: dict[str, str] = {}
 
     def serve(self, waiting: Waiting) -> bool:

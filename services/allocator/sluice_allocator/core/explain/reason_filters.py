@@ -1,7 +1,8 @@
 """Groups reasons by the filters they come from, in the order in which a place is searched."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.reasons import ReasonCount, WaitReason
 
@@ -76,8 +77,7 @@ FILTERS = tuple(_FILTERS)
 _FILTER_OF = {reason: name for name, reasons in _FILTERS.items() for reason in reasons}
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonsByFilter:
+class ReasonsByFilter(msgspec.Struct, frozen=True):
     """One filter, and what it excluded, the most concerned first."""
 
     filter: str

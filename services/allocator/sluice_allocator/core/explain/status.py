@@ -1,30 +1,14 @@
-"""
-Answers to questions: what would become of a pod if it asked now, and the status of a request.
-
-Computed between two events of the core, from the facts and with the search that real requests use. Nothing is booked,
-queued or written, so a question leaves no trace.
-"""
+"""Answers to questions: what would become of a pod if it asked now, and the status of a request. Computed between two
+events of the core, from the facts and with the search that real requests use. Nothing is booked, queued or written, so
+a question leaves no trace."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    DeviceGrant,
-    Grant,
-    HostNeeds,
-    Refused,
-    Released,
-    RequestRejected,
-    Revoke,
-)
 from sluice.contracts.pod_specs import with_node
 from sluice.contracts.reasons import Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
@@ -41,10 +25,9 @@ from sluice_allocator.core.quotas.alternatives import nor_other
 from sluice_allocator.core.quotas.quota import why_waits
 from sluice_allocator.core.reservations.reservation import for_whom_it_waits, with_promises
 from sluice_allocator.core.resize.resize import about_adjusting
-from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
+from sluice_allocator.core.state.grant_facts import DeviceAmount, device_amount
 
-ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
-"""Reasons that hold only when no place was found at all."""
+ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})  # true only if no place was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +37,11 @@ class PodAsked:
     namespace: str
     annotations: dict[str, str]
     containers: tuple[ContainerRequest, ...]
-    host: HostNeeds = NO_NEEDS
-    priority: int = 0
-    """Of its spec: it counts where no annotation names one."""
+    host: msg.HostNeeds = msg.NO_NEEDS
+    priority: int = 0  # of its spec: it counts where no annotation names one
     preempts: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    same_gpu: tuple[tuple[str, ...], ...] = ()
-    """As in `Asking`."""
+    same_gpu: tuple[tuple[str, ...], ...] = ()  # as in `Asking`
     by_claim: bool = False
 
 
@@ -76,22 +57,16 @@ class WouldEvict:
 
 @dataclass(frozen=True, slots=True)
 class WouldBind:
-    """
-    A place that fits now, what would be left on its GPUs, and why other places do not fit.
-
-    Without what is left if other pods have to be evicted first.
-    """
+    """A place that fits now, what would be left on its GPUs, and why other places do not fit. Without what is left if
+    other pods have to be evicted first."""
 
     node: NodeName
     devices: tuple[DeviceAmount, ...]
     left: tuple[LeftOver, ...]
     others: tuple[ReasonsByFilter, ...]
-    more: int
-    """Reasons that `others` does not list."""
-    evicts: tuple[WouldEvict, ...] = ()
-    """The pods that are evicted first if no place is free, the least important first."""
-    instead_of: str = ""
-    """The requested profiles, where larger ones would serve."""
+    more: int  # reasons that `others` does not list
+    evicts: tuple[WouldEvict, ...] = ()  # the pods that are evicted first if no place is free, least important first
+    instead_of: str = ""  # the requested profiles, where larger ones would serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +75,7 @@ class WouldWait:
 
     message: str
     steps: tuple[ReasonsByFilter, ...]
-    more: int
-    """Reasons that `steps` does not list."""
+    more: int  # reasons that `steps` does not list
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +143,9 @@ def _evicted(ctx: SchedulerContext, victim: Victim) -> WouldEvict:
     return WouldEvict(victim.namespace, name, victim.priority, victim.memory_mib)
 
 
-def _given(ctx: SchedulerContext, devices: Sequence[DeviceGrant]) -> tuple[DeviceAmount, ...]:
-    """The devices on GPUs that are shown."""
+def _given(ctx: SchedulerContext, devices: Sequence[msg.DeviceGrant]) -> tuple[DeviceAmount, ...]:
     gpus = ctx.cluster.gpus
     return tuple(device_amount(device, gpus[device.gpu].model) for device in devices if device.gpu in gpus)
-
-
-# -- one request --------------------------------------------------------------------------------------------------
 
 
 class RequestState(Enum):
@@ -203,8 +173,7 @@ class QueuePosition:
     ahead: int = 0
 
 
-def _turn(ctx: SchedulerContext, asked: AllocationRequested, request: RequestId) -> QueuePosition:
-    """The position of a waiting request, or of the leader that waits for its group."""
+def _turn(ctx: SchedulerContext, asked: msg.AllocationRequested, request: RequestId) -> QueuePosition:
     priority = ctx.priority_of(asked.namespace, asked.priority)
     return QueuePosition(priority, ctx.queue.before(request), len(ctx.queue), ctx.queue.ahead(request))
 
@@ -221,11 +190,9 @@ class RequestStatus:
     devices: tuple[DeviceAmount, ...] = ()
     turn: QueuePosition | None = None
     steps: tuple[ReasonsByFilter, ...] = ()
-    more: int = 0
-    """Reasons that `steps` does not list."""
+    more: int = 0  # reasons that `steps` does not list
     refusal: Refusal | None = None
-    plan: Proposal | None = None
-    """While it is queued: which pods could be moved so that it fits."""
+    plan: Proposal | None = None  # while it is queued: which pods could be moved so that it fits
 
 
 def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | None:
@@ -233,30 +200,30 @@ def how_it_stands(ctx: SchedulerContext, request: RequestId) -> RequestStatus | 
     asked = ctx.facts.requests.get(request)
     binding = ctx.facts.bindings.get(request)
     entries = [ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ())]
-    booked = [entry for entry in entries if not isinstance(entry, Closed)]
-    wanted = isinstance(asked, AllocationRequested)
+    booked = [entry for entry in entries if not isinstance(entry, msg.Closed)]
+    wanted = isinstance(asked, msg.AllocationRequested)
     if request in ctx.committing:
         return _committing(ctx, request, ctx.committing[request])
-    if isinstance(binding, Refused) and (not wanted or binding.request_revision >= _revision(asked)):
+    if isinstance(binding, msg.Refused) and (not wanted or binding.request_revision >= _revision(asked)):
         message = f"refused: {binding.refusal.sentence()}"
         return RequestStatus(RequestState.REFUSED, message, binding.request_revision, refusal=binding.refusal)
-    if isinstance(asked, RequestRejected) and not booked:
+    if isinstance(asked, msg.RequestRejected) and not booked:
         message = f"its source cannot parse it: {asked.refusal.sentence()}"
         return RequestStatus(RequestState.REJECTED, message, asked.revision, refusal=asked.refusal)
-    if isinstance(binding, Bound) and wanted:
+    if isinstance(binding, msg.Bound) and wanted:
         return _bound(ctx, binding)
     if booked:
-        entry = next((each for each in booked if isinstance(each, Grant)), booked[0])
-        if isinstance(asked, AllocationRequested) and isinstance(entry, Grant):
+        entry = next((each for each in booked if isinstance(each, msg.Grant)), booked[0])
+        if isinstance(asked, msg.AllocationRequested) and isinstance(entry, msg.Grant):
             waits = for_whom_it_waits(ctx, entry) or why_not_begun(ctx, request)
             waits = waits or "has a place; its slice is being created"
             standing = _standing(ctx, RequestState.GRANTED, waits, entry.booking)
             return _promised(ctx, request, asked, standing) if request in ctx.queue else standing
-        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, Revoke) else "no longer requested"
+        why = f"its slice is being revoked: {entry.cause}" if isinstance(entry, msg.Revoke) else "no longer requested"
         return _standing(ctx, RequestState.ENDING, why, entry.booking)
-    if wanted and isinstance(asked, AllocationRequested):
+    if wanted and isinstance(asked, msg.AllocationRequested):
         return _without_place(ctx, request, asked)
-    if isinstance(binding, Released):
+    if isinstance(binding, msg.Released):
         return RequestStatus(RequestState.RELEASED, f"released: {binding.cause}")
     if asked is not None or binding is not None:
         return RequestStatus(
@@ -274,14 +241,14 @@ def _committing(ctx: SchedulerContext, request: RequestId, allocation: Allocatio
     message = "a place is chosen; it is being written to the ledger"
     for unsent in ctx.undecided.values():
         grant = unsent.message
-        if isinstance(grant, Grant) and grant.booking.allocation == allocation:
+        if isinstance(grant, msg.Grant) and grant.booking.allocation == allocation:
             return _standing(ctx, RequestState.COMMITTING, message, grant.booking)
     return RequestStatus(
         RequestState.COMMITTING, message, _revision(ctx.facts.requests.get(request)), allocation=allocation
     )
 
 
-def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: Booking) -> RequestStatus:
+def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking: msg.Booking) -> RequestStatus:
     return RequestStatus(
         state,
         message,
@@ -293,7 +260,7 @@ def _standing(ctx: SchedulerContext, state: RequestState, message: str, booking:
 
 
 def _promised(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, standing: RequestStatus
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, standing: RequestStatus
 ) -> RequestStatus:
     """A request with a reservation keeps its turn."""
     message = f"{standing.message}; it takes any other place that is free earlier"
@@ -301,9 +268,9 @@ def _promised(
     return replace(standing, message=message, turn=turn)
 
 
-def _bound(ctx: SchedulerContext, binding: Bound) -> RequestStatus:
+def _bound(ctx: SchedulerContext, binding: msg.Bound) -> RequestStatus:
     entry = ctx.facts.ledger.get(binding.allocation)
-    devices = entry.booking.devices if isinstance(entry, Grant | Revoke) else ()
+    devices = entry.booking.devices if isinstance(entry, msg.Grant | msg.Revoke) else ()
     more = about_adjusting(ctx, binding.allocation) + about_moving(ctx, binding.allocation)
     return RequestStatus(
         RequestState.BOUND,
@@ -315,7 +282,7 @@ def _bound(ctx: SchedulerContext, binding: Bound) -> RequestStatus:
     )
 
 
-def _without_place(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> RequestStatus:
+def _without_place(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> RequestStatus:
     together = why_group_waits(ctx, request)
     if together is not None:
         leader, for_what = together

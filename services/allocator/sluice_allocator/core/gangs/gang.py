@@ -1,97 +1,66 @@
-"""
-Remembers groups of pods that are granted together: their members, and how far each group is.
-
-All of it follows from requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only
-the clocks and the trial are memory of their own: losing them costs time, never a slice.
-"""
+"""Remembers groups of pods that are granted together: their members, and how far each group is. All of it follows from
+requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only the clocks and the trial
+are memory of their own: losing them costs time, never a slice."""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Grant,
-    Refused,
-    Released,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceQuarantined,
-    SliceReady,
-    Waived,
-)
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.reasons import ReasonCount
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
-GroupKey = tuple[str, str]
-"""Namespace and name."""
+GroupKey = tuple[str, str]  # namespace and name
 
 
 class GangStatus(Enum):
     """What its group means for a pod."""
 
-    WAITS = "waits"
-    """Not the leader: it gets no place by itself, and is not bound."""
-    JOINS = "joins"
-    """Others have places already: it searches for its own at once, and is not bound."""
-    STARTS = "starts"
-    """All have their slices: it may be bound."""
-    ALONE = "alone"
-    """A member is bound: it is served like a pod without group."""
-    LEAVES = "leaves"
-    """There is no place for all: it releases its place."""
+    WAITS = "waits"  # not the leader: it gets no place by itself, and is not bound
+    JOINS = "joins"  # others have places already: it searches for its own at once, and is not bound
+    STARTS = "starts"  # all have their slices: it may be bound
+    ALONE = "alone"  # a member is bound: it is served like a pod without group
+    LEAVES = "leaves"  # there is no place for all: it releases its place
 
 
-@dataclass(frozen=True, slots=True)
-class Why:
+class Why(msgspec.Struct, frozen=True):
     """Why a group waits."""
 
     message: str
     reasons: tuple[ReasonCount, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StuckMember:
+class StuckMember(msgspec.Struct, frozen=True):
     """The member that had no place when its party was tried, and the reason."""
 
     member: RequestId
     why: Why
-    heard: int
-    """How often something had been freed when that trial began."""
+    heard: int  # how often something had been freed when that trial began
 
 
-NOT_GRANTED = 1 << 62
-"""Behind every sequence."""
+NOT_GRANTED = 1 << 62  # behind every sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One live pod of a group, as the bus shows it."""
 
     request: RequestId
     name: str
-    size: int
-    """The group's size, as this pod gives it."""
+    size: int  # the group's size, as this pod gives it
     priority: int
     sequence: int
-    started: bool
-    """Bound, or remembered as bound by its source."""
-    placed: bool
-    """It has a place, or may have one on a node that is not open yet."""
+    started: bool  # Bound, or remembered as bound by its source
+    placed: bool  # it has a place, or may have one on a node that is not open yet
     ready: bool
-    adopted_for: SourceName | None
-    """Its source, if a grant of it was found carried out already: it may run there."""
-    granted_at: int
-    """Where in BOOK the earliest of its grants stands; NOT_GRANTED while none does."""
-    waived_at: int
-    """The sequence in BOOK at which its group's release was published; -1 where it was not."""
+    adopted_for: SourceName | None  # its source, if a grant of it was found carried out already: it may run there
+    granted_at: int  # where in BOOK the earliest of its grants stands; NOT_GRANTED while none does
+    waived_at: int  # the sequence in BOOK at which its group's release was published; -1 where it was not
 
 
 @dataclass(slots=True)
@@ -109,13 +78,10 @@ class GangInstance:
     number: int
     size: int
     members: tuple[RequestId, ...]
-    turn: tuple[int, int] = (0, 0)
-    """The lowest priority among the members (negated), and the youngest of them: since then it could be served."""
+    turn: tuple[int, int] = (0, 0)  # the lowest priority (negated), and the youngest: since then it may be served
     why: Why | None = None
-    leader: RequestId | None = None
-    """The member that waits in the queue on behalf of all."""
-    clock: PatienceTimer | None = None
-    """While it has places and no member is bound."""
+    leader: RequestId | None = None  # the member that waits in the queue on behalf of all
+    clock: PatienceTimer | None = None  # while it has places and no member is bound
 
 
 @dataclass(slots=True)
@@ -124,23 +90,16 @@ class Gang:
 
     key: GroupKey
     members: dict[RequestId, None] = field(default_factory=dict)
-    known: dict[RequestId, Member] = field(default_factory=dict)
-    """The members when the group was last looked at."""
-    touched: dict[RequestId, None] = field(default_factory=dict)
-    """Members that changed since."""
-    held: dict[RequestId, None] = field(default_factory=dict)
-    """Members that may have a slice on a node that is not open yet."""
-    is_due: bool = False
-    """Whether a group that is too large to be looked at all the time is to be looked at now."""
+    known: dict[RequestId, Member] = field(default_factory=dict)  # the members when the group was last looked at
+    touched: dict[RequestId, None] = field(default_factory=dict)  # members that changed since
+    held: dict[RequestId, None] = field(default_factory=dict)  # members that may have a slice on an unadopted node
+    is_due: bool = False  # whether a group that is too large to be looked at all the time is to be looked at now
     stands: dict[RequestId, GangStatus] = field(default_factory=dict)
     party_of: dict[RequestId, GangInstance] = field(default_factory=dict)
     parties: tuple[GangInstance, ...] = ()
-    clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)
-    """The parties' clocks, by each member: parties that move up have other numbers."""
-    stuck: dict[int, StuckMember] = field(default_factory=dict)
-    """Per party, the result of its last failed trial."""
-    looked: dict[RequestId, None] = field(default_factory=dict)
-    """Members that were looked at before the group was."""
+    clocks: dict[RequestId, PatienceTimer] = field(default_factory=dict)  # by member: parties get other numbers
+    stuck: dict[int, StuckMember] = field(default_factory=dict)  # per party, the result of its last failed trial
+    looked: dict[RequestId, None] = field(default_factory=dict)  # members that were looked at before the group was
 
 
 @dataclass(slots=True)
@@ -149,36 +108,26 @@ class Trial:
 
     key: GroupKey
     party: GangInstance
-    revisions: dict[RequestId, int]
-    """The requests as they are tried."""
+    revisions: dict[RequestId, int]  # the requests as they are tried
     left: deque[RequestId]
-    found: dict[RequestId, Booking] = field(default_factory=dict)
-    heard: int = 0
-    """How often something had been freed when it began."""
-    in_one_event: bool = True
-    """Whether no other request was tried meanwhile."""
+    found: dict[RequestId, msg.Booking] = field(default_factory=dict)
+    heard: int = 0  # how often something had been freed when it began
+    in_one_event: bool = True  # whether no other request was tried meanwhile
 
 
 class Gangs:
     """All groups."""
 
     def __init__(self) -> None:
-        """There is none."""
         self.of: dict[GroupKey, Gang] = {}
         self.member_of: dict[RequestId, GroupKey] = {}
-        self.dirty: OrderedDict[GroupKey, None] = OrderedDict()
-        """Groups that changed: no member acts before its group was looked at."""
-        self.put_off: OrderedDict[GroupKey, None] = OrderedDict()
-        """The same for groups that are looked at with the next tick."""
-        self.timed: OrderedDict[GroupKey, None] = OrderedDict()
-        """Those with a clock."""
-        self.waiting: OrderedDict[RequestId, None] = OrderedDict()
-        """Members that show their group's waiting reason, the one updated longest ago first."""
-        self.owed: OrderedDict[RequestId, None] = OrderedDict()
-        """Leaders that were offered something when they could not be tried."""
+        self.dirty: OrderedDict[GroupKey, None] = OrderedDict()  # changed: looked at before any member acts
+        self.put_off: OrderedDict[GroupKey, None] = OrderedDict()  # to be looked at with the next tick
+        self.timed: OrderedDict[GroupKey, None] = OrderedDict()  # those with a clock
+        self.waiting: OrderedDict[RequestId, None] = OrderedDict()  # members that show the group's reason, oldest first
+        self.owed: OrderedDict[RequestId, None] = OrderedDict()  # leaders whose offer came when they were busy
         self.trial: Trial | None = None
-        self.rest_until = -1e9
-        """Until then failed searches delay the next trial."""
+        self.rest_until = -1e9  # until then failed searches delay the next trial
 
     def know(self, request: RequestId, key: GroupKey | None) -> None:
         """A request is of this group; of none any more, or gone."""
@@ -252,13 +201,11 @@ class GangContext(PreemptionContext):
     """With gangs, and the trial that is under way."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """There is no gang."""
         super().__init__(run, rules, outbox)
         self.gangs = Gangs()
 
     @property
     def nothing_else_to_do(self) -> bool:
-        """Nor a gang to be looked at or tried."""
         return not (self.gangs.dirty or self.gangs.trial) and super().nothing_else_to_do
 
     def touch(self, request: RequestId) -> None:
@@ -273,11 +220,10 @@ class GangContext(PreemptionContext):
                 self.untry(booking)
 
     def take_back_all(self) -> None:
-        """A trial is repeated later."""
         super().take_back_all()
         self.put_trial_off()
 
-    def untry(self, booking: Booking) -> None:
+    def untry(self, booking: msg.Booking) -> None:
         """A trial's place is no longer available: that member is tried again."""
         trial = self.gangs.trial
         if trial is not None and trial.found.pop(booking.request, None) is not None:
@@ -298,28 +244,31 @@ class GangContext(PreemptionContext):
         self.drop_trial()
 
 
-NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
-"""Statuses of a slice on which no group should start."""
+NOT_USABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded, msg.SliceGone)  # no group starts on these
 
 
 def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
     """The state of one pod; None when it is over or refused, and so not counted."""
     asked, binding = ctx.facts.requests.get(request), ctx.facts.answer_to(request)
-    if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Refused | Released):
+    if (
+        not isinstance(asked, msg.AllocationRequested)
+        or asked.group is None
+        or isinstance(binding, msg.Refused | msg.Released)
+    ):
         return None
     sequences = ctx.facts.sequences
-    waived = binding.allocations if isinstance(binding, Waived) else ()
-    together = isinstance(binding, Waived) and bool(waived) and not binding.alone
+    waived = binding.allocations if isinstance(binding, msg.Waived) else ()
+    together = isinstance(binding, msg.Waived) and bool(waived) and not binding.alone
     waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
     placed, ready, granted_at = request in ctx.committing or request in ctx.node_waits.node_of, False, NOT_GRANTED
     adopted = False
     for allocation in ctx.facts.allocations_of.get(request, ()):
         entry, slice_ = ctx.facts.ledger[allocation], ctx.facts.slices.get(allocation)
-        if not isinstance(entry, Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
+        if not isinstance(entry, msg.Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
             continue
         placed = True
         adopted |= entry.adopted
-        ready |= isinstance(slice_, SliceReady) and slice_.revision == entry.revision
+        ready |= isinstance(slice_, msg.SliceReady) and slice_.revision == entry.revision
         address = subjects.ledger(entry.booking.node, allocation)
         granted_at = min(granted_at, sequences.get(address.subject, granted_at))
     return Member(
@@ -328,7 +277,7 @@ def member_of_group(ctx: GangContext, request: RequestId) -> Member | None:
         size=asked.group.size,
         priority=ctx.priority_of(asked.namespace, asked.priority),
         sequence=ctx.facts.came_at(request),
-        started=isinstance(binding, Bound) or asked.held is not None,
+        started=isinstance(binding, msg.Bound) or asked.held is not None,
         placed=placed,
         ready=ready,
         adopted_for=asked.source if adopted else None,

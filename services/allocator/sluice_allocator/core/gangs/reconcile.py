@@ -1,5 +1,4 @@
-"""
-Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
+"""Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
 
     fewer than its size have asked       -> all wait, and no places are held
     all have asked, none has a place     -> one of them waits in the queue for all (`trials` finds the places)
@@ -13,8 +12,7 @@ All of it is derived from the requests, the ledger and the bindings, so that a r
 allocator come to the same. Waiving is written under the binding's guard: either `Bound` or `Waived` is the last
 message about an allocation, so no place is revoked while another process binds it.
 
-Call it for pods with a group only.
-"""
+Call it for pods with a group only."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -23,13 +21,7 @@ from typing import TypeVar
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Pending,
-    Refused,
-    Released,
-)
+from sluice.contracts.messages import AllocationRequested, Bound, Pending, Refused, Released
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.gangs.gang import (
     Gang,
@@ -45,15 +37,10 @@ from sluice_allocator.core.gangs.gang import (
 from sluice_allocator.core.state.bus_cache import RequestFact
 
 Key = TypeVar("Key", bound=Hashable)
-LARGEST = 1000
-"""A look at a group costs a look at each of its members. Larger groups are looked at once per tick."""
-
-
-# -- what others ask ----------------------------------------------------------------------------------------------
+LARGEST = 1000  # A look at a group costs a look at each of its members. Larger groups are looked at once per tick.
 
 
 def know_group(ctx: GangContext, request: RequestId, asked: RequestFact | None) -> None:
-    """Note a request's group, if it has one."""
     group = asked.group if isinstance(asked, AllocationRequested) else None
     if group is None and request not in ctx.gangs.member_of:
         return
@@ -195,9 +182,6 @@ def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
     return some
 
 
-# -- one group ----------------------------------------------------------------------------------------------------
-
-
 def reconcile_group(ctx: GangContext, key: GroupKey) -> None:
     """Reconcile one group: what it means for each of its pods now."""
     gangs = ctx.gangs
@@ -246,14 +230,10 @@ def _put_off(ctx: GangContext, key: GroupKey) -> None:
 
 
 def _parties(ctx: GangContext, gang: Gang) -> Iterator[GangInstance]:
-    """
-    The members as parties of the group's size, each with what it means for its members.
-
-    Bound members come first, then those with a place, then by age: so a running job is one party, and its restarted
-    members belong to it. Surplus members wait as the next party while the first comes together. When that runs
-    completely, the size is fulfilled and further pods are single: they replace one that is about to go, or are extra
-    (ADR 0054).
-    """
+    """The members as parties of the group's size, each with what it means for its members. Bound members come first,
+    then those with a place, then by age: so a running job is one party, and its restarted members belong to it. Surplus
+    members wait as the next party while the first comes together. When that runs completely, the size is fulfilled and
+    further pods are single: they replace one that is about to go, or are extra (ADR 0054)."""
     members = sorted(gang.known.values(), key=_order)
     if not members:
         return
@@ -305,7 +285,11 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
             if number in gang.stuck and gang.stuck[number].member not in party.members:
                 del gang.stuck[number]  # of another party that had this number
             party.why = gang.stuck[number].why if number in gang.stuck else _not_tried(gang, party)
-            _let_one_wait_for_all(ctx, party)
+            # the first of a party waits in the queue, at the party's turn, for all of them
+            party.leader = party.members[0]
+            rank, sequence = party.turn
+            if ctx.queue.add(party.leader, shape_of_group(ctx, party.leader), rank, sequence):
+                ctx.to_try[party.leader] = None
         return party
     progress = sum(member.placed + member.ready for member in members)
     clock = _clock_of(gang, party)
@@ -321,7 +305,6 @@ def _party(ctx: GangContext, gang: Gang, number: int, members: list[Member]) -> 
 
 
 def _clock_of(gang: Gang, party: GangInstance) -> PatienceTimer | None:
-    """The clock of a party when the group was last looked at, whatever its number was; of several the youngest."""
     known = (gang.clocks[request] for request in party.members if request in gang.clocks)
     return max(known, key=lambda clock: clock.since, default=None)
 
@@ -357,12 +340,9 @@ def _all(gang: Gang, party: GangInstance, stand: GangStatus) -> GangInstance:
 def _is_given_up(
     ctx: GangContext, gang: Gang, party: GangInstance, clock: PatienceTimer, members: list[Member]
 ) -> bool:
-    """
-    Whether a party with places releases them: a member has published so since, or it made no progress for long.
-
-    Of several blocking each other, the one with the earliest turn has twice the time: what the others release is
-    offered to it first.
-    """
+    """Whether a party with places releases them: a member has published so since, or it made no progress for long. Of
+    several blocking each other, the one with the earliest turn has twice the time: what the others release is offered
+    to it first."""
     adopted_for = {member.adopted_for for member in members} - {None}
     if any(source not in ctx.facts.sources for source in adopted_for):
         return False  # it may run: the last message was lost with the broker, and its source publishes again
@@ -377,14 +357,6 @@ def _is_given_up(
         if other.clock is not None
     )
     return ctx.now - clock.since >= ctx.rules.group_patience_s * (2 if later else 1)
-
-
-def _let_one_wait_for_all(ctx: GangContext, party: GangInstance) -> None:
-    """The first of a party waits in the queue, at the party's turn, for all of them."""
-    party.leader = party.members[0]
-    rank, sequence = party.turn
-    if ctx.queue.add(party.leader, shape_of_group(ctx, party.leader), rank, sequence):
-        ctx.to_try[party.leader] = None
 
 
 def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
@@ -404,9 +376,6 @@ def _drop_stale_trial(ctx: GangContext, gang: Gang) -> None:
             ctx.to_try[now.leader] = None
     else:
         trial.party = now
-
-
-# -- words --------------------------------------------------------------------------------------------------------
 
 
 def _count(reason: WaitReason, count: int, gang: Gang) -> ReasonCount:

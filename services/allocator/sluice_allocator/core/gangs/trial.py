@@ -1,10 +1,7 @@
-"""
-Finds places for a whole group: booked one after the other in this process, and ordered when all are found, else
-undone.
-
-A trial of many members takes several events, so that other requests are not delayed; its places are booked meanwhile,
-and other allocators' writes are respected. One trial runs at a time. It begins at the turn of its group, or when
-something was freed that the member without a place could use; after a failure it pauses in proportion to its cost.
+"""Finds places for a whole group: booked one after the other in this process, and ordered when all are found, else
+undone. A trial of many members takes several events, so that other requests are not delayed; its places are booked
+meanwhile, and other allocators' writes are respected. One trial runs at a time. It begins at the turn of its group, or
+when something was freed that the member without a place could use; after a failure it pauses in proportion to its cost.
 """
 
 from collections import deque
@@ -30,7 +27,7 @@ from sluice_allocator.core.placement import (
 from sluice_allocator.core.queue.pending_queue import shape_of
 from sluice_allocator.core.quotas.alternatives import find_other, nor_other
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, never_allows, no_place
-from sluice_allocator.core.quotas.unadopted_usage import least_of
+from sluice_allocator.core.quotas.retry import least_of
 
 
 def offer_to_group(ctx: GangContext, leader: RequestId, node: NodeName) -> None:
@@ -82,9 +79,6 @@ def go_on_with_trials(ctx: GangContext) -> None:
             begin_trial(ctx, leader)
 
 
-# -- one trial ----------------------------------------------------------------------------------------------------
-
-
 def _go_on(ctx: GangContext, trial: Trial) -> None:
     for _ in range(ctx.rules.group_steps):
         if not trial.left:
@@ -124,7 +118,6 @@ def _find_first(ctx: GangContext, request: RequestId, asked: AllocationRequested
 
 
 def _forget_unusable(ctx: GangContext, trial: Trial) -> bool:
-    """Whether places found in earlier events are no longer usable: they are searched again."""
     lost = [booking for booking in trial.found.values() if not _is_usable(ctx, booking)]
     for booking in lost:
         ctx.untry(booking)
@@ -170,7 +163,6 @@ def _end_in_vain(ctx: GangContext, trial: Trial, request: RequestId, found: NoPl
 
 
 def _rests(ctx: GangContext) -> bool:
-    """Whether so many places were found in vain that no trial is repeated now."""
     return ctx.gangs.rest_until - ctx.now > ctx.rules.group_burst_s
 
 
@@ -209,9 +201,6 @@ def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
 def _nth(number: int) -> str:
     last = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{last}"
-
-
-# -- what could never be ------------------------------------------------------------------------------------------
 
 
 def _never(ctx: GangContext, asked: list[AllocationRequested]) -> str:

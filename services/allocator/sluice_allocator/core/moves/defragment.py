@@ -1,18 +1,15 @@
-"""
-Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled.
-
+"""Defragmentation: moves movable pods so that a request fits that has no place now. Always proposed, done if enabled.
 It takes two steps, each a fact before the next: the request gets a reservation on the place that those pods are on (a
 Grant with `after`, as aging writes it), and each pod that a reservation waits for is moved (`moving` books its new
 place first). So a reservation of any origin is helped along, and a restart between the two finds what is left to do.
 
 Pods are only moved for a request that gains more than they are worth together, at most one per so many arrived
-requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for
-a request that does not preempt.
-"""
+requests, never one that was moved lately, and only with their owner's permission. A move evicts, so none is made for a
+request that does not preempt."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -20,17 +17,20 @@ from sluice.contracts.messages import AllocationRequested, Grant, Revoke
 from sluice_allocator.core.moves.move import book_move, exact_place, has_stayed, may_move_one, mover_of
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import PlaceRequest, place_request_of
-from sluice_allocator.core.placement.defragment import MayMove, Move, MovePlan, plan_moves
+from sluice_allocator.core.placement.defragment import MayMove, Move, MovePlan, plan_emptying, plan_moves
 from sluice_allocator.core.quotas.quota import forbids_place
-from sluice_allocator.core.state.device_amounts import DeviceAmount, device_amount
-from sluice_allocator.core.state.grant_facts import is_promise, standing_promise, unfinished
+from sluice_allocator.core.state.grant_facts import (
+    DeviceAmount,
+    device_amount,
+    is_promise,
+    standing_promise,
+    unfinished,
+)
 
-PROMISES_HELPED = 2
-"""Most reservations looked at per tick."""
+PROMISES_HELPED = 2  # most reservations looked at per tick
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """A pod that would be moved: what it has, where, and its new place. One restart."""
 
     namespace: str
@@ -38,12 +38,10 @@ class Moved:
     from_node: NodeName
     to_node: NodeName
     memory_mib: int
-    rested: bool
-    """Whether it has stayed long enough to be moved now."""
+    rested: bool  # whether it has stayed long enough to be moved now
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """Where a waiting request would fit, and the pods to move for it. Memory in MiB."""
 
     node: NodeName
@@ -51,8 +49,7 @@ class Proposal:
     moved: tuple[Moved, ...]
     gains_mib: int
     moves_mib: int
-    is_done: bool
-    """Whether this allocator carries it out by itself; otherwise it is only proposed."""
+    is_done: bool  # whether this allocator carries it out by itself; otherwise it is only proposed
 
 
 def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) -> Proposal | None:
@@ -70,7 +67,6 @@ def propose(ctx: MoveContext, request: RequestId, asked: AllocationRequested) ->
 
 
 def moved_pods(ctx: MoveContext, moves: Iterable[Move]) -> list[Moved]:
-    """The pods of planned moves."""
     moved = []
     for move in moves:
         booking = ctx.cluster.booking(move.allocation)
@@ -96,7 +92,6 @@ def defragment(ctx: MoveContext) -> None:
 
 
 def _promise_by_moving(ctx: MoveContext) -> None:
-    """Try one waiting request, in turn."""
     turn = ctx.moves.looked_at = ctx.queue.head_after(ctx.moves.looked_at)
     asked = ctx.facts.requests.get(turn[2]) if turn is not None else None
     if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None or not asked.preempts:
@@ -139,7 +134,6 @@ def _help(ctx: MoveContext, promise: Grant) -> None:
 
 
 def _is_moving(ctx: MoveContext, allocation: AllocationId) -> bool:
-    """Whether a place is already kept for the pod with an allocation."""
     return any(other in ctx.moves.standing for other in ctx.facts.promises.get(allocation, ()))
 
 
@@ -163,6 +157,39 @@ def asking_of_mover(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest 
 
 
 def _asking_of_rested(ctx: MoveContext, allocation: AllocationId) -> PlaceRequest | None:
-    """The same for one that was not moved lately."""
     asking = asking_of_mover(ctx, allocation)
     return asking if asking is not None and has_stayed(ctx, allocation) else None
+
+
+NODES_MAX = 64  # most nodes with slices looked at, those with the fewest first
+MOVES_MAX = 8  # most pods moved off one node: each is a restart
+
+
+class Emptied(msgspec.Struct, frozen=True):
+    """A node, and the pods to move off it; none where nothing is on it now."""
+
+    node: NodeName
+    moves: tuple[Moved, ...] = ()
+
+
+def consolidate(ctx: MoveContext) -> list[Emptied]:
+    """Nodes without a slice, then those that would have none, one after the other: no pod moves to either kind."""
+    usable = [node for node in ctx.cluster.nodes.values() if node.gpus]
+    emptied = [Emptied(node.name) for node in usable if not node.taken]
+    crowded = sorted((node for node in usable if 0 < len(node.taken) <= MOVES_MAX), key=lambda node: len(node.taken))
+    without, targets = {each.node: None for each in emptied}, dict[NodeName, None]()
+    for node in crowded[:NODES_MAX]:
+        if node.name in targets:
+            continue
+        moves = plan_emptying(
+            ctx.cluster,
+            node.name,
+            (*without, *targets),
+            shown=ctx.shown,
+            may_move=lambda allocation: asking_of_mover(ctx, allocation),
+        )
+        if moves is not None:
+            without[node.name] = None
+            targets |= dict.fromkeys(move.to.node for move in moves)
+            emptied.append(Emptied(node.name, tuple(moved_pods(ctx, moves))))
+    return emptied

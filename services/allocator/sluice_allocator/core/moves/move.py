@@ -1,5 +1,4 @@
-"""
-Moves a pod: books its new place, evicts it, and gives the place to its replacement.
+"""Moves a pod: books its new place, evicts it, and gives the place to its replacement.
 
     the new place is booked    -> a Grant of the old request, `after` its own allocation: `ordering` orders the eviction
     its replacement asks       -> a Grant of the new request at that place, `after` the kept one, which is then revoked
@@ -10,29 +9,13 @@ All of it is derived from the ledger and the requests: the grant itself shows th
 restart in the middle and a second allocator come to the same. A pod is moved again only after `move_cooldown_s`,
 whatever for, and never before a place is booked for it.
 
-Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`.
-"""
+Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`."""
 
-from dataclasses import dataclass
-
+import msgspec
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, RequestId, request_named
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    EvictionBlocked,
-    EvictionDone,
-    Grant,
-    LedgerEntry,
-    RequestWithdrawn,
-    SliceDegraded,
-    SliceFailed,
-    SliceQuarantined,
-    SliceReady,
-)
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.moves.state import MoveContext
 from sluice_allocator.core.placement import Place, find_place, find_place_on, place_request_of
@@ -41,59 +24,53 @@ from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.facts import is_too_late
 from sluice_allocator.core.state.grant_facts import is_earlier, is_gone, is_move, is_promise, kin_of, standing_promise
 
-UNUSABLE = (SliceFailed, SliceQuarantined, SliceDegraded)
-"""Statuses of a slice that cannot be used."""
+UNUSABLE = (msg.SliceFailed, msg.SliceQuarantined, msg.SliceDegraded)  # statuses of a slice that cannot be used
 
 
-@dataclass(frozen=True, slots=True)
-class Mover:
+class Mover(msgspec.Struct, frozen=True):
     """A movable pod, and what it has now."""
 
     request: RequestId
-    asked: AllocationRequested
-    booking: Booking
+    asked: msg.AllocationRequested
+    booking: msg.Booking
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """How far a move is: why it ends, at once or after so long."""
-
+class _Phase(msgspec.Struct, frozen=True):
     why_over: str
     name: str = ""
     limit_s: float = 0.0
 
 
-# -- what is known ------------------------------------------------------------------------------------------------
-
-
 def count_move(ctx: MoveContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it keeps a place for a moved pod, or waits for others."""
     entry = ctx.facts.ledger.get(allocation)
-    lives = isinstance(entry, Grant) and not is_gone(ctx, allocation)
-    if lives and isinstance(entry, Grant) and is_move(entry):
+    lives = isinstance(entry, msg.Grant) and not is_gone(ctx, allocation)
+    if lives and isinstance(entry, msg.Grant) and is_move(entry):
         booking = entry.booking
         ctx.moves.stand(allocation, kin_of(booking.source, booking.namespace, booking.name))
     elif ctx.moves.end(allocation):  # whatever the outcome: if the pod still exists, it is left alone for a while
         for other in ctx.facts.allocations_of.get(request_named(allocation), ()):
             ctx.moves.stays_anew(other, ctx.now)
-    if lives and isinstance(entry, Grant) and not entry.evict and entry.after:
+    if lives and isinstance(entry, msg.Grant) and not entry.evict and entry.after:
         ctx.moves.promises.setdefault(allocation, None)
     else:
         ctx.moves.promises.pop(allocation, None)
 
 
 def look_at_movable(
-    ctx: MoveContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
+    ctx: MoveContext, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, msg.LedgerEntry]
 ) -> None:
     """A request changed: update which of its allocations is a movable pod's, and since when it stays there."""
-    if not isinstance(asked, AllocationRequested) or not (asked.leeway.movable or asked.leeway.substitute == "return"):
+    if not isinstance(asked, msg.AllocationRequested) or not (
+        asked.leeway.movable or asked.leeway.substitute == "return"
+    ):
         for allocation in entries if ctx.moves.stays_since else ():
             ctx.moves.leaves(allocation)
         return
     binding = ctx.facts.bindings.get(request)
     for allocation, entry in entries.items():
-        bound = isinstance(binding, Bound) and binding.allocation == allocation
-        if not bound or not isinstance(entry, Grant) or is_gone(ctx, allocation):
+        bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
+        if not bound or not isinstance(entry, msg.Grant) or is_gone(ctx, allocation):
             ctx.moves.leaves(allocation)
             continue
         returns = asked.leeway.substitute == "return" and bool(entry.booking.instead_of)
@@ -106,20 +83,20 @@ def look_at_movable(
 def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
     """The pod with an allocation, if it may be moved: bound, ready, and nothing else is done with it."""
     entry = ctx.facts.ledger.get(allocation)
-    if allocation not in ctx.moves.stays_since or not isinstance(entry, Grant) or is_gone(ctx, allocation):
+    if allocation not in ctx.moves.stays_since or not isinstance(entry, msg.Grant) or is_gone(ctx, allocation):
         return None
     request = entry.booking.request
     asked, binding = ctx.facts.requests.get(request), ctx.facts.bindings.get(request)
-    if not isinstance(asked, AllocationRequested) or asked.group is not None:
+    if not isinstance(asked, msg.AllocationRequested) or asked.group is not None:
         return None
-    if not isinstance(binding, Bound) or binding.allocation != allocation:
+    if not isinstance(binding, msg.Bound) or binding.allocation != allocation:
         return None
-    if not isinstance(ctx.facts.slices.get(allocation), SliceReady):
+    if not isinstance(ctx.facts.slices.get(allocation), msg.SliceReady):
         return None
-    if request in ctx.facts.evictions or isinstance(ctx.facts.evicted.get(request), EvictionDone):
+    if request in ctx.facts.evictions or isinstance(ctx.facts.evicted.get(request), msg.EvictionDone):
         return None
     others = (ctx.facts.ledger[each] for each in ctx.facts.allocations_of[request] if each != allocation)
-    if request in ctx.committing or not all(isinstance(each, Closed) for each in others):
+    if request in ctx.committing or not all(isinstance(each, msg.Closed) for each in others):
         return None
     return Mover(request, asked, entry.booking)
 
@@ -127,9 +104,6 @@ def mover_of(ctx: MoveContext, allocation: AllocationId) -> Mover | None:
 def has_stayed(ctx: MoveContext, allocation: AllocationId) -> bool:
     """Whether a pod has stayed long enough to be moved (again)."""
     return ctx.moves.stays_since[allocation] + ctx.rules.move_cooldown_s <= ctx.now
-
-
-# -- booking the new place ----------------------------------------------------------------------------------------
 
 
 def move_pods_back(ctx: MoveContext) -> None:
@@ -146,7 +120,6 @@ def move_pods_back(ctx: MoveContext) -> None:
 
 
 def may_move_one(ctx: MoveContext) -> bool:
-    """Whether one more pod may be moved now."""
     return ctx.moves.may_move >= 1 and len(ctx.moves.standing) < ctx.rules.moves_at_once
 
 
@@ -179,10 +152,7 @@ def _move_back(ctx: MoveContext, allocation: AllocationId) -> None:
         book_move(ctx, mover, place)
 
 
-# -- keeping it, and handing it over ------------------------------------------------------------------------------
-
-
-def why_end_move(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> str | None:
+def why_end_move(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
     """Why a place is not kept for a pod that is being moved; None when it is."""
     booking = grant.booking
     heir = _heir(ctx, grant)
@@ -210,24 +180,20 @@ def why_end_move(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> s
     return f"{phase.why_over} (after {phase.limit_s:.0f} s)" if ctx.now - since >= phase.limit_s else None
 
 
-def note_phase(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> None:
-    """Remember since when a move is in its phase."""
+def note_phase(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> None:
     phase = _phase_of(ctx, grant, asked)
     if phase is not None:
         ctx.moves.enter(grant.booking.allocation, phase.name, ctx.now)
 
 
-def take_over(ctx: MoveContext, request: RequestId, asked: AllocationRequested) -> bool:
-    """
-    Give a request without a place the one that is kept for its predecessor, if one fits. True if so.
-
-    A request with a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it.
-    """
+def take_over(ctx: MoveContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
+    """Give a request without a place the one that is kept for its predecessor, if one fits. True if so. A request with
+    a reservation uses that first: otherwise this one would be revoked, and the kept one lost with it."""
     if asked.group is not None or not ctx.moves.kept_for or standing_promise(ctx, request) is not None:
         return False
     for allocation in ctx.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):
         kept = ctx.facts.ledger[allocation]
-        if not isinstance(kept, Grant) or kept.booking.request == request or _heir(ctx, kept) is not None:
+        if not isinstance(kept, msg.Grant) or kept.booking.request == request or _heir(ctx, kept) is not None:
             continue
         place = _place_there(ctx, kept, request, asked)
         if place is not None and not forbids_place(ctx, request, asked.namespace, place.devices, (allocation,)):
@@ -237,8 +203,7 @@ def take_over(ctx: MoveContext, request: RequestId, asked: AllocationRequested) 
     return False
 
 
-def _place_there(ctx: MoveContext, kept: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
-    """The place that a request can have on a node without the kept booking, by the common search."""
+def _place_there(ctx: MoveContext, kept: msg.Grant, request: RequestId, asked: msg.AllocationRequested) -> Place | None:
     node = kept.booking.node
     snapshot = ctx.shown.get(node)
     if snapshot is None or ctx.cluster.booking(kept.booking.allocation) is None:
@@ -250,74 +215,72 @@ def _place_there(ctx: MoveContext, kept: Grant, request: RequestId, asked: Alloc
         return find_place_on(trial, asking, node, ctx.backoff.avoided(request, ctx.now))
 
 
-def _phase_of(ctx: MoveContext, grant: Grant, asked: RequestFact | None) -> _Phase | None:
+def _phase_of(ctx: MoveContext, grant: msg.Grant, asked: RequestFact | None) -> _Phase | None:
     """Whether the pod is going, or need not go, or has gone without a replacement; None while nothing is known."""
     outcome = ctx.facts.evicted.get(grant.booking.request)
-    evicted, rules = isinstance(outcome, EvictionDone), ctx.rules
-    if isinstance(asked, AllocationRequested):
+    evicted, rules = isinstance(outcome, msg.EvictionDone), ctx.rules
+    if isinstance(asked, msg.AllocationRequested):
         if all(is_gone(ctx, each) for each in grant.after):
             return _Phase("its slice is gone, but its pod is not")
         if evicted:
             return _Phase("its pod was evicted and has not ended", "leaving", rules.move_leaving_s)
         if not _has_purpose(ctx, grant, asked):
             return _Phase("the move is no longer needed")
-        blocked = f": {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
+        blocked = f": {outcome.why}" if isinstance(outcome, msg.EvictionBlocked) else ""
         return _Phase(f"its pod could not be evicted{blocked}", "ordered", rules.move_patience_s)
-    if not isinstance(asked, RequestWithdrawn):
+    if not isinstance(asked, msg.RequestWithdrawn):
         return None  # no request (yet): orphans have a rule of their own
     if not evicted and asked.cause == "containers ended":
         return _Phase("its pod ended by itself")
     return _Phase("no replacement of its pod came", "kept", rules.move_kept_s)
 
 
-def _has_purpose(ctx: MoveContext, grant: Grant, asked: AllocationRequested) -> bool:
-    """Whether a pending move still helps: the pod itself, or a request that waits for its place."""
+def _has_purpose(ctx: MoveContext, grant: msg.Grant, asked: msg.AllocationRequested) -> bool:
     for allocation in grant.after:
         entry = ctx.facts.ledger.get(allocation)
-        served_by_larger = isinstance(entry, Grant) and entry.booking.instead_of and not grant.booking.instead_of
+        served_by_larger = isinstance(entry, msg.Grant) and entry.booking.instead_of and not grant.booking.instead_of
         if served_by_larger and asked.leeway.substitute == "return":
             return True
         for other in ctx.facts.promises.get(allocation, ()):
             promise = ctx.facts.ledger[other]
-            if isinstance(promise, Grant) and promise.booking.request != grant.booking.request:
+            if isinstance(promise, msg.Grant) and promise.booking.request != grant.booking.request:
                 return True
     return False
 
 
-def _heir(ctx: MoveContext, kept: Grant) -> Booking | None:
-    """The booking that took over a kept place."""
+def _heir(ctx: MoveContext, kept: msg.Grant) -> msg.Booking | None:
     for other in ctx.facts.promises.get(kept.booking.allocation, ()):
         entry = ctx.facts.ledger[other]
-        if isinstance(entry, Grant) and entry.evict and entry.after == (kept.booking.allocation,):
+        if isinstance(entry, msg.Grant) and entry.evict and entry.after == (kept.booking.allocation,):
             return entry.booking
     return None
 
 
-def _moves_of(ctx: MoveContext, request: RequestId) -> list[Grant]:
+def _moves_of(ctx: MoveContext, request: RequestId) -> list[msg.Grant]:
     entries = (ctx.facts.ledger[allocation] for allocation in ctx.facts.allocations_of.get(request, ()))
-    return [entry for entry in entries if isinstance(entry, Grant) and is_move(entry)]
+    return [entry for entry in entries if isinstance(entry, msg.Grant) and is_move(entry)]
 
 
 def about_moving(ctx: MoveContext, allocation: AllocationId) -> str:
     """What a user should know about a bound pod with more than it requested, or being moved; else empty."""
     entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, Grant):
+    if not isinstance(entry, msg.Grant):
         return ""
     asked = ctx.facts.requests.get(entry.booking.request)
     words = ""
     if entry.booking.instead_of:
         words = f"; it has a larger profile because no {entry.booking.instead_of} was free"
-        if isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
+        if isinstance(asked, msg.AllocationRequested) and asked.leeway.substitute == "return":
             stayed = f"it has stayed for {ctx.rules.move_cooldown_s:.0f} s"
             words += f"; it is moved back (evicted and started again there) once one is free and {stayed}"
     kept = next(iter(_moves_of(ctx, entry.booking.request)), None)
     if kept is None:
         return words
     outcome = ctx.facts.evicted.get(entry.booking.request)
-    blocked = f", but the eviction is refused: {outcome.why}" if isinstance(outcome, EvictionBlocked) else ""
+    blocked = f", but the eviction is refused: {outcome.why}" if isinstance(outcome, msg.EvictionBlocked) else ""
     return f"{words}; a place on {kept.booking.node} is reserved for its replacement, and it is evicted{blocked}"
 
 
-def is_kept(ctx: MoveContext, entry: Grant) -> bool:
+def is_kept(ctx: MoveContext, entry: msg.Grant) -> bool:
     """Whether a grant is a place that its own request is to be moved to: not to be bound while it has another."""
     return is_move(entry) and is_promise(ctx, entry)

@@ -1,9 +1,6 @@
-"""
-Remembers for moves: which pods are movable, since when they stay where they are, and how many moves are allowed now.
-
+"""Remembers for moves: which pods are movable, since when they stay where they are, and how many moves are allowed now.
 Losing it costs time only: a pod seen for the first time counts as just moved, and a new process may move none for a
-while.
-"""
+while."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -20,22 +17,15 @@ from sluice_allocator.core.state.grant_facts import KinKey
 class Moves:
     """Movable pods, moves under way, and the budget for more."""
 
-    stays_since: dict[AllocationId, float] = field(default_factory=dict)
-    """Since when this process has known a movable pod in its place, or a failed attempt to move it."""
-    returning: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Bound pods with larger profiles that want to be moved back; looked at longest ago first."""
-    standing: dict[AllocationId, KinKey] = field(default_factory=dict)
-    """Places booked for pods that are being moved."""
+    stays_since: dict[AllocationId, float] = field(default_factory=dict)  # since when a movable pod was in its place
+    returning: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)  # to be moved back, by turn
+    standing: dict[AllocationId, KinKey] = field(default_factory=dict)  # places booked for pods that are being moved
     kept_for: dict[KinKey, dict[AllocationId, None]] = field(default_factory=dict)
     """The same by the pods that may take them over."""
-    promises: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
-    """Places booked that wait for others to end; looked at longest ago first."""
-    phases: dict[AllocationId, tuple[str, float]] = field(default_factory=dict)
-    """The phase of each move, and since when."""
-    looked_at: QueueKey | None = None
-    """The last turn of the queue for which room was tried to be made."""
-    may_move: float = 0.0
-    """The number of moves that may begin now."""
+    promises: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)  # places kept; in turn of looks
+    phases: dict[AllocationId, tuple[str, float]] = field(default_factory=dict)  # of each move, and since when
+    looked_at: QueueKey | None = None  # the last turn of the queue for which room was tried to be made
+    may_move: float = 0.0  # the number of moves that may begin now
     _filled_at: float | None = None
     _per_arrival: float = 0.0
 
@@ -53,7 +43,6 @@ class Moves:
             self.stays_since[allocation] = now
 
     def leaves(self, allocation: AllocationId) -> None:
-        """It has no movable pod (any more)."""
         self.stays_since.pop(allocation, None)
         self.returning.pop(allocation, None)
 
@@ -99,7 +88,6 @@ class Moves:
         return int(self._per_arrival + 1e-9)
 
     def moved_for_room(self) -> None:
-        """One was begun."""
         self._per_arrival = max(0.0, self._per_arrival - 1)
 
 
@@ -107,6 +95,5 @@ class MoveContext(ReservationContext):
     """With what moves remember."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """Nothing is moved."""
         super().__init__(run, rules, outbox)
         self.moves = Moves()

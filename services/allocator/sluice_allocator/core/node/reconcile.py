@@ -1,30 +1,13 @@
-"""
-Opens nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6).
-
-An empty ledger looks like an empty node; after a wiped broker that would give used slices away a second time. So
-first every reported slice gets its (adopting) entry of this incarnation, then the head is written, and only then do
-grants follow.
-"""
+"""Opens nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6). An empty ledger
+looks like an empty node; after a wiped broker that would give used slices away a second time. So first every reported
+slice gets its (adopting) entry of this incarnation, then the head is written, and only then do grants follow."""
 
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    Grant,
-    NodeInventory,
-    NodeOpened,
-    NodeSnapshot,
-    Revoke,
-    SliceDegraded,
-    SliceGone,
-    SliceReady,
-    SliceReport,
-)
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node.removal import forget_node, reconcile_removed
@@ -34,8 +17,7 @@ from sluice_allocator.core.state.context import HeadWritten, Life
 from sluice_allocator.core.state.facts import BEING_UNMADE, is_held, is_its_agent, is_open, was_opened
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 1.0, 8.0
-OVER_S = 60.0
-"""After this time without a conflict about a head the pause starts over."""
+OVER_S = 60.0  # after this time without a conflict about a head the pause starts over
 
 
 def reconcile_node(ctx: SchedulerContext, node: NodeName) -> None:
@@ -89,24 +71,24 @@ def _look_at_grants_on(ctx: SchedulerContext, node: NodeName) -> None:
     """Look again at requests that wait for a slice there: they may be served elsewhere (`standing`)."""
     for allocation in ctx.facts.allocations_on.get(node, ()):
         entry = ctx.facts.ledger[allocation]
-        if isinstance(entry, Grant):
+        if isinstance(entry, msg.Grant):
             ctx.changed_requests[entry.booking.request] = None
 
 
-def _places_are_the_same(snapshot: NodeSnapshot, shown: NodeSnapshot) -> bool:
+def _places_are_the_same(snapshot: msg.NodeSnapshot, shown: msg.NodeSnapshot) -> bool:
     """Whether a snapshot shows the same places: then only our own slices came and went, which the ledger tells."""
     places = (snapshot.gpus, snapshot.modes, snapshot.time_quota, snapshot.kubelet_hands_over)
     return places == (shown.gpus, shown.modes, shown.time_quota, shown.kubelet_hands_over)
 
 
-def _is_newer(snapshot: NodeSnapshot, shown: NodeSnapshot | None) -> bool:
+def _is_newer(snapshot: msg.NodeSnapshot, shown: msg.NodeSnapshot | None) -> bool:
     """Whether a snapshot tells more than the one shown: generations count within one run of the agent only."""
     if shown is None or (shown.boot_id, shown.agent_run) != (snapshot.boot_id, snapshot.agent_run):
         return True
     return snapshot.generation > shown.generation
 
 
-def _why_not_use(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> WaitReason | None:
+def _why_not_use(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> WaitReason | None:
     if not is_open(ctx, node):
         return WaitReason.NODE_NOT_OPEN
     if inventory.stale:
@@ -118,8 +100,7 @@ def _why_not_use(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory
     return None
 
 
-def _may_adopt(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the node may be opened: on complete facts of this incarnation, from its current agent."""
+def _may_adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> bool:
     news = ctx.facts.news.get(node)
     if news is None or inventory.stale or ctx.facts.unreadable.get(node):
         return False
@@ -128,7 +109,7 @@ def _may_adopt(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) 
     return inventory.incarnation in {"", ctx.facts.incarnations.get(Stream.STATE)}
 
 
-def _adopt(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> None:
+def _adopt(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> None:
     if ctx.undecided_under.get(subjects.ledger_filter(node)) or _is_to_be_closed(ctx, node):
         return  # looked at again when that is settled
     if ctx.conditions.holds(Condition.REMOVAL_UNREAD, node):
@@ -144,7 +125,7 @@ def _adopt(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> N
     if not missing:
         _close_again(ctx, node)
         adopted = (report.booking.allocation for report in snapshot.slices)
-        head = NodeOpened(
+        head = msg.NodeOpened(
             node=node,
             incarnation=ctx.facts.incarnation,
             boot_id=snapshot.boot_id,
@@ -155,7 +136,7 @@ def _adopt(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> N
         ctx.commit(subjects.head(node), head, "")
 
 
-def head_landed(ctx: SchedulerContext, head: NodeOpened) -> None:
+def head_landed(ctx: SchedulerContext, head: msg.NodeOpened) -> None:
     """A head of this process is the current head of a node's ledger."""
     life, last = _life_of(head), ctx.heads_written.get(head.node)
     is_again = last is not None and last.life == life and ctx.now - last.at < OVER_S
@@ -165,12 +146,9 @@ def head_landed(ctx: SchedulerContext, head: NodeOpened) -> None:
 
 
 def _leave_to_other(ctx: SchedulerContext, node: NodeName, life: Life) -> bool:
-    """
-    Whether to leave a head for a while that another allocator has written over this process's own.
-
-    One of the two learned late that an agent restarted. Without a pause they would overwrite each other at the speed
-    of the bus; after a pause of growing length the head is written again, so that neither waits without end.
-    """
+    """Whether to leave a head for a while that another allocator has written over this process's own. One of the two
+    learned late that an agent restarted. Without a pause they would overwrite each other at the speed of the bus; after
+    a pause of growing length the head is written again, so that neither waits without end."""
     written, instead = ctx.heads_written.get(node), ctx.facts.heads.get(node)
     is_contested = instead is not None and instead.incarnation == life[0] and _life_of(instead) != life
     if written is None or written.life != life or not is_contested:
@@ -181,17 +159,14 @@ def _leave_to_other(ctx: SchedulerContext, node: NodeName, life: Life) -> bool:
     return not ctx.conditions.is_mature(Condition.HEAD_OVERWRITTEN, node)
 
 
-def _life_of(head: NodeOpened) -> Life:
+def _life_of(head: msg.NodeOpened) -> Life:
     return head.incarnation, head.boot_id, head.agent_run
 
 
-def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: NodeInventory) -> None:
-    """
-    Note whether the ledger lacks slices of an agent, as far as is known now; a node where that lasts is adopted again.
-
-    Either their entries are on their way to us, or the node was adopted without them: BOOK was lost and STATE was not,
-    whose last message of the agent is older than its newest slice.
-    """
+def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: msg.NodeInventory) -> None:
+    """Note whether the ledger lacks slices of an agent, as far as is known now; a node where that lasts is adopted
+    again. Either their entries are on their way to us, or the node was adopted without them: BOOK was lost and STATE
+    was not, whose last message of the agent is older than its newest slice."""
     if not _may_adopt(ctx, node, inventory):
         return
     lacks_some = any(_is_missing(ctx, report) for report in inventory.snapshot.slices)
@@ -201,31 +176,25 @@ def _look_for_unentered(ctx: SchedulerContext, node: NodeName, inventory: NodeIn
 
 
 def _is_to_be_closed(ctx: SchedulerContext, node: NodeName) -> bool:
-    """
-    Whether a slice that is reported gone is not closed yet (`entries` does that).
-
-    An agent that lost its journal would find an order for it, and mistake a slice made there since for it.
-    """
+    """Whether a slice that is reported gone is not closed yet (`entries` does that). An agent that lost its journal
+    would find an order for it, and mistake a slice made there since for it."""
     there = ctx.facts.allocations_on.get(node, ())
-    gone = (each for each in there if isinstance(ctx.facts.slices.get(each), SliceGone))
-    return any(not isinstance(ctx.facts.ledger.get(allocation), Closed) for allocation in gone)
+    gone = (each for each in there if isinstance(ctx.facts.slices.get(each), msg.SliceGone))
+    return any(not isinstance(ctx.facts.ledger.get(allocation), msg.Closed) for allocation in gone)
 
 
 def _close_again(ctx: SchedulerContext, node: NodeName) -> None:
-    """
-    Publish `Closed` again for slices that the agent never read to be closed, before the head for its new run.
-
-    Expiry is silent. If the node was away longer than closing messages live, the bus has forgotten them, and an agent
-    with a wiped disk remembers nothing either: its `SliceGone` would stay.
-    """
+    """Publish `Closed` again for slices that the agent never read to be closed, before the head for its new run. Expiry
+    is silent. If the node was away longer than closing messages live, the bus has forgotten them, and an agent with a
+    wiped disk remembers nothing either: its `SliceGone` would stay."""
     for allocation in ctx.facts.allocations_on.get(node, ()):
         entry, word = ctx.facts.ledger.get(allocation), ctx.facts.slices.get(allocation)
-        if isinstance(entry, Closed) and isinstance(word, SliceGone) and not word.closing:
+        if isinstance(entry, msg.Closed) and isinstance(word, msg.SliceGone) and not word.closing:
             address = subjects.ledger(node, allocation)
             ctx.commit(address, entry, entry.request, ttl_s=ctx.rules.closing_ttl_s)
 
 
-def _lived(ctx: SchedulerContext, node: NodeName, snapshot: NodeSnapshot) -> tuple[AllocationId, ...]:
+def _lived(ctx: SchedulerContext, node: NodeName, snapshot: msg.NodeSnapshot) -> tuple[AllocationId, ...]:
     """Slices that were ready once and that the agent no longer knows: made again, they may not fail."""
     reported = {report.booking.allocation for report in snapshot.slices}
     there = ctx.facts.allocations_on.get(node, ())
@@ -234,48 +203,44 @@ def _lived(ctx: SchedulerContext, node: NodeName, snapshot: NodeSnapshot) -> tup
 
 def _was_ready(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     entry = ctx.facts.ledger.get(allocation)
-    if not isinstance(entry, Grant):
+    if not isinstance(entry, msg.Grant):
         return False
     binding = ctx.facts.bindings.get(entry.booking.request)
-    is_bound = isinstance(binding, Bound) and binding.allocation == allocation
+    is_bound = isinstance(binding, msg.Bound) and binding.allocation == allocation
     asked = ctx.facts.requests.get(entry.booking.request)
-    is_remembered = isinstance(asked, AllocationRequested) and is_held(asked, allocation)
-    return is_bound or is_remembered or isinstance(ctx.facts.slices.get(allocation), (SliceReady, SliceDegraded))
+    is_remembered = isinstance(asked, msg.AllocationRequested) and is_held(asked, allocation)
+    return (
+        is_bound or is_remembered or isinstance(ctx.facts.slices.get(allocation), (msg.SliceReady, msg.SliceDegraded))
+    )
 
 
-def _is_missing(ctx: SchedulerContext, report: SliceReport) -> bool:
-    """
-    Whether the ledger lacks a reported slice. If it is closed there, or reported gone, the snapshot was pulled too
+def _is_missing(ctx: SchedulerContext, report: msg.SliceReport) -> bool:
+    """Whether the ledger lacks a reported slice. If it is closed there, or reported gone, the snapshot was pulled too
     early; but if it was closed with its node, no agent reported it gone, and this one has it. A grant of an earlier
-    incarnation that landed late does not count: an agent that loses its journal would not make the slice again.
-    """
+    incarnation that landed late does not count: an agent that loses its journal would not make the slice again."""
     allocation = report.booking.allocation
-    if isinstance(ctx.facts.slices.get(allocation), SliceGone):
+    if isinstance(ctx.facts.slices.get(allocation), msg.SliceGone):
         return False
     match ctx.facts.ledger.get(allocation):
         case None:
             return True
-        case Closed(removed=removed):
+        case msg.Closed(removed=removed):
             return removed
-        case Grant(incarnation=incarnation):
+        case msg.Grant(incarnation=incarnation):
             return incarnation != ctx.facts.incarnation
         case _:
             return False
 
 
-def _adopting_entry(ctx: SchedulerContext, report: SliceReport) -> Grant | Revoke:
+def _adopting_entry(ctx: SchedulerContext, report: msg.SliceReport) -> msg.Grant | msg.Revoke:
     """The entry for an existing slice: with the revision its agent knows, so that it orders nothing new."""
     incarnation = ctx.facts.incarnation
     if report.revoked:
         booking = replace(report.booking, devices=report.counts) if report.counts else report.booking
-        return Revoke(
-            revision=report.revision,
-            incarnation=incarnation,
-            booking=booking,
-            cause=BEING_UNMADE,
-            after=report.after,
+        return msg.Revoke(
+            revision=report.revision, incarnation=incarnation, booking=booking, cause=BEING_UNMADE, after=report.after
         )
-    return Grant(
+    return msg.Grant(
         revision=report.revision,
         incarnation=incarnation,
         booking=report.booking,

@@ -1,12 +1,8 @@
-"""
-Closes the grants of a removed node (PROTOCOL §6, ADR 0012).
-
-The order matters. First the head is closed, so that no process may grant there. Then its agent has time to prove that
-it runs. Then each grant is closed, with a mark that no agent confirmed it. A process that finds the node opened since
-has read late, and restarts the time before each of the two steps. The guard of the ledger keeps all of this from
-landing over a node opened meanwhile; opening enters what the agent still has, marked entries included, before the
-node is used.
-"""
+"""Closes the grants of a removed node (PROTOCOL §6, ADR 0012). The order matters. First the head is closed, so that no
+process may grant there. Then its agent has time to prove that it runs. Then each grant is closed, with a mark that no
+agent confirmed it. A process that finds the node opened since has read late, and restarts the time before each of the
+two steps. The guard of the ledger keeps all of this from landing over a node opened meanwhile; opening enters what the
+agent still has, marked entries included, before the node is used."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
@@ -38,12 +34,9 @@ def reconcile_removed(ctx: SchedulerContext, node: NodeName) -> bool:
 
 
 def _follow(ctx: SchedulerContext, node: NodeName) -> int:
-    """
-    Since when a removal is known, and whether the head was closed, or adopted again, since then.
-
-    The time starts over when another process adopts the node, and when that is closed: that process has read the
-    agent, and this one may only be late.
-    """
+    """Since when a removal is known, and whether the head was closed, or adopted again, since then. The time starts
+    over when another process adopts the node, and when that is closed: that process has read the agent, and this one
+    may only be late."""
     due = ctx.now + ctx.rules.removed_grace_s
     ctx.conditions.observe(Condition.NODE_REMOVED, node, due=due)
     watched = ctx.conditions.get(Condition.NODE_REMOVED, node)
@@ -68,12 +61,9 @@ def forget_node(ctx: SchedulerContext, node: NodeName) -> None:
 
 
 def close_unbooked(ctx: SchedulerContext, request: RequestId, slice_: Held) -> None:
-    """
-    Close a slice of a removed node that has no ledger entry, though its source remembers it: the broker was wiped.
-
+    """Close a slice of a removed node that has no ledger entry, though its source remembers it: the broker was wiped.
     So a process that opens the node at this very moment, having read its agent, is not overruled by one that reads
-    late.
-    """
+    late."""
     node, allocation = slice_.node, slice_.allocation
     if node not in ctx.facts.removed or node in ctx.facts.heads:
         return

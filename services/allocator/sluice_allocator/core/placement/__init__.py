@@ -1,8 +1,5 @@
-"""
-Placement: what every GPU can do, what is booked on it, and the best place for a request or the reasons for none.
-
-Other packages import this one only through the names below.
-"""
+"""Placement: what every GPU can do, what is booked on it, and the best place for a request or the reasons for none.
+Other packages import this one only through the names below."""
 
 from sluice_allocator.core.placement.affinity.peers import peer_of
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState

@@ -1,10 +1,7 @@
-"""
-Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost.
-
-The search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search
-then finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded
-as theirs is.
-"""
+"""Plans which pods to move where so that a request fits that has no place now, with the plan's gain and cost. The
+search for reservations finds the place, waiting only for movable pods with somewhere to go. The common search then
+finds each of them a new place, on trial copies of single nodes with all new places taken. So the cost is bounded as
+theirs is."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,31 +20,23 @@ from sluice_allocator.core.placement.search.find import find_free, find_place_on
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest
 from sluice_allocator.core.placement.spec.policies import policy_for
 
-MayMove = Callable[[AllocationId], PlaceRequest | None]
-"""What to search for a movable pod; None if it may not be moved."""
-SHAPES_LOOKED_UP_MAX = 64
-"""Most different shapes of pods in the way for which a destination is looked up."""
-_TRIED = "\0plan"
-"""Owner of places taken on trial; no allocation has this name."""
+MayMove = Callable[[AllocationId], PlaceRequest | None]  # what to search for a movable pod; None if it may not be moved
+SHAPES_LOOKED_UP_MAX = 64  # most different shapes of pods in the way for which a destination is looked up
+_TRIED = "\0plan"  # owner of places taken on trial; no allocation has this name
 
 _encoder = msgspec.msgpack.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """One pod, and its new place."""
 
     allocation: AllocationId
     to: Place
 
 
-@dataclass(frozen=True, slots=True)
-class MovePlan:
-    """
-    The place that a request would have, and the pods to move for it.
-
-    Memory in MiB: `gains_mib` of the request's devices, `moves_mib` of the moved ones. Each move is one restart.
-    """
+class MovePlan(msgspec.Struct, frozen=True):
+    """The place that a request would have, and the pods to move for it. Memory in MiB: `gains_mib` of the request's
+    devices, `moves_mib` of the moved ones. Each move is one restart."""
 
     place: Place
     moves: tuple[Move, ...]
@@ -64,11 +53,8 @@ def plan_moves(
     may_move: MayMove,
     moves_max: int,
 ) -> MovePlan | None:
-    """
-    The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
-
-    `shown` is the snapshot of each node.
-    """
+    """The plan that moves fewest pods; None if there is room, or no set of movable pods with destinations makes room.
+    `shown` is the snapshot of each node."""
     if find_free(cluster, request, avoid) is not None:
         return None
     destinations = _Destinations(cluster, may_move)
@@ -129,8 +115,6 @@ def _largest_first(cluster: ClusterState, allocations: tuple[AllocationId, ...])
 
 @dataclass(slots=True)
 class _Destinations:
-    """Whether pods have any destination, looked up once per shape."""
-
     cluster: ClusterState
     may_move: MayMove
     _known: dict[bytes, bool] = field(default_factory=dict)
@@ -150,15 +134,12 @@ class _Destinations:
 
 @dataclass(slots=True)
 class _MoveTrial:
-    """The nodes of a plan as they would be, with the new places taken as well."""
-
     cluster: ClusterState
     shown: Mapping[NodeName, NodeSnapshot]
     destinations: _Destinations
     _nodes: dict[NodeName, ClusterState] = field(default_factory=dict)
     _gpus: dict[GpuUuid, None] = field(default_factory=dict)
-    _idle: dict[GpuUuid, None] = field(default_factory=dict)
-    """GPUs taken for pods that want idle ones: no other pod moves there."""
+    _idle: dict[GpuUuid, None] = field(default_factory=dict)  # taken for pods that want idle ones: closed to others
     _taken: int = 0
 
     def __enter__(self) -> Self:
@@ -167,13 +148,11 @@ class _MoveTrial:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Undo the trial places."""
         for number in range(1, self._taken + 1):
             self.cluster.peers.take(AllocationId(f"{_TRIED}{number}"))
         self.cluster.peers.quiet = False
 
     def avoid(self, gpus: Iterable[GpuUuid]) -> None:
-        """Move no pod there."""
         self._gpus |= dict.fromkeys(gpus)
 
     def move(self, allocation: AllocationId) -> Move | None:

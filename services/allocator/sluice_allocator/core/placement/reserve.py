@@ -1,10 +1,7 @@
-"""
-Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants.
-
-Full GPUs are found in the buckets of their layout states, those with least in the way first; a bounded number is
-looked at, however large the cluster. The best is tried on a trial cluster of that one node by the common search, so a
-reserved place is as valid as any other. The caller says which tenants may be waited for.
-"""
+"""Finds a place to reserve: devices that a request gets when some current tenants are gone, and those tenants. Full
+GPUs are found in the buckets of their layout states, those with least in the way first; a bounded number is looked at,
+however large the cluster. The best is tried on a trial cluster of that one node by the common search, so a reserved
+place is as valid as any other. The caller says which tenants may be waited for."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,20 +22,14 @@ from sluice_allocator.core.placement.search.find import counted_for, find_place_
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
-GPUS_LOOKED_AT_MAX = 256
-"""Most GPUs looked at for one reservation: those with least in the way come first."""
-SPOTS_TRIED_MAX = 4
-"""Most of the best spots tried out: CPU, NUMA or links may still exclude one."""
-NODES_TRIED_MAX = 2
-"""The same for several devices and for shares, where a whole node is tried."""
-NODES_IN_VAIN_MAX = 6
-"""Most further tries that fail: for shares a quick look is not conclusive."""
+GPUS_LOOKED_AT_MAX = 256  # most GPUs looked at for one reservation: those with least in the way come first
+SPOTS_TRIED_MAX = 4  # most of the best spots tried out: CPU, NUMA or links may still exclude one
+NODES_TRIED_MAX = 2  # the same for several devices and for shares, where a whole node is tried
+NODES_IN_VAIN_MAX = 6  # most further tries that fail: for shares a quick look is not conclusive
 NODES_LOOKED_AT_MAX = 64
 
-WaitFor = Callable[[AllocationId], int | None]
-"""The cost of waiting for an allocation: 0 for one being revoked, 1 for a live one; None: it may not be waited for."""
-OpenTo = Callable[[str], bool]
-"""Whether GPUs of a model may be reserved."""
+WaitFor = Callable[[AllocationId], int | None]  # of an allocation: 0 being revoked, 1 live, None: not to be waited for
+OpenTo = Callable[[str], bool]  # whether GPUs of a model may be reserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +42,6 @@ class ReservedPlace:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ReservationSpot:
-    """A span of one GPU and the tenants in its way: fewest to wait for first, then most free already."""
-
     weight: int
     occupied: int
     node_number: int
@@ -71,11 +60,8 @@ def find_reservation(
     wait_for: WaitFor,
     open_to: OpenTo,
 ) -> ReservedPlace | None:
-    """
-    The place with fewest tenants to wait for, then with most of it free already.
-
-    `shown` is the snapshot of each node. None when no place may be reserved, or none was found among those looked at.
-    """
+    """The place with fewest tenants to wait for, then with most of it free already. `shown` is the snapshot of each
+    node. None when no place may be reserved, or none was found among those looked at."""
     context = prepare(cluster, request, avoid)
     search = _ReservationSearch(context, shown, wait_for, open_to)
     plain = is_exclusive_only(request.claims[0])
@@ -90,15 +76,11 @@ def find_reservation(
 
 @dataclass(slots=True)
 class _ReservationSearch:
-    """One search for a reservation."""
-
     context: SearchContext
     shown: Mapping[NodeName, NodeSnapshot]
     wait_for: WaitFor
     open_to: OpenTo
     _large_enough: dict[NodeName, bool] = field(default_factory=dict)
-
-    # -- one device -----------------------------------------------------------------------------------------------
 
     def one_device(self, spec: DeviceSpec) -> ReservedPlace | None:
         tried = 0
@@ -114,7 +96,6 @@ class _ReservationSearch:
         return None
 
     def _spots(self, spec: DeviceSpec) -> Iterator[_ReservationSpot]:
-        """The best spot of each GPU that may serve, GPUs with least in the way first."""
         best = 1 << 30
         for gpu, profile, least in self._gpus(spec):
             if least > best:
@@ -175,8 +156,6 @@ class _ReservationSearch:
         number = self.context.cluster.nodes[gpu.node].number
         return _ReservationSpot(weight, occupied, number, gpu.report.index, span.start, gpu, tuple(there))
 
-    # -- several devices, and shares --------------------------------------------------------------------------------
-
     def several(self) -> ReservedPlace | None:
         found: list[tuple[int, int, ReservedPlace]] = []
         for node in islice(self._nodes(), NODES_TRIED_MAX + NODES_IN_VAIN_MAX):
@@ -234,8 +213,6 @@ class _ReservationSearch:
             for count in reversed(sorted_buckets.order):
                 yield from sorted_buckets.by_number[count].some(NODES_LOOKED_AT_MAX)
 
-    # -- trying ---------------------------------------------------------------------------------------------------
-
     def _with_room(self, node: Node, gone: tuple[AllocationId, ...]) -> tuple[AllocationId, ...] | None:
         """The tenants to go so that the node has room for the pod besides; None when that is not enough."""
         have = [node.taken[each] for each in gone if each in node.taken]  # a card that was moved has others'
@@ -250,11 +227,8 @@ class _ReservationSearch:
         return (*gone, *more)
 
     def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> ReservedPlace | None:
-        """
-        The place without these tenants, and those of them that it needs gone.
-
-        They are put back one by one, those with most neighbours first; the ones in the way are waited for.
-        """
+        """The place without these tenants, and those of them that it needs gone. They are put back one by one, those
+        with most neighbours first; the ones in the way are waited for."""
         cluster, request, avoid = self.context.cluster, self.context.request, self.context.avoid
         snapshot = self.shown.get(node.name)
         if snapshot is None:
@@ -282,8 +256,6 @@ class _ReservationSearch:
         return ReservedPlace(place, tuple(after))
 
     def _in_order(self, gone: tuple[AllocationId, ...]) -> list[AllocationId]:
-        """The order of putting back: live ones first, where most others are."""
-
         def key(allocation: AllocationId) -> tuple[int, int]:
             booking = self.context.cluster.booking(allocation)
             gpus = (
@@ -314,7 +286,6 @@ def _mask(grant: DeviceGrant) -> int:
 
 
 def _is_made_free(gpu: Gpu, profile: Profile, span: Placement, gone: Mapping[AllocationId, None]) -> bool:
-    """Whether an instance can be made at exactly this span once those are gone."""
     left: dict[tuple[str, int, int], None] = {
         (grant.profile, grant.start, grant.size): None
         for key, grant in gpu.spans.items()

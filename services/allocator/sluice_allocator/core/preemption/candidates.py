@@ -1,25 +1,13 @@
-"""
-Preemption: a request that finds no place gets the place of pods of lower priority.
-
-It needs two opt-ins: the allocator's rule `preemption`, and each victim's pod (`preemptible`). Only lower priorities
-ever go, and no victim that its own namespace's guarantee covers. The place is booked in the same step (a Grant with
-`after` and `evict`), so no other request gets it while the victims leave; `ordering` orders their evictions and lifts
-the orders, as the ledger's grants require. docs/preemption.md has the whole story.
-"""
+"""Preemption: a request that finds no place gets the place of pods of lower priority. It needs two opt-ins: the
+allocator's rule `preemption`, and each victim's pod (`preemptible`). Only lower priorities ever go, and no victim that
+its own namespace's guarantee covers. The place is booked in the same step (a Grant with `after` and `evict`), so no
+other request gets it while the victims leave; `ordering` orders their evictions and lifts the orders, as the ledger's
+grants require. docs/preemption.md has the whole story."""
 
 from collections.abc import Iterable, Sequence
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    DeviceGrant,
-    Grant,
-    LedgerEntry,
-    Refused,
-    Released,
-    Revoke,
-)
 from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import Usage, total
 from sluice.contracts.resize import min_sizes, same_places
@@ -46,18 +34,15 @@ def find_victims(
     *,
     at_limit: bool = False,
 ) -> PreemptionPlan | None:
-    """
-    A place that a request of this priority can have by evicting others; None when that does not help.
-
-    Serves real requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only
-    have the places of its own.
-    """
+    """A place that a request of this priority can have by evicting others; None when that does not help. Serves real
+    requests and simulated ones (`request` is None for those). A namespace that is `at_limit` can only have the places
+    of its own."""
     if not ctx.rules.preemption:
         return None
 
     leaving: dict[str, Usage] = {}
 
-    def allows(devices: Sequence[DeviceGrant], victims: Sequence[Victim]) -> bool:
+    def allows(devices: Sequence[msg.DeviceGrant], victims: Sequence[Victim]) -> bool:
         if not _keeps_guarantees(ctx, asking.namespace, victims, leaving):
             return False
         after = [victim.allocation for victim in victims]
@@ -70,13 +55,10 @@ def find_victims(
 def _keeps_guarantees(
     ctx: PreemptionContext, namespace: str, victims: Sequence[Victim], leaving: dict[str, Usage]
 ) -> bool:
-    """
-    Whether other namespaces keep their guarantees, also when everything that is leaving has left.
-
-    A grant that the ledger does not have yet does not count: it may be refused, and the victims would be gone; nor
-    does a place that others still have. Shares that are being resized count their certain size. `leaving` is the sum
-    of all that, by namespace: added up once for a search, which changes nothing.
-    """
+    """Whether other namespaces keep their guarantees, also when everything that is leaving has left. A grant that the
+    ledger does not have yet does not count: it may be refused, and the victims would be gone; nor does a place that
+    others still have. Shares that are being resized count their certain size. `leaving` is the sum of all that, by
+    namespace: added up once for a search, which changes nothing."""
     for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
         if other not in leaving:
             leaving[other] = _leaving(ctx, other)
@@ -101,22 +83,16 @@ def _lost_with(ctx: PreemptionContext, namespace: str, allocations: Iterable[All
     return total(ctx.cluster.usage_of(devices) for devices in sure)
 
 
-# -- who may go ---------------------------------------------------------------------------------------------------
-
-
-def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> None:
-    """
-    An allocation changed: look at it again if that can matter to an eviction.
-
-    That is so if its pod is evictable, or may have been; if it is moving, was, waits for others, or has shares that
-    are being resized, and its namespace may have a guarantee: then it does not count for that.
-    """
+def note_victim(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> None:
+    """An allocation changed: look at it again if that can matter to an eviction. That is so if its pod is evictable, or
+    may have been; if it is moving, was, waits for others, or has shares that are being resized, and its namespace may
+    have a guarantee: then it does not count for that."""
     concerned = False
-    if isinstance(entry, Grant):
+    if isinstance(entry, msg.Grant):
         asked = ctx.facts.requests.get(entry.booking.request)
-        concerned = isinstance(asked, AllocationRequested) and asked.leeway.preemptible
+        concerned = isinstance(asked, msg.AllocationRequested) and asked.leeway.preemptible
         concerned = concerned or bool(entry.after or entry.counts) or allocation in ctx.resizing
-    elif isinstance(entry, Revoke):
+    elif isinstance(entry, msg.Revoke):
         concerned = entry.booking.namespace in ctx.facts.quotas
     if (
         concerned
@@ -134,11 +110,11 @@ def look_at_victim(ctx: PreemptionContext, allocation: AllocationId) -> None:
     if booking is None:
         ctx.sparing.settle(allocation)
         return
-    leaves = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(ctx, entry))
+    leaves = isinstance(entry, msg.Revoke) or (isinstance(entry, msg.Grant) and is_being_revoked(ctx, entry))
     leaves = leaves or allocation in ctx.sparing.taken or _is_evicted(ctx, allocation)
     if leaves or _may_never_be_had(ctx, allocation, entry):
         ctx.sparing.leaves(booking.namespace, allocation)
-    elif isinstance(entry, Grant) and (sure := _sure_of(ctx, entry)) != booking.devices:
+    elif isinstance(entry, msg.Grant) and (sure := _sure_of(ctx, entry)) != booking.devices:
         ctx.sparing.leaves(booking.namespace, allocation, keeps=sure)
     else:
         ctx.sparing.settle(allocation)
@@ -150,14 +126,13 @@ def look_at_victim(ctx: PreemptionContext, allocation: AllocationId) -> None:
         ctx.cluster.offer_victim(allocation, priority, guarded=guarded)
 
 
-def _may_never_be_had(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
-    """Whether this process's decision is not in the ledger yet, or others still have the reserved place."""
+def _may_never_be_had(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> bool:
     if entry is None:
         return allocation in ctx.assumed
-    return isinstance(entry, Grant) and is_promise(ctx, entry)
+    return isinstance(entry, msg.Grant) and is_promise(ctx, entry)
 
 
-def _sure_of(ctx: PreemptionContext, grant: Grant) -> tuple[DeviceGrant, ...]:
+def _sure_of(ctx: PreemptionContext, grant: msg.Grant) -> tuple[msg.DeviceGrant, ...]:
     """What a pod certainly has: of shares that are being resized the smaller size."""
     resizing, devices = ctx.resizing.get(grant.booking.allocation), grant.booking.devices
     if resizing is None or not same_places(devices, resizing.booking.devices):
@@ -165,18 +140,20 @@ def _sure_of(ctx: PreemptionContext, grant: Grant) -> tuple[DeviceGrant, ...]:
     return min_sizes(devices, resizing.booking.devices)
 
 
-def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEntry | None) -> int | None:
+def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> int | None:
     """The priority of an allocation whose pod may be evicted; None when it may not."""
-    if not ctx.rules.preemption or not isinstance(entry, Grant) or is_gone(ctx, allocation):
+    if not ctx.rules.preemption or not isinstance(entry, msg.Grant) or is_gone(ctx, allocation):
         return None
     if is_being_revoked(ctx, entry):
         return None
     request = entry.booking.request
     asked = ctx.facts.requests.get(request)
-    if not isinstance(asked, AllocationRequested) or not asked.leeway.preemptible:
+    if not isinstance(asked, msg.AllocationRequested) or not asked.leeway.preemptible:
         return None
     binding = ctx.facts.answer_to(request)
-    if isinstance(binding, (Refused, Released)) or (isinstance(binding, Bound) and binding.allocation != allocation):
+    if isinstance(binding, (msg.Refused, msg.Released)) or (
+        isinstance(binding, msg.Bound) and binding.allocation != allocation
+    ):
         return None
     if is_promise(ctx, entry) or ctx.facts.promises.get(allocation) or allocation in ctx.sparing.taken:
         return None
@@ -184,12 +161,11 @@ def _may_go_at(ctx: PreemptionContext, allocation: AllocationId, entry: LedgerEn
 
 
 def _is_evicted(ctx: PreemptionContext, allocation: AllocationId) -> bool:
-    """Whether a valid grant evicts its pod."""
     promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
-    return any(isinstance(promise, Grant) and promise.evict for promise in promises)
+    return any(isinstance(promise, msg.Grant) and promise.evict for promise in promises)
 
 
-def note_revoked(ctx: PreemptionContext, grant: Grant) -> None:
+def note_revoked(ctx: PreemptionContext, grant: msg.Grant) -> None:
     """This process is about to revoke a grant: decisions until the ledger has that count without it."""
     allocation = grant.booking.allocation
     namespace = grant.booking.namespace

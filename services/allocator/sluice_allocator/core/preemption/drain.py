@@ -1,10 +1,7 @@
-"""
-Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show about cordons.
-
-A drain's evictions follow from the cordon, the grants and the bindings, so that lifting the cordon lifts the orders,
-and a restart orders the same. A pod goes through its source, as `kubectl drain` does it
-(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where the eviction is refused.
-"""
+"""Cordoned nodes and GPUs: whose pods a drain evicts, and what waiting requests show about cordons. A drain's evictions
+follow from the cordon, the grants and the bindings, so that lifting the cordon lifts the orders, and a restart orders
+the same. A pod goes through its source, as `kubectl drain` does it
+(https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and stays where the eviction is refused."""
 
 from itertools import islice
 
@@ -16,19 +13,14 @@ from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.state.bus_cache import request_of
 
-NAMED_MAX = 3
-"""Most cordons named in a waiting reason."""
-LOOKED_AT_MAX = 20
-"""Most cordons searched for those that matter to a request, so that the cost does not grow with the fleet."""
+NAMED_MAX = 3  # most cordons named in a waiting reason
+LOOKED_AT_MAX = 20  # most cordons searched for those that matter to a request, whatever the size of the fleet
 
 
 def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
-    """
-    Why the pod of a grant has to leave its node; None when it need not.
-
-    Only a pod that is bound to this place: evicting one with another place would end that one too, and a slice that
-    is still being made is bound within a bounded time, or given up.
-    """
+    """Why the pod of a grant has to leave its node; None when it need not. Only a pod that is bound to this place:
+    evicting one with another place would end that one too, and a slice that is still being made is bound within a
+    bounded time, or given up."""
     booking = grant.booking
     cordon = ctx.facts.cordons.get(booking.node)
     if cordon is None or not cordon.drain:
@@ -42,12 +34,8 @@ def why_drained(ctx: PreemptionContext, grant: Grant) -> str | None:
 
 
 def look_at_drained(ctx: PreemptionContext, node: NodeName) -> None:
-    """
-    A node's cordon changed: look again at the pods there.
-
-    Decisions queued under the node's guard are made again: no guard covers cordons, and a grant would follow one that
-    its writer knows.
-    """
+    """A node's cordon changed: look again at the pods there. Decisions queued under the node's guard are made again: no
+    guard covers cordons, and a grant would follow one that its writer knows."""
     ctx.take_back(subjects.ledger_filter(node))
     known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():

@@ -1,8 +1,5 @@
-"""
-Remembers evictions: since when each is waited for, and which pods are exempt for a while.
-
-Losing it costs time, never a slice: a blocked eviction is then waited for again.
-"""
+"""Remembers evictions: since when each is waited for, and which pods are exempt for a while. Losing it costs time,
+never a slice: a blocked eviction is then waited for again."""
 
 import heapq
 from collections import OrderedDict
@@ -27,20 +24,14 @@ class EvictionBackoff:
     taken: dict[AllocationId, AllocationId] = field(default_factory=dict)
     """Those whose place goes to a grant that is decided and not settled, with that grant."""
     _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
-    """
-    By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
+    """By namespace, bookings that fill no guarantee: being revoked, in the way of a reservation that evicts, not in the
     ledger yet, or on a place that others still have. With their certain part: shares that are being resized keep the
-    smaller size.
-    """
-    leaving_of: dict[AllocationId, str] = field(default_factory=dict)
-    """The same by allocation: its namespace."""
+    smaller size."""
+    leaving_of: dict[AllocationId, str] = field(default_factory=dict)  # the same by allocation: its namespace
     _since: dict[RequestId, float] = field(default_factory=dict)
     _failures: dict[RequestId, int] = field(default_factory=dict)
     _until: dict[RequestId, float] = field(default_factory=dict)
-    _alarms: list[tuple[float, RequestId]] = field(default_factory=list)
-    """A heap of when to look again at a request."""
-
-    # -- who is in the way of a promise ---------------------------------------------------------------------------
+    _alarms: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when to look again at a request
 
     def take(self, promise: AllocationId, after: tuple[AllocationId, ...]) -> None:
         """A grant is decided that comes after these."""
@@ -60,7 +51,6 @@ class EvictionBackoff:
         self.leaving_of[allocation] = namespace
 
     def settle(self, allocation: AllocationId) -> None:
-        """It is gone, or stays after all."""
         namespace = self.leaving_of.pop(allocation, None)
         if namespace is not None:
             del self._leaving[namespace][allocation]
@@ -71,8 +61,6 @@ class EvictionBackoff:
         """Bookings of a namespace that fill no guarantee except for these parts."""
         return self._leaving.get(namespace, {})
 
-    # -- evictions that take time ---------------------------------------------------------------------------------
-
     def awaited(self, request: RequestId, now: float) -> None:
         """A pod's eviction is ordered, or its slice is waited for; called repeatedly."""
         if request not in self._since:
@@ -82,7 +70,6 @@ class EvictionBackoff:
 
     @property
     def has_orders(self) -> bool:
-        """Whether this process waits for any eviction."""
         return bool(self._since)
 
     def over(self, request: RequestId) -> None:
@@ -115,7 +102,6 @@ class EvictionBackoff:
         return list(requests)
 
     def forget(self, request: RequestId) -> None:
-        """A request is gone."""
         self._since.pop(request, None)
         self._failures.pop(request, None)
         self._until.pop(request, None)
@@ -125,7 +111,6 @@ class PreemptionContext(QuotaContext):
     """With evictions, and with what fills no guarantee."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """No eviction is under way."""
         super().__init__(run, rules, outbox)
         self.sparing = EvictionBackoff(rules)
 
@@ -141,7 +126,6 @@ class PreemptionContext(QuotaContext):
             self.sparing.leaves(booking.namespace, booking.allocation)
 
     def unassume(self, booking: Booking) -> bool:
-        """It counts nowhere any more."""
         self.sparing.settle(booking.allocation)
         return super().unassume(booking)
 
@@ -170,7 +154,6 @@ class PreemptionContext(QuotaContext):
             self.sparing.look[booking.allocation] = None
 
     def look_again(self, address: Address) -> None:
-        """What was to be revoked is not."""
         super().look_again(address)
         if address.kind == "ledger" and (allocation := AllocationId(address.key[1])) in self.sparing.leaving_of:
             self.sparing.look[allocation] = None

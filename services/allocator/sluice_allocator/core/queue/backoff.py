@@ -15,17 +15,12 @@ class RetryState:
     """One request's failures, and when its waiting reason was last published."""
 
     failures: int = 0
-    avoid: dict[GpuUuid, float] | None = None
-    """GPUs on which making the slice failed, with the time from which they are tried again."""
+    avoid: dict[GpuUuid, float] | None = None  # GPUs on which it failed, until when
     pending_said_at: float = -1e9
-    said: WaitReason | None = None
-    """The first reason that this process last published."""
-    taken_back: int = 0
-    """How often other allocators revoked this process's grants."""
-    rests_until: float = -1e9
-    """Until then this process grants nothing to it."""
-    since_when: float | None = None
-    """Since when this process has known it to want a place; a grant that failed does not end that."""
+    said: WaitReason | None = None  # the first reason that this process last published
+    taken_back: int = 0  # how often other allocators revoked this process's grants
+    rests_until: float = -1e9  # until then this process grants nothing to it
+    since_when: float | None = None  # since when it wants a place; a grant that failed does not end that
 
 
 @dataclass(slots=True)
@@ -34,11 +29,9 @@ class RequestBackoff:
 
     rules: SchedulerConfig
     of_request: dict[RequestId, RetryState] = field(default_factory=dict)
-    _pauses: list[tuple[float, RequestId]] = field(default_factory=list)
-    """A heap of when pauses end."""
+    _pauses: list[tuple[float, RequestId]] = field(default_factory=list)  # a heap of when pauses end
 
     def forget(self, request: RequestId) -> None:
-        """A request is gone."""
         self.of_request.pop(request, None)
 
     def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
@@ -59,7 +52,6 @@ class RequestBackoff:
         heapq.heappush(self._pauses, (attempt.rests_until, request))
 
     def rests(self, request: RequestId, now: float) -> bool:
-        """Whether a request is in backoff."""
         attempt = self.of_request.get(request)
         return attempt is not None and now < attempt.rests_until
 

@@ -1,10 +1,7 @@
-"""
-Tracks where something was freed, and how far it was offered to waiting requests.
-
-A pass offers one node (or the whole fleet) to the head of each group, in the order of turns; it may take many events.
-When more is freed meanwhile, the offer restarts with the first turn, and every other try continues where the earlier
-offer was: otherwise a node that keeps being freed would be offered to the first few only.
-"""
+"""Tracks where something was freed, and how far it was offered to waiting requests. A pass offers one node (or the
+whole fleet) to the head of each group, in the order of turns; it may take many events. When more is freed meanwhile,
+the offer restarts with the first turn, and every other try continues where the earlier offer was: otherwise a node that
+keeps being freed would be offered to the first few only."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -19,12 +16,9 @@ class OfferPass:
     """One pass: `node` is None for the whole fleet."""
 
     node: NodeName | None
-    offered_to: QueueKey | None = None
-    """The last turn that had the offer, from the first turn on."""
-    until: QueueKey | None = None
-    """Later turns are offered it by the rest of the earlier pass."""
-    rest: QueueKey | None = None
-    """The last turn that had the offer by the rest of the earlier pass; None when there is no rest."""
+    offered_to: QueueKey | None = None  # the last turn that had the offer, from the first turn on
+    until: QueueKey | None = None  # later turns are offered it by the rest of the earlier pass
+    rest: QueueKey | None = None  # the last turn that had the offer by what is left of the earlier pass
     rest_is_next: bool = False
 
     def begin_anew(self) -> None:
@@ -55,13 +49,10 @@ class CapacityOffers:
     """The unfinished passes."""
 
     def __init__(self) -> None:
-        """Nothing was freed."""
         self._passes: OrderedDict[NodeName | None, OfferPass] = OrderedDict()
-        self.heard = 0
-        """How often something was freed; places released by a failed trial do not count."""
+        self.heard = 0  # how often something was freed; places released by a failed trial do not count
 
     def __bool__(self) -> bool:
-        """Whether any pass is unfinished."""
         return bool(self._passes)
 
     def freed(self, node: NodeName, *, as_before: bool = False) -> None:
@@ -94,13 +85,10 @@ class CapacityOffers:
         return next(iter(self._passes.values()))
 
     def let_others_go_first(self, offer: OfferPass) -> None:
-        """A pass has had its part of an event."""
         self._passes.move_to_end(offer.node)
 
     def end_all(self) -> None:
-        """No request waits."""
         self._passes.clear()
 
     def end(self, offer: OfferPass) -> None:
-        """A pass is finished."""
         del self._passes[offer.node]

@@ -1,10 +1,7 @@
-"""
-The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group.
-
-If the head of a group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory
-grows with the number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only,
-and come in, in turn, as others leave.
-"""
+"""The queue: waiting requests by priority, then by age. Requests with equal needs wait as one group. If the head of a
+group does not fit, nothing behind it in the group does; so only heads have to be tried. Only memory grows with the
+number of waiting requests. That is limited: beyond it requests are kept outside, as their turns only, and come in, in
+turn, as others leave."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -23,13 +20,10 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
-    """
-    A request's needs: requests of equal shapes fit the same places.
-
-    Its owner is included where it decides: shares live among those of the same namespace and user, a `limited`
-    namespace may have to wait where others need not, and terms about other pods name one namespace and labels. So is
-    being in a group, which gets no reservations and evicts no pods, and so is a request that does not preempt: behind
-    such a head the rest of its shape would get none either.
+    """A request's needs: requests of equal shapes fit the same places. Its owner is included where it decides: shares
+    live among those of the same namespace and user, a `limited` namespace may have to wait where others need not, and
+    terms about other pods name one namespace and labels. So is being in a group, which gets no reservations and evicts
+    no pods, and so is a request that does not preempt: behind such a head the rest of its shape would get none either.
     """
     more = _more_of(request) if request.resource_claims or request.same_gpu or request.alternatives else ()
     sets = (request.claims, *request.alternatives)
@@ -71,13 +65,10 @@ class PendingShape:
 
     shape: bytes
     members: QueueKeys = field(default_factory=QueueKeys)
-    why: NoPlace | None = None
-    """Why the whole fleet had no place for this shape at the last search; None before that."""
+    why: NoPlace | None = None  # why the whole fleet had no place for this shape at the last search; None before that
     searched_at: float = -1e9
-    promise_failures: int = 0
-    """How often no reservation could be made for its first."""
-    aside: str | None = None
-    """The namespace whose limits it waits for, while places are of no use to it."""
+    promise_failures: int = 0  # how often no reservation could be made for its first
+    aside: str | None = None  # the namespace whose limits it waits for, while places are of no use to it
 
 
 class PendingQueue:
@@ -86,39 +77,28 @@ class PendingQueue:
     def __init__(self, most: int = 1 << 62) -> None:
         """Start empty. `most` may wait inside."""
         self._most = most
-        self._turns = QueueKeys()
-        """Of all that wait inside."""
+        self._turns = QueueKeys()  # of all that wait inside
         self._outside: dict[RequestId, QueueKey] = {}
         self._outside_turns = QueueKeys()
-        self._put_out: OrderedDict[RequestId, None] = OrderedDict()
-        """Requests that are newly outside."""
-        self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()
-        """Ordered by when each was looked at last."""
+        self._put_out: OrderedDict[RequestId, None] = OrderedDict()  # requests that are newly outside
+        self._waiting: OrderedDict[RequestId, tuple[PendingShape, QueueKey]] = OrderedDict()  # longest unseen first
         self._groups: dict[bytes, PendingShape] = {}
         self._heads = QueueKeys()
-        self._aside: dict[str, QueueKeys] = {}
-        """By namespace, the heads of the groups that wait for its limits and not for places."""
+        self._aside: dict[str, QueueKeys] = {}  # by namespace, the heads of groups that wait for its limits
 
     def __contains__(self, request: RequestId) -> bool:
-        """Whether a request waits."""
         return request in self._waiting
 
     @property
     def shapes(self) -> Mapping[bytes, PendingShape]:
-        """The shapes of waiting requests."""
         return self._groups
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
         return len(self._waiting)
 
     def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
-        """
-        Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
-        is kept outside: then all inside come before it.
-
-        A request that already waits keeps its original sequence.
-        """
+        """Add a request; lower ranks come first. False when it already waited, in the same shape and rank, and when it
+        is kept outside: then all inside come before it. A request that already waits keeps its original sequence."""
         before = self._waiting.get(request)
         if before is not None and before[0].shape == shape and before[1][0] == rank:
             return False
@@ -145,7 +125,6 @@ class PendingQueue:
         return True
 
     def remove(self, request: RequestId) -> None:
-        """Remove a request."""
         outside = self._outside.pop(request, None) if self._outside else None
         if outside is not None:
             self._outside_turns.remove(outside)
@@ -165,15 +144,11 @@ class PendingQueue:
                 del self._groups[group.shape]
             self._remove_head(group, turn)
 
-    # -- the limit ------------------------------------------------------------------------------------------------
-
     @property
     def outside(self) -> Mapping[RequestId, QueueKey]:
-        """Requests kept outside the full queue."""
         return self._outside
 
     def why_outside(self) -> NoPlace:
-        """Why a request is kept outside."""
         inside, outside = len(self), len(self._outside)
         message = (
             f"the queue is full: {inside} requests wait, and {outside} more outside of it; this one enters it in "
@@ -183,7 +158,6 @@ class PendingQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may wait inside."""
         return len(self._waiting) < self._most
 
     @property
@@ -200,10 +174,8 @@ class PendingQueue:
         return self._outside_turns.first()[2] if self._outside and self.has_room else None
 
     def _makes_room_for(self, turn: QueueKey) -> bool:
-        """
-        Whether one with this turn may come in: there is room and none outside comes before it, or the last one inside
-        comes after it and goes out.
-        """
+        """Whether one with this turn may come in: there is room and none outside comes before it, or the last one
+        inside comes after it and goes out."""
         if self.has_room:
             return not self._outside or turn < self._outside_turns.first()
         last = self._turns.last() if self._turns else None
@@ -218,10 +190,7 @@ class PendingQueue:
         self._outside_turns.add(turn)
         self._put_out[turn[2]] = None
 
-    # -- who is tried ---------------------------------------------------------------------------------------------
-
     def group_of(self, request: RequestId) -> PendingShape:
-        """The group in which a request waits."""
         return self._waiting[request][0]
 
     def is_head(self, request: RequestId) -> bool:
@@ -266,10 +235,7 @@ class PendingQueue:
         self._waiting.move_to_end(request)
         return request
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _heads_of(self, group: PendingShape) -> QueueKeys:
-        """Where the head of a group has its turn."""
         return self._heads if group.aside is None else self._aside.setdefault(group.aside, QueueKeys())
 
     def _remove_head(self, group: PendingShape, turn: QueueKey) -> None:

@@ -1,8 +1,5 @@
-"""
-Claims that a request takes instead of its first ones, where those have no place now.
-
-Only free places count. Reservations, evictions and moves are for the first claims: no pod leaves for a second choice.
-"""
+"""Claims that a request takes instead of its first ones, where those have no place now. Only free places count.
+Reservations, evictions and moves are for the first claims: no pod leaves for a second choice."""
 
 from collections.abc import Callable
 

@@ -1,13 +1,10 @@
-"""
-Revokes grants that exceed their namespace's limits because several allocators granted at once (PROTOCOL §4).
+"""Revokes grants that exceed their namespace's limits because several allocators granted at once (PROTOCOL §4). Each
+allocator alone is exact; together they may exceed a limit by one request per allocator that has not read the others'
+grants yet. The grant that is later in the ledger is then revoked, unless it is bound. Every process that has read a
+grant has read what came before it, so all come to the same result; and none binds a grant before that. The same holds
+for a grant that landed after a limit that its writer did not know yet.
 
-Each allocator alone is exact; together they may exceed a limit by one request per allocator that has not read the
-others' grants yet. The grant that is later in the ledger is then revoked, unless it is bound. Every process that has
-read a grant has read what came before it, so all come to the same result; and none binds a grant before that. The
-same holds for a grant that landed after a limit that its writer did not know yet.
-
-Bound or adopted grants, and those older than the limit, are never revoked: a limit ends nothing that runs.
-"""
+Bound or adopted grants, and those older than the limit, are never revoked: a limit ends nothing that runs."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
@@ -43,11 +40,8 @@ def look_at_booked(ctx: QuotaContext, allocation: AllocationId, entry: LedgerEnt
 
 
 def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
-    """
-    A grant was read that may exceed a limit beside others: look again at all unbound ones of its namespace.
-
-    This is only for speed: each of them is looked at once more before it is bound.
-    """
+    """A grant was read that may exceed a limit beside others: look again at all unbound ones of its namespace. This is
+    only for speed: each of them is looked at once more before it is bound."""
     entry = ctx.facts.ledger.get(allocation)
     if not isinstance(entry, Grant):
         return
@@ -61,13 +55,9 @@ def look_at_excess(ctx: QuotaContext, allocation: AllocationId) -> None:
 
 
 def excess(ctx: QuotaContext, grant: Grant) -> str | None:
-    """
-    Why an unbound grant is revoked; None where it stays.
-
-    In the order of the ledger, grants stay that fit beside those before them: now, and when reserved places are
-    taken. Later ones never count, so every process that reads a grant comes to the same, whether it has read on or
-    not.
-    """
+    """Why an unbound grant is revoked; None where it stays. In the order of the ledger, grants stay that fit beside
+    those before them: now, and when reserved places are taken. Later ones never count, so every process that reads a
+    grant comes to the same, whether it has read on or not."""
     booking = grant.booking
     quota = ctx.facts.quotas.get(booking.namespace)
     if quota is None:
@@ -103,12 +93,9 @@ def _beyond(ctx: QuotaContext, quota: QuotaSet, grant: Grant, *, promised: bool)
 
 
 def may_bind(ctx: QuotaContext, grant: Grant) -> bool:
-    """
-    Whether everything written before a grant is known: otherwise it may still turn out to be too much.
-
-    A process knows its own writes before it has read what others wrote before them: grants, and the limit itself. And
-    a decision to revoke a grant may land at any time: no pod is bound to it before that is settled.
-    """
+    """Whether everything written before a grant is known: otherwise it may still turn out to be too much. A process
+    knows its own writes before it has read what others wrote before them: grants, and the limit itself. And a decision
+    to revoke a grant may land at any time: no pod is bound to it before that is settled."""
     booking = grant.booking
     if ctx.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
         return False
@@ -129,12 +116,10 @@ def note_read(ctx: QuotaContext) -> None:
 
 
 def _is_over(ctx: QuotaContext, quota: QuotaSet) -> bool:
-    """Whether a namespace is over its limits, for whatever reason."""
     return bool(beyond(quota.total, usage(ctx, quota.namespace)))
 
 
 def _is_too_much_for_one(ctx: QuotaContext, quota: QuotaSet, booking: Booking) -> str:
-    """The dimension in which a booking exceeds the limit of one pod; empty where none."""
     return beyond(quota.request, ctx.cluster.usage_of(booking.devices))
 
 
@@ -153,12 +138,9 @@ def _is_judged(ctx: QuotaContext, grant: Grant) -> bool:
 
 
 def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Usage, list[Grant]]:
-    """
-    The bound bookings of a namespace, and its other grants, in the order of the ledger.
-
-    Either as it is now, with predecessors of reservations in place; or (`promised`) when all reserved places are
-    taken, and the predecessors are gone.
-    """
+    """The bound bookings of a namespace, and its other grants, in the order of the ledger. Either as it is now, with
+    predecessors of reservations in place; or (`promised`) when all reserved places are taken, and the predecessors are
+    gone."""
     opened: dict[AllocationId, Booking] = {}
     for allocation in ctx.cluster.namespace_usage.opened(quota.namespace):
         booking = ctx.cluster.booking(allocation)
@@ -182,7 +164,6 @@ def _standing(ctx: QuotaContext, quota: QuotaSet, *, promised: bool) -> tuple[Us
 
 
 def _in_order(ctx: QuotaContext, grants: list[Grant], but: dict[AllocationId, None]) -> list[Grant]:
-    """Grants in the order of the ledger."""
     standing = [grant for grant in grants if grant.booking.allocation not in but]
     return sorted(standing, key=lambda grant: _written_at(ctx, grant.booking))
 

@@ -1,50 +1,34 @@
-"""
-Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found.
-
-A limit is policy and may change, so it refuses no request: one that would exceed it waits with a reason, and costs
-nothing meanwhile. Bookings count from the grant until the agent reports the slice gone; so a limit set later counts
-what runs, and a revoke frees nothing yet. That is exact with one active allocator; `excess` covers the rest.
-"""
+"""Checks namespaces' quotas (`sluice.quota.<namespace>`) wherever a place is found. A limit is policy and may change,
+so it refuses no request: one that would exceed it waits with a reason, and costs nothing meanwhile. Bookings count from
+the grant until the agent reports the slice gone; so a limit set later counts what runs, and a revoke frees nothing yet.
+That is exact with one active allocator; `excess` covers the rest."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Amounts,
-    Claim,
-    DeviceGrant,
-    Grant,
-    QuotaSet,
-)
+from sluice.contracts.messages import AllocationRequested, Amounts, Claim, DeviceGrant, Grant, QuotaSet
 from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.quotas.usage import PERMILLE, Usage, total
 from sluice.contracts.reasons import KNOWN_AS, ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace, Place, PlaceRequest, find_place
-from sluice_allocator.core.quotas.retry import QuotaContext
-from sluice_allocator.core.quotas.unadopted_usage import least_of, silent_source, usage_unbooked
+from sluice_allocator.core.quotas.retry import QuotaContext, least_of, silent_source, usage_unbooked
 from sluice_allocator.core.state.grant_facts import is_promise
 
 DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
 _WORDS = {DEVICES: "devices", MEMORY: "MiB of memory", COMPUTE: "compute slices"}
 
 
-@dataclass(frozen=True, slots=True)
-class Exceeded:
-    """
-    One limit that would be exceeded.
-
-    All numbers are in units of `dimension` (devices, MiB, thousandths of compute slices). `most` is the most that would
-    fit now. `of_one` tells the limit of one pod from that of all together.
-    """
+class Exceeded(msgspec.Struct, frozen=True):
+    """One limit that would be exceeded. All numbers are in units of `dimension` (devices, MiB, thousandths of compute
+    slices). `most` is the most that would fit now. `of_one` tells the limit of one pod from that of all together."""
 
     namespace: str
     dimension: str
     of_one: bool
     limit: int
-    used: int
-    """By the namespace's other requests."""
+    used: int  # by the namespace's other requests
     asked: int
     most: int
 
@@ -83,7 +67,6 @@ class Exceeded:
 
 
 def amount_text(dimension: str, number: int) -> str:
-    """An amount of a dimension, for users."""
     words = _WORDS[dimension]
     one = PERMILLE if dimension == COMPUTE else 1
     return f"{_number(dimension, number)} {words.removesuffix('s') if number == one else words}"
@@ -93,11 +76,7 @@ def _number(dimension: str, number: int) -> str:
     return f"{number / PERMILLE:g}" if dimension == COMPUTE else str(number)
 
 
-# -- what others ask ----------------------------------------------------------------------------------------------
-
-
 def usage_of(ctx: QuotaContext, devices: Iterable[DeviceGrant]) -> Usage:
-    """The usage of such devices."""
     return ctx.cluster.usage_of(devices)
 
 
@@ -125,12 +104,9 @@ def keeps_guarantee(ctx: QuotaContext, namespace: str, lost: Usage) -> bool:
 def forbids(
     ctx: QuotaContext, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
 ) -> Exceeded | None:
-    """
-    Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
-
-    `granted` is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden,
-    even if a namespace is over its limits.
-    """
+    """Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed. `granted`
+    is the target of an earlier change, where it counts more than that yet. Shrinking is never forbidden, even if a
+    namespace is over its limits."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return None
@@ -147,12 +123,9 @@ def forbids_place(
     devices: Iterable[DeviceGrant],
     after: Iterable[AllocationId] = (),
 ) -> tuple[Exceeded, ...]:
-    """
-    The limits that a namespace would exceed with these devices too; empty where it may have them.
-
-    With `after` the devices are had when those are gone, so their usage does not count if they are of the same
-    namespace. Nor does what is reserved for `request`: it has one or the other.
-    """
+    """The limits that a namespace would exceed with these devices too; empty where it may have them. With `after` the
+    devices are had when those are gone, so their usage does not count if they are of the same namespace. Nor does what
+    is reserved for `request`: it has one or the other."""
     quota = ctx.facts.quotas.get(namespace)
     if quota is None:
         return ()
@@ -206,7 +179,6 @@ def never_allows(ctx: QuotaContext, namespace: str, least: Usage) -> Exceeded | 
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
-    """The same as a waiting reason."""
     if not over:
         return None
     return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
@@ -233,7 +205,6 @@ def _exceeded(quota: QuotaSet, others: Usage, asked: Usage) -> tuple[Exceeded, .
 
 
 def _by_dimension(limits: Amounts, usage_: Usage) -> Iterator[tuple[str, int | None, int]]:
-    """Name, limit and usage of each dimension, in its units."""
     slices = limits.compute_slices
     yield DEVICES, limits.gpus, usage_.gpus
     yield MEMORY, limits.memory_mib, usage_.memory_mib
@@ -245,7 +216,6 @@ def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, in
 
 
 def _booked(ctx: QuotaContext, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
-    """The usage of those allocations that are booked, and of a namespace."""
     for allocation in allocations:
         booking = ctx.cluster.booking(allocation)
         if booking is not None and booking.namespace == namespace:
@@ -262,9 +232,6 @@ def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
     known_as = KNOWN_AS[WaitReason.QUOTA_EXCEEDED]
     of = "sources that have not reported yet"
     return NoPlace(message, (ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=1, of=of, known_as=known_as),))
-
-
-# -- what was changed ---------------------------------------------------------------------------------------------
 
 
 def limits_changed(ctx: QuotaContext, namespace: str) -> None:

@@ -1,8 +1,5 @@
-"""
-Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
-
-Losing it costs time: all of it follows from facts that are looked at again.
-"""
+"""Remembers, for the limits of namespaces, which requests to try again, and what this process's writes still wait for.
+Losing it costs time: all of it follows from facts that are looked at again."""
 
 import heapq
 from collections import OrderedDict
@@ -10,31 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.messages import Claim
+from sluice.contracts.messages import AllocationRequested, Claim
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.quotas.usage import NOTHING, Usage, total
 from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.placement import least_usage
 from sluice_allocator.core.sorted_keys import QueueKey
 from sluice_allocator.core.state.context import Context
 
-LEAST_REMEMBERED = 4096
-"""Most different requests whose least usage is remembered."""
+LEAST_REMEMBERED = 4096  # most different requests whose least usage is remembered
 
 
 @dataclass(slots=True)
 class UnadoptedUsage:
     """Requests whose source remembers a slice without a ledger entry."""
 
-    claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)
-    """By namespace; none is empty."""
+    claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)  # by namespace
     _namespace_of: dict[RequestId, str] = field(default_factory=dict)
     _totals: dict[str, tuple[int, Usage]] = field(default_factory=dict)
     """The least usage of a namespace's requests when last computed, for so many models of GPUs."""
-    _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)
-    """Requests that came since (or went: False), so that the sum need not be computed for each of them."""
+    _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)  # True: came since
 
     def put(self, request: RequestId, namespace: str, claims: tuple[Claim, ...]) -> None:
-        """The ledger lacks its slice (yet)."""
         if self.claims_of.get(namespace, {}).get(request) == claims:
             return
         self.drop(request)
@@ -77,18 +71,14 @@ class UnadoptedUsage:
 class QuotaRetry:
     """Namespaces to offer what they released, and requests that wait until this process has read its own grant."""
 
-    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)
-    """Namespaces whose waiting groups are being tried again, with the last turn that was."""
+    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)  # being tried again; the last turn
     again: dict[str, None] = field(default_factory=dict)
     """Those of them that released more meanwhile: tried once more from the first turn on."""
     unread: list[tuple[int, RequestId]] = field(default_factory=list)
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
-    unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)
-    """What counts without a ledger entry."""
-    complete: dict[SourceName, None] = field(default_factory=dict)
-    """Sources that have published all of their requests in this incarnation of the broker."""
-    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
-    """The same, each once."""
+    unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)  # what counts without a ledger entry
+    complete: dict[SourceName, None] = field(default_factory=dict)  # sources that synced in this incarnation
+    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)  # the same, each once
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
 
     def wake(self, namespace: str) -> None:
@@ -124,7 +114,6 @@ class QuotaRetry:
         return self._least.get((claims, models))
 
     def remember_least(self, claims: tuple[Claim, ...], models: int, least: Usage) -> Usage:
-        """It was computed."""
         if len(self._least) >= LEAST_REMEMBERED:
             self._least.clear()
         self._least[claims, models] = least
@@ -135,7 +124,6 @@ class QuotaContext(Context):
     """With what quotas remember."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """Nothing is remembered."""
         super().__init__(run, rules, outbox)
         self.over_quota = QuotaRetry()
 
@@ -143,3 +131,46 @@ class QuotaContext(Context):
     def nothing_else_to_do(self) -> bool:
         """Nor a namespace to be offered what it released."""
         return not self.over_quota.woken and super().nothing_else_to_do
+
+
+def look_at_held(ctx: QuotaContext, request: RequestId) -> None:
+    """A request or its slice's entry changed: note a slice that its source remembers and the ledger lacks. A limit
+    counts bookings, and after a wipe nodes are opened one after another: without this the first of them would be filled
+    with pods of namespaces that have all they may on the others. Until a source has synced, their usage is unknown."""
+    asked = ctx.facts.requests.get(request)
+    unbooked = ctx.over_quota.unbooked
+    held = asked.held if isinstance(asked, AllocationRequested) else None
+    if isinstance(asked, AllocationRequested) and held is not None and held.allocation not in ctx.facts.ledger:
+        unbooked.put(request, asked.namespace, asked.claims)
+        return
+    namespace = unbooked.drop(request)
+    if namespace is not None and namespace in ctx.facts.quotas:
+        ctx.over_quota.wake(namespace)  # what is booked may be less, or nothing
+
+
+def usage_unbooked(ctx: QuotaContext, namespace: str, but: RequestId | None) -> Usage:
+    """The least usage of a namespace's requests without a booking, except `but`."""
+    claims_of = ctx.over_quota.unbooked.claims_of.get(namespace)
+    if claims_of is None:
+        return NOTHING
+    models = len(ctx.cluster.models())
+    used = ctx.over_quota.unbooked.sum_up(namespace, models, lambda claims: least_of(ctx, claims))
+    return used - least_of(ctx, claims_of[but]) if but in claims_of else used
+
+
+def silent_source(ctx: QuotaContext, request: RequestId | None) -> SourceName | None:
+    """The source of a request while it has not published all of its requests in this incarnation of the broker; else
+    None."""
+    asked = ctx.facts.requests.get(request) if request is not None else None
+    if not isinstance(asked, AllocationRequested) or asked.source in ctx.facts.sources:
+        return None
+    return asked.source
+
+
+def least_of(ctx: QuotaContext, claims: tuple[Claim, ...]) -> Usage:
+    """The least usage of such claims, on any GPU of the fleet."""
+    models = len(ctx.cluster.models())
+    least = ctx.over_quota.known_least(claims, models)
+    if least is None:
+        least = ctx.over_quota.remember_least(claims, models, least_usage(ctx.cluster, claims))
+    return least

@@ -4,52 +4,39 @@ from collections.abc import Iterator
 
 import msgspec
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    ContainerDevices,
-    Grant,
-    Held,
-    LedgerEntry,
-    Released,
-    Revoke,
-    SliceReady,
-    Waived,
-)
+from sluice.contracts.messages import Booking, SliceReady
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.quotas.overcommit import await_reading, may_bind
-from sluice_allocator.core.request.grant_warnings import advice
 from sluice_allocator.core.request.recovery import await_node
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.facts import doubtful_ticket, is_unshown
 
 
-def bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
+def bindable(grants: dict[AllocationId, msg.Grant], held: msg.Held | None) -> dict[AllocationId, msg.Grant]:
     """Of several grants the one that the source remembers, if any, since the pod is there: ready (again) or not."""
     if held is None or held.allocation not in grants:
         return grants
     return {held.allocation: grants[held.allocation]}
 
 
-def _keeps_time(ctx: SchedulerContext, grant: Grant) -> bool:
-    """Whether the node enforces time quotas, by its last inventory."""
+def _keeps_time(ctx: SchedulerContext, grant: msg.Grant) -> bool:
     shown = ctx.shown.get(grant.booking.node)
     return shown is not None and shown.time_quota
 
 
-def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
+def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: msg.Grant, revision: int) -> msg.Bound | None:
     """The `Bound` of this slice; None while it is not ready, or may not be bound."""
     slice_ = ctx.facts.slices.get(allocation)
-    if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
+    if not isinstance(slice_, msg.SliceReady) or slice_.revision != grant.revision:
         return None
     if revision == 1 and not may_bind(ctx, grant):
         await_reading(ctx, grant)
         return None
-    return Bound(
+    return msg.Bound(
         request=grant.booking.request,
         request_revision=grant.booking.request_revision,
         allocation=allocation,
@@ -65,10 +52,9 @@ def bound_of(ctx: SchedulerContext, allocation: AllocationId, grant: Grant, revi
     )
 
 
-def _containers(ctx: SchedulerContext, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
-    """Each container's environment: devices from the agent, capabilities from the request."""
+def _containers(ctx: SchedulerContext, grant: msg.Grant, slice_: msg.SliceReady) -> Iterator[msg.ContainerDevices]:
     asked = ctx.facts.requests.get(grant.booking.request)
-    sets = (*reversed(asked.alternatives), asked.claims) if isinstance(asked, AllocationRequested) else ()
+    sets = (*reversed(asked.alternatives), asked.claims) if isinstance(asked, msg.AllocationRequested) else ()
     chosen = {claim.container: claim.driver_capabilities for claims in sets for claim in claims}
     for each in slice_.containers:
         profiles = [device.profile for device in grant.booking.devices if device.container == each.container]
@@ -77,11 +63,11 @@ def _containers(ctx: SchedulerContext, grant: Grant, slice_: SliceReady) -> Iter
 
 
 def follow_bound(
-    ctx: SchedulerContext, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext, request: RequestId, binding: msg.Bound, entries: dict[AllocationId, msg.LedgerEntry]
 ) -> None:
     """Update a bound request: its strings and warnings follow the slice (a reboot changes them); losing it ends it."""
     entry = entries.get(binding.allocation)
-    if isinstance(entry, Grant):
+    if isinstance(entry, msg.Grant):
         again = bound_of(ctx, binding.allocation, entry, binding.revision + 1)
         if again is None or _told(again) == _told(binding):
             ctx.conditions.clear(Condition.BINDING_DIFFERS, request)
@@ -91,36 +77,33 @@ def follow_bound(
             ctx.conditions.observe(Condition.BINDING_DIFFERS, request, due=ctx.now + ctx.rules.rebind_anyway_s)
     elif request in ctx.committing:
         return  # decided before that status was read, and not answered yet: nothing may land for what is released
-    elif isinstance(entry, Closed):
+    elif isinstance(entry, msg.Closed):
         if await_node(ctx, request, None) is None:
             release(ctx, request, f"slice lost: {entry.cause}")
     elif binding.allocation in ctx.facts.lost:
-        held = Held(node=binding.node, allocation=binding.allocation)
+        held = msg.Held(node=binding.node, allocation=binding.allocation)
         if is_unshown(ctx, binding.node):
             ctx.node_waits.hold(request, binding.node)
         elif not doubtful_ticket(ctx, held) and await_node(ctx, request, held) is None:
             release(ctx, request, "slice lost: it is no longer in the ledger")
 
 
-def bind_again(ctx: SchedulerContext, late: Bound, grant: Grant) -> None:
+def bind_again(ctx: SchedulerContext, late: msg.Bound, grant: msg.Grant) -> None:
     """Bind a pod to its slice once that is ready, if a Bound of an earlier incarnation of the broker is late."""
     again = bound_of(ctx, grant.booking.allocation, grant, late.revision + 1)
     if again is not None:
         ctx.commit(subjects.binding(late.request), again, late.request)
 
 
-def _told(bound: Bound) -> tuple[object, ...]:
+def _told(bound: msg.Bound) -> tuple[object, ...]:
     """The part of a binding that its pod reads: when this differs, the binding is published again."""
     return bound.ticket, bound.containers, bound.warnings
 
 
-def _is_newer(ctx: SchedulerContext, again: Bound, binding: Bound) -> bool:
-    """
-    Whether a slice's status is newer than what its pod read.
-
-    One process numbers its writes. Of two runs of an agent the present one is that for which its node is open, as
-    BOOK tells, which forgets nothing. Bindings of an older allocator are compared by the sequences of STATE.
-    """
+def _is_newer(ctx: SchedulerContext, again: msg.Bound, binding: msg.Bound) -> bool:
+    """Whether a slice's status is newer than what its pod read. One process numbers its writes. Of two runs of an agent
+    the present one is that for which its node is open, as BOOK tells, which forgets nothing. Bindings of an older
+    allocator are compared by the sequences of STATE."""
     if not (again.slice_operation and binding.slice_operation):
         return again.slice_sequence > binding.slice_sequence
     run, number = operation_parts(again.slice_operation)
@@ -133,47 +116,86 @@ def _is_newer(ctx: SchedulerContext, again: Bound, binding: Bound) -> bool:
 
 def release(ctx: SchedulerContext, request: RequestId, cause: str) -> None:
     """Publish that nothing is left of the request's slices."""
-    released = Released(request=request, cause=cause)
+    released = msg.Released(request=request, cause=cause)
     ctx.commit(subjects.binding(request), released, request, ttl_s=ctx.rules.closing_ttl_s)
 
 
 def waived(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: AllocationRequested,
+    asked: msg.AllocationRequested,
     allocations: list[AllocationId],
     cause: str,
     *,
     alone: bool = False,
-) -> Waived:
-    """
-    The waiver of these places, and of those waived before that are not revoked yet.
-
-    Unless `alone`, the whole group releases its places, also where that was published before and is not done yet.
-    """
+) -> msg.Waived:
+    """The waiver of these places, and of those waived before that are not revoked yet. Unless `alone`, the whole group
+    releases its places, also where that was published before and is not done yet."""
     before = ctx.facts.bindings.get(request)
-    known = before.allocations if isinstance(before, Waived) else ()
+    known = before.allocations if isinstance(before, msg.Waived) else ()
     still = tuple(each for each in known if each not in allocations and _is_taken_back(ctx, each))
-    return Waived(
+    return msg.Waived(
         request=request,
         request_revision=asked.revision,
         allocations=(*still, *sorted(allocations)),
         cause=cause,
         incarnation=ctx.facts.incarnation,
         source=asked.source,
-        alone=alone and not (isinstance(before, Waived) and still and not before.alone),
+        alone=alone and not (isinstance(before, msg.Waived) and still and not before.alone),
     )
 
 
 def _is_taken_back(ctx: SchedulerContext, allocation: AllocationId) -> bool:
     """Whether a waived place is still to be revoked: closed entries stay in the ledger for hours."""
-    return isinstance(ctx.facts.ledger.get(allocation), Grant | Revoke)
+    return isinstance(ctx.facts.ledger.get(allocation), msg.Grant | msg.Revoke)
 
 
 def waived_for(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, causes: dict[AllocationId, str]
-) -> Waived | None:
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, causes: dict[AllocationId, str]
+) -> msg.Waived | None:
     """The waiver of places, each for its cause; None where there are none."""
     if not causes:
         return None
     return waived(ctx, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)
+
+
+WHOLE_PERMILLE = 1000
+
+
+def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[str, ...]:
+    """Warnings per container: more devices than one process can use, a time quota that its node does not enforce
+    (`time_quota`: whether it does), or a larger profile than requested. CUDA picks one MIG device per process (NVIDIA
+    MIG user guide, "CUDA visible devices"), and a process connects to the one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY
+    (NVIDIA MPS, "Environment variables")."""
+    homes: dict[str, dict[tuple[str, int], None]] = {}
+    for device in booking.devices:
+        if device.share is not None:
+            homes.setdefault(device.container, {})[device.gpu, device.start] = None
+    found = []
+    for devices in slice_.containers:
+        name = devices.container
+        if len(homes.get(name, ())) > 1:
+            found.append(
+                f"container {name!r} has shares of several devices; a process can talk to one MPS daemon only, "
+                "so it uses only the first"
+            )
+        elif devices.visible_devices.count("MIG-") > 1:
+            found.append(f"container {name!r} has several MIG devices; one CUDA process uses only the first")
+    if booking.instead_of:
+        given = ", ".join(dict.fromkeys(device.profile for device in booking.devices if device.profile is not None))
+        found.append(f"asked for {booking.instead_of} and got {given}: nothing smaller was free")
+    return (*found, *(() if time_quota else _not_enforced(booking)))
+
+
+def _not_enforced(booking: Booking) -> tuple[str, ...]:
+    """Its SMs are added up instead (docs/sharing.md), so that no two shares are promised the same ones."""
+    quotas: dict[str, tuple[int, int]] = {}
+    for device in booking.devices:
+        share = device.share
+        if share is not None and min(share.quota_request_permille, share.quota_limit_permille) < WHOLE_PERMILLE:
+            quotas[device.container] = (share.quota_request_permille, share.quota_limit_permille)
+    return tuple(
+        f"QuotaNotEnforced: container {name!r} asks for {least / 10:g} % to {most / 10:g} % of the time, and nothing "
+        "on its node enforces that: it may use its SMs all the time, and they are reserved for it"
+        for name, (least, most) in quotas.items()
+    )

@@ -1,12 +1,10 @@
-"""
-Decides what follows for each ledger entry of one request (PROTOCOL §4).
+"""Decides what follows for each ledger entry of one request (PROTOCOL §4).
 
     granted, and not to stand             -> Revoke, when no other allocator may bind it
     revoked in an earlier incarnation     -> Revoke again, or no agent would act on it
     its slice is gone                     -> Closed
 
-The request itself is `requests`' part.
-"""
+The request itself is `requests`' part."""
 
 import msgspec
 
@@ -35,7 +33,6 @@ _NOTHING = GrantVerdicts()
 def reconcile_entries(
     ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None
 ) -> GrantVerdicts:
-    """Write what follows for each entry."""
     if not entries:
         return _NOTHING
     judged = GrantVerdicts()
@@ -84,11 +81,8 @@ def _settle_entry(ctx: SchedulerContext, allocation: AllocationId, entry: Ledger
 
 
 def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
-    """
-    Revoke a slice, or order that again. Later decisions count without it.
-
-    Of shares that are being shrunk all is booked that may still be used.
-    """
+    """Revoke a slice, or order that again. Later decisions count without it. Of shares that are being shrunk all is
+    booked that may still be used."""
     booking = entry.booking
     if isinstance(entry, Grant):
         give_up(ctx, entry)
@@ -105,11 +99,8 @@ def revoke(ctx: SchedulerContext, entry: Grant | Revoke, cause: str) -> None:
 
 
 def settle_stray(ctx: SchedulerContext, allocation: AllocationId) -> None:
-    """
-    Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread).
-
-    Its agent publishes `SliceGone` until it reads `Closed`.
-    """
+    """Close a slice again that is gone and not in the ledger (the broker was wiped, or `Closed` expired unread). Its
+    agent publishes `SliceGone` until it reads `Closed`."""
     slice_ = ctx.facts.slices.get(allocation)
     if not isinstance(slice_, SliceGone) or slice_.closing or allocation in ctx.facts.ledger:
         return

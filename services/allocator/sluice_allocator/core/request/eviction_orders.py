@@ -1,22 +1,12 @@
-"""
-Decides which evictions are ordered, and which orders are lifted.
-
-Both follow from grants, bindings and cordons, so that a restart and a second allocator order the same. A pod is
-evicted only for a valid grant: the place of one that is being revoked would stay unused, and its Revoke may be read
-later than the order. A bound pod is evicted only from the place it is bound to.
-"""
+"""Decides which evictions are ordered, and which orders are lifted. Both follow from grants, bindings and cordons, so
+that a restart and a second allocator order the same. A pod is evicted only for a valid grant: the place of one that is
+being revoked would stay unused, and its Revoke may be read later than the order. A bound pod is evicted only from the
+place it is bound to."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    EvictionOrdered,
-    EvictionOver,
-    Grant,
-    LedgerEntry,
-)
+from sluice.contracts.messages import AllocationRequested, Bound, EvictionOrdered, EvictionOver, Grant, LedgerEntry
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.preemption.drain import why_drained
 from sluice_allocator.core.request.grant_validity import why_decline, why_revoke
@@ -45,11 +35,8 @@ def reconcile_eviction(ctx: SchedulerContext, request: RequestId, entries: dict[
 
 
 def _say(ctx: SchedulerContext, word: EvictionOrdered | EvictionOver) -> None:
-    """
-    Publish whether a pod has to go. At a bounded rate while another allocator writes the opposite: one has read less.
-
-    Nothing is written twice.
-    """
+    """Publish whether a pod has to go. At a bounded rate while another allocator writes the opposite: one has read
+    less. Nothing is written twice."""
     address = subjects.eviction(word.request)
     stands = ctx.facts.evictions.get(word.request) == word
     if stands or ctx.outbox.kept(address) is not None or ctx.throttle(Condition.EVICTION_WRITTEN, word.request):
@@ -76,11 +63,8 @@ def why_evict(ctx: SchedulerContext, request: RequestId, entries: dict[Allocatio
 def _look_at_those_who_go_for(
     ctx: SchedulerContext, request: RequestId, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
-    """
-    The validity of a grant may have changed with its request: look again at the evictions for it.
-
-    Not of slices that are gone: two requests may each have had a place after the other's, at different times.
-    """
+    """The validity of a grant may have changed with its request: look again at the evictions for it. Not of slices that
+    are gone: two requests may each have had a place after the other's, at different times."""
     for entry in entries.values():
         for each in entry.after if isinstance(entry, Grant) and entry.evict else ():
             other = ctx.facts.ledger.get(each)
@@ -95,11 +79,8 @@ def _is_in_the_way(ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntr
 
 
 def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationId) -> Grant | None:
-    """
-    The grant for whose place the pod with this allocation goes; None where there is none.
-
-    For a pod bound elsewhere this allocation is surplus and revoked anyway: its eviction would end the other one.
-    """
+    """The grant for whose place the pod with this allocation goes; None where there is none. For a pod bound elsewhere
+    this allocation is surplus and revoked anyway: its eviction would end the other one."""
     binding = ctx.facts.bindings.get(request)
     if isinstance(binding, Bound) and binding.allocation != allocation:
         return None
@@ -107,11 +88,8 @@ def _goes_for(ctx: SchedulerContext, request: RequestId, allocation: AllocationI
 
 
 def _evicting(ctx: SchedulerContext, allocation: AllocationId) -> list[Grant]:
-    """
-    The grants for whose place the pod of an allocation has to go.
-
-    Only of requests seen in this incarnation of the bus: others may be gone, and their grants are given up then.
-    """
+    """The grants for whose place the pod of an allocation has to go. Only of requests seen in this incarnation of the
+    bus: others may be gone, and their grants are given up then."""
     promises = (ctx.facts.ledger[promise] for promise in ctx.facts.promises.get(allocation, ()))
     return [each for each in promises if isinstance(each, Grant) and each.evict and _is_asked_for(ctx, each)]
 
@@ -122,7 +100,6 @@ def _is_asked_for(ctx: SchedulerContext, grant: Grant) -> bool:
 
 
 def _stands(ctx: SchedulerContext, grant: Grant) -> bool:
-    """Whether a requested grant is neither being revoked nor about to be."""
     asked = ctx.facts.requests.get(grant.booking.request)
     if not isinstance(asked, AllocationRequested) or is_being_revoked(ctx, grant):
         return False

@@ -1,27 +1,12 @@
-"""
-Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement.
-
-A published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
+"""Decides whether a grant is still valid: by its source, its binding, its agent, and this process's own judgement. A
+published fact ends it at once (`why_not`). A judgement of this process, from facts of which some may be read late,
 could end what another process has bound meanwhile: so it is waived first, under the binding's guard (`why_waive`).
 
-It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`.
-"""
+It only judges; `requests` acts on it. Orphans (grants without a request) are judged in `orphans`."""
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.kube.taints import blocking_predicate
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Grant,
-    Refused,
-    Released,
-    RequestWithdrawn,
-    SliceDegraded,
-    SliceFailed,
-    SliceQuarantined,
-    Waived,
-)
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.moves.move import why_end_move
 from sluice_allocator.core.quotas.overcommit import excess
@@ -40,25 +25,19 @@ from sluice_allocator.core.state.facts import (
 )
 from sluice_allocator.core.state.grant_facts import is_move
 
-FAILED = (SliceFailed, SliceQuarantined)
-"""Statuses of a slice that cannot be used."""
-AILING = (*FAILED, SliceDegraded)
-"""
-The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
-their node may show them as well until its inventory is pulled.
-"""
+FAILED = (msg.SliceFailed, msg.SliceQuarantined)  # statuses of a slice that cannot be used
+AILING = (*FAILED, msg.SliceDegraded)
+"""The same, or a slice whose GPU cannot be used now. If it was released for that, its GPUs are avoided for a while:
+their node may show them as well until its inventory is pulled."""
 
 
-def why_revoke(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -> str | None:
-    """
-    Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
-    valid.
-    """
+def why_revoke(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
+    """Why a grant is invalid, be it one to be bound or a place that its own pod is to be moved to; None when it is
+    valid."""
     return why_end_move(ctx, grant, asked) if grant.after and is_move(grant) else _why_revoke_place(ctx, grant, asked)
 
 
-def _why_revoke_place(ctx: SchedulerContext, grant: Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant that is to be bound is invalid; None when it is valid."""
+def _why_revoke_place(ctx: SchedulerContext, grant: msg.Grant, asked: RequestFact | None) -> str | None:
     booking = grant.booking
     binding = ctx.facts.bindings.get(booking.request)
     unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(ctx, booking, binding, asked)
@@ -72,16 +51,16 @@ def _why_revoke_place(ctx: SchedulerContext, grant: Grant, asked: RequestFact | 
     return None
 
 
-def why_decline(ctx: SchedulerContext, grant: Grant, asked: AllocationRequested) -> str | None:
+def why_decline(ctx: SchedulerContext, grant: msg.Grant, asked: msg.AllocationRequested) -> str | None:
     """Why no pod should be bound to an otherwise valid grant; None where it may stand."""
     booking = grant.booking
     binding = ctx.facts.bindings.get(booking.request)
     if is_declined(asked, booking.allocation):
         return DECLINED
-    if isinstance(binding, Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
+    if isinstance(binding, msg.Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
         return None
     slice_ = ctx.facts.slices.get(booking.allocation)
-    if isinstance(slice_, SliceDegraded):
+    if isinstance(slice_, msg.SliceDegraded):
         return f"its devices vanished before it was bound: {slice_.message}"
     inventory = ctx.facts.inventories.get(booking.node)
     if slice_ is None and not grant.adopted and inventory is not None and inventory.stale:
@@ -96,46 +75,42 @@ def why_decline(ctx: SchedulerContext, grant: Grant, asked: AllocationRequested)
     return given_up or excess(ctx, grant)
 
 
-def _by_its_source(grant: Grant, asked: RequestFact | None, binding: BindingFact | None) -> str | None:
-    if isinstance(asked, RequestWithdrawn):
+def _by_its_source(grant: msg.Grant, asked: RequestFact | None, binding: BindingFact | None) -> str | None:
+    if isinstance(asked, msg.RequestWithdrawn):
         return asked.cause
-    if is_rejected(asked, grant.booking) and not grant.adopted and not isinstance(binding, Bound):
+    if is_rejected(asked, grant.booking) and not grant.adopted and not isinstance(binding, msg.Bound):
         return "request rejected"
     return None
 
 
 def _by_its_binding(
-    ctx: SchedulerContext, booking: Booking, binding: BindingFact | None, asked: RequestFact | None
+    ctx: SchedulerContext, booking: msg.Booking, binding: BindingFact | None, asked: RequestFact | None
 ) -> str | None:
     match binding:
-        case Bound():
-            return _by_its_bound(ctx, booking, binding, asked)
+        case msg.Bound():
+            # the bound grant stands, and no other; but a pod that has, or may have, another one stays where it is
+            held = held_instead(asked, binding)
+            if asked is None or (held is not None and held.allocation == booking.allocation):
+                return None
+            if binding.allocation != booking.allocation:
+                return None if is_found_instead(ctx, booking.allocation, binding) else SURPLUS
+            lost = why_lost(ctx, booking.request, held) if held is not None else None
+            return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
         case _ if _has_another(ctx, asked, booking.allocation):
             return "surplus: its pod has another slice"
-        case Released():
+        case msg.Released():
             return f"released: {binding.cause}"
-        case Refused() if not is_held(asked, booking.allocation):
+        case msg.Refused() if not is_held(asked, booking.allocation):
             return "refused" if binding.request_revision >= booking.request_revision else None
-        case Waived() if booking.allocation in binding.allocations:
+        case msg.Waived() if booking.allocation in binding.allocations:
             return binding.cause
         case _:
             return None
 
 
-def _by_its_bound(ctx: SchedulerContext, booking: Booking, bound: Bound, asked: RequestFact | None) -> str | None:
-    """The bound grant stands, and no other; but a pod that has, or may have, another one stays where it is."""
-    held = held_instead(asked, bound)
-    if asked is None or (held is not None and held.allocation == booking.allocation):
-        return None
-    if bound.allocation != booking.allocation:
-        return None if is_found_instead(ctx, booking.allocation, bound) else SURPLUS
-    lost = why_lost(ctx, booking.request, held) if held is not None else None
-    return f"surplus: its pod runs where its lost slice was: {lost}" if lost is not None else None
-
-
 def _has_another(ctx: SchedulerContext, asked: RequestFact | None, allocation: AllocationId) -> bool:
     """Whether its source remembers another slice, and that is granted: the pod is there, or nowhere."""
-    held = asked.held if isinstance(asked, AllocationRequested) else None
+    held = asked.held if isinstance(asked, msg.AllocationRequested) else None
     if held is None or held.allocation == allocation:
         return False
-    return isinstance(ctx.facts.ledger.get(held.allocation), Grant)
+    return isinstance(ctx.facts.ledger.get(held.allocation), msg.Grant)

@@ -1,35 +1,24 @@
-"""
-Requests that publish a waiting reason of their own, not the queue's.
-
-Those that lost their slice, those whose place is still being freed, those in backoff, and those of a group.
-"""
+"""Requests that publish a waiting reason of their own, not the queue's. Those that lost their slice, those whose place
+is still being freed, those in backoff, and those of a group."""
 
 from collections.abc import Mapping
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    Grant,
-    LedgerEntry,
-    Refused,
-    Released,
-    Revoke,
-    SliceDegraded,
-    Waived,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import tell_group_reason
 from sluice_allocator.core.request.grant_validity import AILING
 from sluice_allocator.core.reservations.reservation import say_for_whom_it_waits
+from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.facts import is_held
-from sluice_allocator.core.state.pending_status import say_why
 
 
 def tell_own_reason(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext,
+    request: RequestId,
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
 ) -> bool:
     """Whether a request publishes a reason of its own why it is not bound."""
     if entries and (_tell_of_loss(ctx, request, asked, entries) or _tell_of_promise(ctx, request, asked, entries)):
@@ -43,10 +32,12 @@ def tell_own_reason(
 
 
 def _tell_of_loss(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext,
+    request: RequestId,
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
 ) -> bool:
-    """Whether a pod's slice was lost, and its binding with the broker: nothing can be bound now."""
-    if isinstance(ctx.facts.answer_to(request), (Bound, Refused, Released)) or request in ctx.committing:
+    if isinstance(ctx.facts.answer_to(request), (msg.Bound, msg.Refused, msg.Released)) or request in ctx.committing:
         return False
     lost = _lost_slice(ctx, entries)
     if lost is None or not is_held(asked, lost.allocation):
@@ -58,42 +49,43 @@ def _tell_of_loss(
 
 
 def _tell_of_promise(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    ctx: SchedulerContext,
+    request: RequestId,
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
 ) -> bool:
-    """Whether a request has a place that is still being freed."""
     binding = ctx.facts.answer_to(request)
-    if not isinstance(binding, Waived | None):
+    if not isinstance(binding, msg.Waived | None):
         return False
     waived = binding.allocations if binding is not None else ()
-    grants = [entry for entry in entries.values() if isinstance(entry, Grant) and entry.after]
+    grants = [entry for entry in entries.values() if isinstance(entry, msg.Grant) and entry.after]
     left = [grant for grant in grants if grant.booking.allocation not in waived]
     return any(say_for_whom_it_waits(ctx, request, asked, grant) for grant in left)
 
 
-def _lost_slice(ctx: SchedulerContext, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
-    """The status of a granted slice whose devices vanished."""
+def _lost_slice(ctx: SchedulerContext, entries: dict[AllocationId, msg.LedgerEntry]) -> msg.SliceDegraded | None:
     for allocation, entry in entries.items():
         slice_ = ctx.facts.slices.get(allocation)
-        if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):
+        if isinstance(slice_, msg.SliceDegraded) and isinstance(entry, msg.Grant):
             return slice_
     return None
 
 
-def note_taken_back(ctx: SchedulerContext, message: AnyMessage | None) -> None:
+def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> None:
     """Another process wrote this: note whether it ends an unbound grant of this process."""
-    if not isinstance(message, Revoke):
+    if not isinstance(message, msg.Revoke):
         return
     booking = message.booking
     if not booking.allocation.startswith(f"{booking.request}_{ctx.run}_"):
         return
-    if booking.request not in ctx.facts.requests or isinstance(ctx.facts.bindings.get(booking.request), Bound):
+    if booking.request not in ctx.facts.requests or isinstance(ctx.facts.bindings.get(booking.request), msg.Bound):
         return
     if isinstance(ctx.facts.slices.get(booking.allocation), AILING):
         return  # this process knows why, and avoids the GPU
     ctx.backoff.taken_back(booking.request, ctx.now)
 
 
-def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bool:
+def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
     """Whether a request is in backoff now; publishes that."""
     if not ctx.backoff.rests(request, ctx.now):
         return False
@@ -106,8 +98,8 @@ def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: AllocationReq
     return True
 
 
-def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Mapping[AllocationId, LedgerEntry]) -> bool:
+def is_told_to_rest(ctx: SchedulerContext, request: RequestId, entries: Mapping[AllocationId, msg.LedgerEntry]) -> bool:
     """Whether a request's backoff reason still holds: no grant or binding followed."""
-    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, Grant) for entry in entries.values()):
+    if not ctx.backoff.rests(request, ctx.now) or any(isinstance(entry, msg.Grant) for entry in entries.values()):
         return False
-    return not isinstance(ctx.facts.answer_to(request), Bound | Refused | Released)
+    return not isinstance(ctx.facts.answer_to(request), msg.Bound | msg.Refused | msg.Released)

@@ -1,9 +1,6 @@
-"""
-One request's life, derived from facts each time it is looked at (PROTOCOL §4).
-
-There are no stored states to fall out of step: what the bus says of the request, its binding, its ledger entries and
-their slices decides what to want next. So a restart, a skipped value, a second allocator and a wiped broker need no
-path of their own.
+"""One request's life, derived from facts each time it is looked at (PROTOCOL §4). There are no stored states to fall
+out of step: what the bus says of the request, its binding, its ledger entries and their slices decides what to want
+next. So a restart, a skipped value, a second allocator and a wiped broker need no path of their own.
 
     asked, nothing granted                -> wait for a place
     granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
@@ -14,23 +11,11 @@ path of their own.
       and its source has another slice    -> Bound, to what it has
     withdrawn, refused or failed          -> Revoke
     slice gone                            -> Closed
-    withdrawn, nothing booked any more    -> Released
-"""
+    withdrawn, nothing booked any more    -> Released"""
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    Grant,
-    LedgerEntry,
-    Refused,
-    Released,
-    Revoke,
-    WaitOver,
-    Waived,
-)
 from sluice.contracts.reasons import Refusal
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs.reconcile import is_held_back, know_group, waits_with_group, why_leave
@@ -58,7 +43,6 @@ from sluice_allocator.core.state.grant_facts import is_promise
 
 
 def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
-    """Reconcile one request."""
     if ctx.node_waits.node_of:
         ctx.node_waits.let_go(request)
     asked = ctx.facts.requests.get(request)
@@ -67,7 +51,7 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
     judged = reconcile_entries(ctx, entries, asked)
     reconcile_eviction(ctx, request, entries)
     look_at_movable(ctx, request, asked, entries)
-    if isinstance(asked, AllocationRequested):
+    if isinstance(asked, msg.AllocationRequested):
         _settle_asked(ctx, request, asked, entries, judged)
         has_reason = tell_own_reason(ctx, request, asked, entries)
     else:
@@ -80,23 +64,19 @@ def reconcile_request(ctx: SchedulerContext, request: RequestId) -> None:
         ctx.gangs.note_looked_at(request)
 
 
-# -- a request that somebody wants --------------------------------------------------------------------------------
-
-
 def _settle_asked(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: AllocationRequested,
-    entries: dict[AllocationId, LedgerEntry],
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> None:
-    """Write what follows for a request with these ledger `entries`."""
     address = subjects.binding(request)
     binding = ctx.facts.bindings.get(request)
-    if ctx.outbox.busy(address) or isinstance(binding, Released):
+    if ctx.outbox.busy(address) or isinstance(binding, msg.Released):
         ctx.queue.remove(request)
         return
-    if isinstance(binding, Bound):
+    if isinstance(binding, msg.Bound):
         ctx.queue.remove(request)
         _settle_bound(ctx, asked, binding, entries, judged)
         return
@@ -110,7 +90,7 @@ def _settle_asked(
         ctx.queue.remove(request)
         ctx.commit(address, answer, request)
         return
-    if isinstance(ctx.facts.answer_to(request), Refused):
+    if isinstance(ctx.facts.answer_to(request), msg.Refused):
         ctx.queue.remove(request)
         _judge_again(ctx, request, asked)
         return
@@ -127,9 +107,9 @@ def _settle_asked(
 
 def _settle_bound(
     ctx: SchedulerContext,
-    asked: AllocationRequested,
-    binding: Bound,
-    entries: dict[AllocationId, LedgerEntry],
+    asked: msg.AllocationRequested,
+    binding: msg.Bound,
+    entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> None:
     """Follow a pod's binding; if that is of an earlier incarnation of the broker, bind what the pod has."""
@@ -151,8 +131,8 @@ def _settle_bound(
 
 
 def _answer(
-    ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
-) -> Bound | Waived | None:
+    ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, grants: dict[AllocationId, msg.Grant]
+) -> msg.Bound | msg.Waived | None:
     """The binding to publish for a request's places; None while that is open."""
     if not grants:
         return None
@@ -168,7 +148,7 @@ def _answer(
     return None
 
 
-def _may_have_another(ctx: SchedulerContext, grant: Grant) -> bool:
+def _may_have_another(ctx: SchedulerContext, grant: msg.Grant) -> bool:
     """Whether a request with this grant keeps its turn: for a place that is free before its own is."""
     return is_promise(ctx, grant) and not grant.evict
 
@@ -176,15 +156,12 @@ def _may_have_another(ctx: SchedulerContext, grant: Grant) -> bool:
 def _keep_pinned(
     ctx: SchedulerContext,
     request: RequestId,
-    asked: AllocationRequested,
-    entries: dict[AllocationId, LedgerEntry],
+    asked: msg.AllocationRequested,
+    entries: dict[AllocationId, msg.LedgerEntry],
     judged: GrantVerdicts,
 ) -> bool:
-    """
-    Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it.
-
-    If the slice is lost, the request is released after its other grants were revoked.
-    """
+    """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it. If the
+    slice is lost, the request is released after its other grants were revoked."""
     held = asked.held
     assert held is not None
     ticket = doubtful_ticket(ctx, held)
@@ -196,7 +173,7 @@ def _keep_pinned(
         say_that_it_waits(ctx, request, asked, node)
         return True
     entry = entries.get(held.allocation)
-    if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
+    if isinstance(entry, msg.Revoke) or (isinstance(entry, msg.Grant) and held.allocation not in judged.standing):
         return True  # it is revoked, or about to be: what follows when it is gone
     if held.allocation not in ctx.facts.ledger and is_unshown(ctx, held.node):
         say_that_it_waits(ctx, request, asked, held.node)
@@ -207,48 +184,42 @@ def _keep_pinned(
     unfit = waived_for(ctx, request, asked, judged.unfit)
     if unfit is not None:
         ctx.commit(subjects.binding(request), unfit, request)
-    elif all(isinstance(entry, Closed) for entry in entries.values()):
+    elif all(isinstance(entry, msg.Closed) for entry in entries.values()):
         _release_lost(ctx, request, asked, f"slice lost: {lost}")
     return True
 
 
-def _release_lost(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, cause: str) -> None:
-    """
-    Publish that a lost slice of an existing pod is gone, and never over an empty subject.
-
-    Over an empty subject it could land after the next wipe of the broker, when the node of its slice is back. A
-    waiver, which names its incarnation, comes first; a message over that is rejected in another incarnation.
-    """
+def _release_lost(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested, cause: str) -> None:
+    """Publish that a lost slice of an existing pod is gone, and never over an empty subject. Over an empty subject it
+    could land after the next wipe of the broker, when the node of its slice is back. A waiver, which names its
+    incarnation, comes first; a message over that is rejected in another incarnation."""
     if request in ctx.facts.bindings:
         release(ctx, request, cause)
     else:
         ctx.commit(subjects.binding(request), waived(ctx, request, asked, [], cause), request)
 
 
-def _refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
-    """Why these settings never allow the request, or one of its alternatives."""
+def _refusal(ctx: SchedulerContext, asked: msg.AllocationRequested) -> Refusal | None:
     refusal = refuse(ctx.cluster.rules, place_request_of(asked), max_gpus_per_node=ctx.rules.max_gpus_per_node)
     for asking in alternative_place_requests(asked) if asked.alternatives and refusal is None else ():
         refusal = refusal or refuse(ctx.cluster.rules, asking, max_gpus_per_node=ctx.rules.max_gpus_per_node)
     return refusal
 
 
-def _judge_again(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
-    """
-    A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not there.
-
-    It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
+def _judge_again(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> None:
+    """A refusal lasts as long as it would be repeated: settings change, and older allocators refused what was not
+    there. It is waived, not ignored, so that every allocator knows: one that has not read that would revoke its slice.
     """
     if _refusal(ctx, asked) is None and ctx.throttle(Condition.REFUSAL_WAIVED, request):
         no_more = waived(ctx, request, asked, [], "the reason for its refusal no longer holds")
         ctx.commit(subjects.binding(request), no_more, request)
 
 
-def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> None:
+def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> None:
     refusal = _refusal(ctx, asked)
     if refusal is not None:
         ctx.queue.remove(request)
-        refused = Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
+        refused = msg.Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         ctx.commit(subjects.binding(request), refused, request)
         return
     if ctx.rules.defragment and ctx.backoff.note_new(request, ctx.now):
@@ -269,11 +240,7 @@ def _refuse_or_queue(ctx: SchedulerContext, request: RequestId, asked: Allocatio
         ctx.to_try[request] = None
 
 
-# -- telling that it waits no more -------------------------------------------------------------------------------
-
-
 def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
-    """Remove the request's waiting reason once it no longer waits."""
     if not (ctx.facts.waiting or ctx.outbox.keeps_anything):
         return
     if request in ctx.queue or request in ctx.queue.outside or request in ctx.node_waits.node_of:
@@ -285,8 +252,8 @@ def _end_waiting(ctx: SchedulerContext, request: RequestId) -> None:
     said = mine or ctx.facts.waiting.get(request)
     if (
         said is not None
-        and not isinstance(said, WaitOver)
+        and not isinstance(said, msg.WaitOver)
         and (mine is not None or ctx.throttle(Condition.WAIT_ENDED, request))
     ):
-        over = WaitOver(request=request)
+        over = msg.WaitOver(request=request)
         ctx.outbox.keep(address, over, request=request, ttl_s=ctx.rules.closing_ttl_s)

@@ -1,33 +1,24 @@
-"""
-Handles requests whose slices may exist without a ledger entry: the broker was wiped, and a node is not open yet.
-
-A source remembers its pods' bindings. Without waiting for that node, a running pod would get a second slice
-elsewhere, and its own, adopted later, would be revoked as surplus (LAW 4); and `Released` would be published for a
-slice that still exists (PROTOCOL §4). If the slice turns out to be gone, it is lost: its pod stays where it was, so
-it gets no other (ADR 0034).
-"""
+"""Handles requests whose slices may exist without a ledger entry: the broker was wiped, and a node is not open yet. A
+source remembers its pods' bindings. Without waiting for that node, a running pod would get a second slice elsewhere,
+and its own, adopted later, would be revoked as surplus (LAW 4); and `Released` would be published for a slice that
+still exists (PROTOCOL §4). If the slice turns out to be gone, it is lost: its pod stays where it was, so it gets no
+other (ADR 0034)."""
 
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Held,
-)
+from sluice.contracts.messages import AllocationRequested, Held
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.node.removal import close_unbooked
 from sluice_allocator.core.state.conditions import Condition
+from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.facts import unbooked_slice
-from sluice_allocator.core.state.pending_status import say_why
 
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
 def await_node(ctx: SchedulerContext, request: RequestId, held: Held | None) -> NodeName | None:
-    """
-    Let a request wait for the node that may have a slice of it, which is returned; None when there is none.
-
-    A slice of a removed node is closed once its agent had its time to prove that it runs.
-    """
+    """Let a request wait for the node that may have a slice of it, which is returned; None when there is none. A slice
+    of a removed node is closed once its agent had its time to prove that it runs."""
     found = unbooked_slice(ctx, request, held)
     if found is None:
         return None
@@ -38,11 +29,8 @@ def await_node(ctx: SchedulerContext, request: RequestId, held: Held | None) -> 
 
 
 def await_any_node(ctx: SchedulerContext, request: RequestId) -> bool:
-    """
-    Let a request wait for a node that is not adopted yet: it may show a slice that its source does not know.
-
-    It waits for one such node after the other, at most `orphan_grace_s` for each. False when there is none.
-    """
+    """Let a request wait for a node that is not adopted yet: it may show a slice that its source does not know. It
+    waits for one such node after the other, at most `orphan_grace_s` for each. False when there is none."""
     node = next(iter(ctx.conditions.young(Condition.NODE_NOT_ADOPTED)), None)
     if node is not None:
         ctx.node_waits.hold(request, NodeName(node))

@@ -1,9 +1,5 @@
-"""
-Ends a request that is withdrawn or gone, once nothing is left of its slices.
-
-`Released` is published when all its slices are gone, and again over an older binding that landed late. Its ledger
-entries are judged before (`entries`).
-"""
+"""Ends a request that is withdrawn or gone, once nothing is left of its slices. `Released` is published when all its
+slices are gone, and again over an older binding that landed late. Its ledger entries are judged before (`entries`)."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId
@@ -49,7 +45,6 @@ def _settle_withdrawn(
     binding: BindingFact | None,
     entries: dict[AllocationId, LedgerEntry],
 ) -> None:
-    """The source waits for the message that nothing is left."""
     if isinstance(binding, Released):
         return
     if any(await_node(ctx, request, held) is not None for held in (asked.held, named_by(binding))):
@@ -61,12 +56,9 @@ def _settle_withdrawn(
 def _landed_late(
     ctx: SchedulerContext, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None
 ) -> bool:
-    """
-    Whether a binding is older than the end of its request: then neither ledger nor source knows the request.
-
-    A request is closed after `Released`. An unknown one may belong to a source that has not published yet in this
-    incarnation of the broker, and its pod may have another slice: see `orphans`.
-    """
+    """Whether a binding is older than the end of its request: then neither ledger nor source knows the request. A
+    request is closed after `Released`. An unknown one may belong to a source that has not published yet in this
+    incarnation of the broker, and its pod may have another slice: see `orphans`."""
     match binding:
         case Bound():
             return asked is not None or answer_without_slice(ctx, request) is None

@@ -1,9 +1,5 @@
-"""
-Tracks when waiting requests are old enough for a reservation, and how many GPUs are reserved.
-
-The times are memory of one process: if lost, a request waits longer. The count of reservations follows from the
-ledger.
-"""
+"""Tracks when waiting requests are old enough for a reservation, and how many GPUs are reserved. The times are memory
+of one process: if lost, a request waits longer. The count of reservations follows from the ledger."""
 
 import heapq
 from collections import Counter
@@ -29,8 +25,7 @@ class Aging:
     _due: list[tuple[QueueKey, bytes]] = field(default_factory=list)
     _claims: dict[str, SortedKeys[tuple[QueueKey, bytes]]] = field(default_factory=dict)
     """Per model the due shapes that others' reservations kept out."""
-    _claimed: dict[bytes, tuple[QueueKey, frozenset[str]]] = field(default_factory=dict)
-    """By shape, its standing claim: turn and models."""
+    _claimed: dict[bytes, tuple[QueueKey, frozenset[str]]] = field(default_factory=dict)  # turn and models, by shape
 
     def look_at(self, shape: bytes, at: float) -> None:
         """Look at a shape at this time, or earlier if that was wanted before."""
@@ -85,13 +80,10 @@ class ReservedGpus:
     """How many GPUs of each model are reserved while their tenants still run."""
 
     of_model: Counter[str] = field(default_factory=Counter)
-    freed: dict[str, None] = field(default_factory=dict)
-    """Models whose reservations ended since this was last taken."""
-    _models: dict[AllocationId, tuple[str, ...]] = field(default_factory=dict)
-    """The models of an allocation's GPUs, one for each."""
+    freed: dict[str, None] = field(default_factory=dict)  # models whose reservations ended since this was last taken
+    _models: dict[AllocationId, tuple[str, ...]] = field(default_factory=dict)  # of an allocation's GPUs, each once
 
     def __contains__(self, allocation: AllocationId) -> bool:
-        """Whether an allocation is counted."""
         return allocation in self._models
 
     def count(self, allocation: AllocationId, models: tuple[str, ...]) -> None:
@@ -114,7 +106,6 @@ class ReservationContext(PreemptionContext):
     """With the times and the count of reservations."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """No request has waited, and nothing is reserved."""
         super().__init__(run, rules, outbox)
         self.aging = Aging()
         self.promised = ReservedGpus()

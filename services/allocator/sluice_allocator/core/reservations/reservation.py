@@ -1,27 +1,13 @@
-"""
-Grants to be carried out when others are gone (`after`): whether they are valid, and what they wait for.
+"""Grants to be carried out when others are gone (`after`): whether they are valid, and what they wait for. A reserved
+place is booked: no other request gets it meanwhile (PROTOCOL §4)."""
 
-A reserved place is booked: no other request gets it meanwhile (PROTOCOL §4).
-"""
-
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Closed,
-    EvictionBlocked,
-    EvictionDone,
-    Grant,
-    LedgerEntry,
-    Revoke,
-    SliceDegraded,
-    SliceReady,
-    Waived,
-)
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.state.bus_cache import request_of
+from sluice_allocator.core.state.context import say_why
 from sluice_allocator.core.state.grant_facts import (
     comes_after_its_own,
     has_place_now,
@@ -35,23 +21,18 @@ from sluice_allocator.core.state.grant_facts import (
     named,
     unfinished,
 )
-from sluice_allocator.core.state.pending_status import say_why
 
-NAMED_MAX = 3
-"""Most of the awaited pods that are named."""
+NAMED_MAX = 3  # most of the awaited pods that are named
 
 
 def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
-    """
-    GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there.
-
-    Its revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have
-    been evicted for nothing, and the reservation be given up and made again, without end.
-    """
+    """GPUs where no pod has to leave for a request: it failed there recently, or has a slice being revoked there. Its
+    revoked slice counts on its node until it is gone. Then there may be room beside the tenants: they would have been
+    evicted for nothing, and the reservation be given up and made again, without end."""
     avoid = ctx.backoff.avoided(request, ctx.now)
     for allocation in ctx.facts.allocations_of.get(request, ()):
         entry = ctx.facts.ledger[allocation]
-        if isinstance(entry, Closed) or (isinstance(entry, Grant) and not is_being_revoked(ctx, entry)):
+        if isinstance(entry, msg.Closed) or (isinstance(entry, msg.Grant) and not is_being_revoked(ctx, entry)):
             continue
         if not is_gone(ctx, allocation):
             node = ctx.cluster.nodes.get(entry.booking.node)
@@ -59,12 +40,9 @@ def not_from_others(ctx: ReservationContext, request: RequestId) -> Avoid:
     return avoid
 
 
-def why_give_up(ctx: ReservationContext, promised: Grant, revision: int) -> str | None:
-    """
-    Why a grant that still waits for others is invalid; None when it is valid.
-
-    `revision` is the request's current one, 0 while it is unknown.
-    """
+def why_give_up(ctx: ReservationContext, promised: msg.Grant, revision: int) -> str | None:
+    """Why a grant that still waits for others is invalid; None when it is valid. `revision` is the request's current
+    one, 0 while it is unknown."""
     if not is_promise(ctx, promised) or _was_made(ctx, promised):
         return None
     booking = promised.booking
@@ -87,32 +65,31 @@ def why_give_up(ctx: ReservationContext, promised: Grant, revision: int) -> str 
     return None
 
 
-def _takes_over(ctx: ReservationContext, promised: Grant) -> bool:
+def _takes_over(ctx: ReservationContext, promised: msg.Grant) -> bool:
     """Whether it comes after a place that was kept for it and is ending now: its own, whatever is free beside it."""
     before = (ctx.facts.ledger.get(each) for each in unfinished(ctx, promised))
     return promised.evict and all(_was_kept(each) for each in before)
 
 
-def _was_kept(entry: LedgerEntry | None) -> bool:
+def _was_kept(entry: msg.LedgerEntry | None) -> bool:
     """Whether an entry keeps a place for a moved pod, or did until it was revoked."""
-    return is_move(entry) if isinstance(entry, Grant) else isinstance(entry, Revoke) and comes_after_its_own(entry)
+    return (
+        is_move(entry) if isinstance(entry, msg.Grant) else isinstance(entry, msg.Revoke) and comes_after_its_own(entry)
+    )
 
 
-def _was_made(ctx: ReservationContext, promised: Grant) -> bool:
-    """
-    Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
-
+def _was_made(ctx: ReservationContext, promised: msg.Grant) -> bool:
+    """Whether its agent has made it, so that its predecessors are gone although their last statuses are not read yet.
     Its pod may run there, and is not to lose it. A binding is read on another stream than the agent's status, and
-    proves the same.
-    """
+    proves the same."""
     booking = promised.booking
     binding = ctx.facts.bindings.get(booking.request)
-    if isinstance(binding, Bound) and binding.allocation == booking.allocation:
+    if isinstance(binding, msg.Bound) and binding.allocation == booking.allocation:
         return True
-    return isinstance(ctx.facts.slices.get(promised.booking.allocation), SliceReady | SliceDegraded)
+    return isinstance(ctx.facts.slices.get(promised.booking.allocation), msg.SliceReady | msg.SliceDegraded)
 
 
-def _stuck(ctx: ReservationContext, promised: Grant) -> tuple[AllocationId, ...]:
+def _stuck(ctx: ReservationContext, promised: msg.Grant) -> tuple[AllocationId, ...]:
     """Predecessors whose pods should have been evicted by now; or that may not be waited for."""
     left = unfinished(ctx, promised)
     if not promised.evict:
@@ -120,26 +97,25 @@ def _stuck(ctx: ReservationContext, promised: Grant) -> tuple[AllocationId, ...]
     return tuple(each for each in left if _is_overdue(ctx, ctx.facts.ledger[each]))
 
 
-def _is_overdue(ctx: ReservationContext, entry: LedgerEntry) -> bool:
+def _is_overdue(ctx: ReservationContext, entry: msg.LedgerEntry) -> bool:
     request = request_of(entry)
-    done = isinstance(entry, Revoke) or isinstance(ctx.facts.evicted.get(request), EvictionDone)
+    done = isinstance(entry, msg.Revoke) or isinstance(ctx.facts.evicted.get(request), msg.EvictionDone)
     return ctx.sparing.is_overdue(request, ctx.now, done=done)
 
 
-def give_up(ctx: ReservationContext, promised: Grant) -> None:
+def give_up(ctx: ReservationContext, promised: msg.Grant) -> None:
     """A reservation is revoked: pods that could not be evicted for it are exempt for a while."""
     for each in _stuck(ctx, promised) if promised.evict else ():
         ctx.sparing.failed(request_of(ctx.facts.ledger[each]), ctx.now)
         ctx.sparing.look[each] = None
 
 
-def _promises_of(ctx: ReservationContext, request: RequestId) -> list[Grant]:
-    """The valid reservations of a request, as far as is known: none that was waived, or is being revoked."""
+def _promises_of(ctx: ReservationContext, request: RequestId) -> list[msg.Grant]:
     binding = ctx.facts.bindings.get(request)
-    waived = binding.allocations if isinstance(binding, Waived) else ()
+    waived = binding.allocations if isinstance(binding, msg.Waived) else ()
     left = (each for each in ctx.facts.allocations_of.get(request, ()) if each not in waived)
     entries = (ctx.facts.ledger[allocation] for allocation in left)
-    grants = (entry for entry in entries if isinstance(entry, Grant) and is_promise(ctx, entry))
+    grants = (entry for entry in entries if isinstance(entry, msg.Grant) and is_promise(ctx, entry))
     return [grant for grant in grants if not is_being_revoked(ctx, grant)]
 
 
@@ -148,15 +124,15 @@ def look_at_promises_on(ctx: ReservationContext, node: NodeName) -> None:
     known = ctx.cluster.nodes.get(node)
     for allocation in known.taken if known is not None else ():
         entry = ctx.facts.ledger.get(allocation)
-        if isinstance(entry, Grant) and entry.after:
+        if isinstance(entry, msg.Grant) and entry.after:
             ctx.changed_requests[entry.booking.request] = None
             _count(ctx, allocation)
 
 
-def is_about_promises(ctx: ReservationContext, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
+def is_about_promises(ctx: ReservationContext, allocation: AllocationId, entry: msg.LedgerEntry | None) -> bool:
     """Whether an entry waits for others, did so until now, or is waited for. Most never do."""
     world = ctx.facts
-    waits = isinstance(entry, Grant) and bool(entry.after)
+    waits = isinstance(entry, msg.Grant) and bool(entry.after)
     counted = allocation in ctx.promised  # its Grant may have been overwritten before its own write was answered
     return waits or counted or allocation in world.promises or allocation in world.unpromised
 
@@ -164,7 +140,7 @@ def is_about_promises(ctx: ReservationContext, allocation: AllocationId, entry: 
 def count_promises(ctx: ReservationContext, allocation: AllocationId) -> None:
     """An entry changed: update whether it is a counted reservation, and those that wait for it."""
     entry = ctx.facts.ledger.get(allocation)
-    if allocation in ctx.promised or (isinstance(entry, Grant) and entry.after):
+    if allocation in ctx.promised or (isinstance(entry, msg.Grant) and entry.after):
         _count(ctx, allocation)
     for promise in ctx.facts.promises.get(allocation, ()):
         _count(ctx, promise)
@@ -174,7 +150,7 @@ def _count(ctx: ReservationContext, allocation: AllocationId) -> None:
     entry = ctx.facts.ledger.get(allocation)
     if allocation in ctx.assumed:
         return  # counted when it was decided
-    if isinstance(entry, Grant) and not entry.evict and is_promise(ctx, entry) and not is_gone(ctx, allocation):
+    if isinstance(entry, msg.Grant) and not entry.evict and is_promise(ctx, entry) and not is_gone(ctx, allocation):
         ctx.promised.count(allocation, ctx.cluster.models_of(entry.booking))
     else:
         ctx.promised.forget(allocation)
@@ -187,14 +163,14 @@ def look_at_promises(ctx: ReservationContext, allocation: AllocationId) -> None:
         ctx.sparing.look[promise] = None
     entry = ctx.facts.ledger.get(allocation)
     before = dict.fromkeys(ctx.facts.unpromised.pop(allocation, ()))
-    for other in {**before, **dict.fromkeys(entry.after if isinstance(entry, Grant) else ())}:
+    for other in {**before, **dict.fromkeys(entry.after if isinstance(entry, msg.Grant) else ())}:
         ctx.sparing.look[other] = None
         if other in ctx.facts.ledger:
             ctx.changed_requests[request_of(ctx.facts.ledger[other])] = None
 
 
 def say_for_whom_it_waits(
-    ctx: ReservationContext, request: RequestId, asked: AllocationRequested, grant: Grant
+    ctx: ReservationContext, request: RequestId, asked: msg.AllocationRequested, grant: msg.Grant
 ) -> bool:
     """Publish why a request with a reserved place is not bound yet. False when its place is free."""
     message = for_whom_it_waits(ctx, grant)
@@ -216,7 +192,7 @@ def with_promises(ctx: ReservationContext, why: NoPlace) -> NoPlace:
     return NoPlace(f"{why.message}; {words}", (*why.reasons, *more), why.more)
 
 
-def for_whom_it_waits(ctx: ReservationContext, grant: Grant) -> str | None:
+def for_whom_it_waits(ctx: ReservationContext, grant: msg.Grant) -> str | None:
     """The pods that a grant's place waits for, in a sentence; None when there are none."""
     waited_for = unfinished(ctx, grant)
     if not waited_for:
@@ -233,8 +209,8 @@ def for_whom_it_waits(ctx: ReservationContext, grant: Grant) -> str | None:
 
 def _name_of(ctx: ReservationContext, allocation: AllocationId) -> str:
     entry = ctx.facts.ledger.get(allocation)
-    if entry is None or isinstance(entry, Closed):
+    if entry is None or isinstance(entry, msg.Closed):
         return allocation
     blocked = ctx.facts.evicted.get(entry.booking.request)
-    but = f" (cannot be evicted: {blocked.why})" if isinstance(blocked, EvictionBlocked) else ""
+    but = f" (cannot be evicted: {blocked.why})" if isinstance(blocked, msg.EvictionBlocked) else ""
     return f"{named(entry)}{but}"

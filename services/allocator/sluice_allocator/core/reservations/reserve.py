@@ -1,29 +1,44 @@
-"""
-Aging: reserves a place for a request that waited too long, so that many small ones do not starve a large one.
+"""Aging: reserves a place for a request that waited too long, so that many small ones do not starve a large one. Turns
+are by priority, then by age. A freed piece goes to any request that fits it, so one that needs more would wait without
+end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use, to be had
+when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there stay free
+for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule and its
+bound. `placement.promising` chooses the place; nothing is evicted for it."""
 
-Turns are by priority, then by age. A freed piece goes to any request that fits it, so one that needs more would wait
-without end. Therefore the first of a shape that waited for `promise_after_s` is booked a place that others still use,
-to be had when those are gone (a Grant with `after`). No other request gets a booked place, so the pieces freed there
-stay free for it. It keeps its turn meanwhile, and takes any place that is free earlier. docs/queue.md states the rule
-and its bound. `placement.promising` chooses the place; nothing is evicted for it.
-"""
-
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke
-from sluice_allocator.core.placement import Place, find_reservation, place_request_of
+from sluice_allocator.core.placement import (
+    Place,
+    find_place_on,
+    find_reservation,
+    place_request_of,
+    without_shunned_nodes,
+)
 from sluice_allocator.core.queue.pending_queue import PendingShape
 from sluice_allocator.core.quotas.quota import forbids_place
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.reservations.reservation import not_from_others
 from sluice_allocator.core.sorted_keys import QueueKey
-from sluice_allocator.core.state.grant_facts import is_gone, is_in_quarantine, is_promise, standing_promise
+from sluice_allocator.core.state.grant_facts import (
+    is_being_revoked,
+    is_exchange,
+    is_gone,
+    is_in_quarantine,
+    is_promise,
+    standing_promise,
+)
 
 
 def promise_places(ctx: ReservationContext) -> None:
     """Time passed: reserve places for the first of those that waited long enough, in the order of turns."""
     if ctx.rules.promises_percent == 0:
         return
-    _wake_those_kept_out(ctx)
+    # reservations ended: of each model the first that they kept out has the next one
+    for model in ctx.promised.freed:
+        claim = _first_claim(ctx, model)
+        if claim is not None:
+            ctx.aging.look_at(claim[1], ctx.now)
+    ctx.promised.freed.clear()
     _see_who_is_due(ctx)
     for _ in range(ctx.rules.promise_tries):
         group = _next_group(ctx)
@@ -35,15 +50,6 @@ def promise_places(ctx: ReservationContext) -> None:
             pause_s = ctx.rules.promise_retry_s * 2.0 ** min(group.promise_failures, 30)
             ctx.aging.look_at(group.shape, ctx.now + min(pause_s, ctx.rules.promise_retry_max_s))
             group.promise_failures += 1
-
-
-def _wake_those_kept_out(ctx: ReservationContext) -> None:
-    """Reservations ended: of each model the first that they kept out has the next one."""
-    for model in ctx.promised.freed:
-        claim = _first_claim(ctx, model)
-        if claim is not None:
-            ctx.aging.look_at(claim[1], ctx.now)
-    ctx.promised.freed.clear()
 
 
 def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] | None:
@@ -58,7 +64,6 @@ def _first_claim(ctx: ReservationContext, model: str) -> tuple[QueueKey, bytes] 
 
 
 def _see_who_is_due(ctx: ReservationContext) -> None:
-    """A bounded number of shapes whose time has come."""
     for _ in range(ctx.rules.settle_batch):
         shape = ctx.aging.next_to_look_at(ctx.now)
         if shape is None:
@@ -67,7 +72,6 @@ def _see_who_is_due(ctx: ReservationContext) -> None:
 
 
 def _look_at(ctx: ReservationContext, shape: bytes) -> None:
-    """A shape is due if its first has waited long enough; otherwise it is looked at when it will have."""
     group = ctx.queue.shapes.get(shape)
     if group is None:
         return
@@ -127,7 +131,6 @@ def _try_to_promise(ctx: ReservationContext, group: PendingShape) -> bool:
 def _within_limits(
     ctx: ReservationContext, asked: AllocationRequested, place: Place, after: tuple[AllocationId, ...]
 ) -> bool:
-    """Whether its namespace's limits allow such a place."""
     return not forbids_place(ctx, None, asked.namespace, place.devices, after)
 
 
@@ -138,16 +141,12 @@ class _Limits:
         self._ctx = ctx
         self._turn = turn
         self._open: dict[str, bool] = {}
-        self.kept_out: dict[str, None] = {}
-        """Models on which others' reservations were in its way."""
+        self.kept_out: dict[str, None] = {}  # models on which others' reservations were in its way
 
     def wait_for(self, allocation: AllocationId) -> int | None:
-        """
-        The cost of waiting for an allocation; None if it may not be waited for.
-
-        Not for one that is not in the ledger yet, nor for one that waits for others itself: reservations would chain,
-        and the wait have no bound. Both will pass. Nor for one in quarantine, which may not pass.
-        """
+        """The cost of waiting for an allocation; None if it may not be waited for. Not for one that is not in the
+        ledger yet, nor for one that waits for others itself: reservations would chain, and the wait have no bound. Both
+        will pass. Nor for one in quarantine, which may not pass."""
         ctx = self._ctx
         entry = ctx.facts.ledger.get(allocation)
         if is_in_quarantine(ctx, allocation):
@@ -177,3 +176,48 @@ class _Limits:
         ctx = self._ctx
         most = max(1, ctx.cluster.gpus_of(model) * ctx.rules.promises_percent // 100)
         return ctx.promised.of_model[model] < most
+
+
+def exchange_promise(
+    ctx: ReservationContext, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
+) -> bool:
+    """Book a place that is free now together with a part of what a request's reservation covers; False where there is
+    none. Otherwise the pod would wait for a tenant that need not go: no other search counts reserved parts as free. The
+    new grant comes after the reservation (`after`), which so ends without being given up first. `freed_on`: only if the
+    reservation is on this node, since nothing changed elsewhere."""
+    promise = standing_promise(ctx, request)
+    if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(ctx, promise):
+        return False
+    place = _place_there(ctx, promise, request, asked)
+    after = (promise.booking.allocation,)
+    if place is None or forbids_place(ctx, request, asked.namespace, place.devices, after):
+        return False
+    ctx.queue.remove(request)
+    ctx.grant(ctx.booking_of(request, asked, place), after)
+    return True
+
+
+def _is_all_it_has(ctx: ReservationContext, promise: Grant) -> bool:
+    if is_exchange(promise) or is_being_revoked(ctx, promise):
+        return False
+    own, of_request = promise.booking.allocation, ctx.facts.allocations_of[promise.booking.request]
+    return not any(each != own and _may_come_to_be(ctx, each) for each in of_request)
+
+
+def _may_come_to_be(ctx: ReservationContext, allocation: AllocationId) -> bool:
+    return isinstance(ctx.facts.ledger[allocation], Grant) and not is_gone(ctx, allocation)
+
+
+def _place_there(
+    ctx: ReservationContext, promise: Grant, request: RequestId, asked: AllocationRequested
+) -> Place | None:
+    allocation, node = promise.booking.allocation, promise.booking.node
+    snapshot = ctx.shown.get(node)
+    if snapshot is None or ctx.cluster.booking(allocation) is None:
+        return None
+    trial = ctx.cluster.alone(snapshot)
+    trial.unbook(allocation)
+    with ctx.cluster.peers.without(ctx.cluster.peers.booked_for(request)):
+        return find_place_on(
+            trial, without_shunned_nodes(place_request_of(asked)), node, ctx.backoff.avoided(request, ctx.now)
+        )

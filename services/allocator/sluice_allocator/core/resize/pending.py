@@ -1,12 +1,11 @@
-"""
-Pending resizes: what each asks for, its outcome, and which are not answered yet.
-
-Losing it costs an answer, never a slice: the caller asks again and gets what then holds.
-"""
+"""Pending resizes: what each asks for, its outcome, and which are not answered yet. Losing it costs an answer, never a
+slice: the caller asks again and gets what then holds."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import Booking, Grant
@@ -14,10 +13,8 @@ from sluice.contracts.outbox import Outbox
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
-ASKED_MAX = 64
-"""Most resizes without an answer; further callers have to retry."""
-TRIES_MAX = 5
-"""Most times that one is decided again because another write to its node's ledger was first."""
+ASKED_MAX = 64  # most resizes without an answer; further callers have to retry
+TRIES_MAX = 5  # most times that one is decided again because another write to its node's ledger was first
 
 Field = Literal["memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille"]
 FIELDS: tuple[Field, ...] = ("memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille")
@@ -26,8 +23,7 @@ FIELDS: tuple[Field, ...] = ("memory_mib", "sm_partition", "quota_request_permil
 Effect = Literal["unchanged", "now", "next process start"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The wanted shares of one container; a field that is not named stays. No container: the only one."""
 
     request: RequestId
@@ -48,13 +44,9 @@ class AdjustReason(StrEnum):
     NOT_NOW = "NotNow"
 
 
-@dataclass(frozen=True, slots=True)
-class AdjustRefused:
-    """
-    They stay as they are, with the reason in a sentence.
-
-    `most`: per growing field, the most that it could be now with the others unchanged. `under_way`: they are booked
-    so already, and the node agent has not carried it out yet.
+class AdjustRefused(msgspec.Struct, frozen=True):
+    """They stay as they are, with the reason in a sentence. `most`: per growing field, the most that it could be now
+    with the others unchanged. `under_way`: they are booked so already, and the node agent has not carried it out yet.
     """
 
     reason: AdjustReason
@@ -64,8 +56,7 @@ class AdjustRefused:
     under_way: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FieldChange:
+class FieldChange(msgspec.Struct, frozen=True):
     """One field: its old and new value, and when that takes effect. `before` is the largest of several devices'."""
 
     field: Field
@@ -74,8 +65,7 @@ class FieldChange:
     effect: Effect
 
 
-@dataclass(frozen=True, slots=True)
-class Adjusted:
+class Adjusted(msgspec.Struct, frozen=True):
     """The new shares. `counted` is booked until the node agent has carried them out."""
 
     booking: Booking
@@ -86,7 +76,6 @@ class Adjusted:
 
     @property
     def node(self) -> NodeName:
-        """The node of the booking."""
         return self.booking.node
 
 
@@ -115,8 +104,7 @@ class Adjustments:
     """Resizes without an answer, and the answers that are due."""
 
     on_their_way: dict[AllocationId, OnItsWay] = field(default_factory=dict)
-    again: list[Asked] = field(default_factory=list)
-    """To be decided again: another write was first."""
+    again: list[Asked] = field(default_factory=list)  # to be decided again: another write was first
     answers: list[tuple[int, Outcome]] = field(default_factory=list)
 
     def undo(self, allocation: AllocationId) -> None:
@@ -126,7 +114,6 @@ class Adjustments:
             self.again.append(undone.asked)
 
     def take_answers(self) -> list[tuple[int, Outcome]]:
-        """The answers that are due."""
         answers, self.answers = self.answers, []
         return answers
 
@@ -135,7 +122,6 @@ class ResizeContext(PreemptionContext):
     """With resizes that are not answered."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """None was asked for."""
         super().__init__(run, rules, outbox)
         self.adjustments = Adjustments()
 

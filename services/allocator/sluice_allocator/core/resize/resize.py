@@ -1,11 +1,8 @@
-"""
-Resizes the shares of a bound pod in place (docs/adjust.md).
-
-One function computes the outcome of a change (`adjust`): a dry run shows it, the real one books it, as a Grant with
-the next revision, which the agent carries out like any order. From the decision until the agent reports it done, a
-share counts as the larger of both sizes; so no other share gets what is still used, or what is about to be. Places
-never move, and the request keeps its size: the resized one is the allocation's, and ends with it.
-"""
+"""Resizes the shares of a bound pod in place (docs/adjust.md). One function computes the outcome of a change
+(`adjust`): a dry run shows it, the real one books it, as a Grant with the next revision, which the agent carries out
+like any order. From the decision until the agent reports it done, a share counts as the larger of both sizes; so no
+other share gets what is still used, or what is about to be. Places never move, and the request keeps its size: the
+resized one is the allocation's, and ends with it."""
 
 from collections.abc import Iterator
 
@@ -53,10 +50,8 @@ _HIGHEST: dict[Field, int] = {
 }
 """For memory only a sanity bound; what fits is decided by the home."""
 _OF_PROCESSES: tuple[Field, ...] = ("memory_mib", "sm_partition")
-"""
-What an MPS server gives a client when it connects, and never changes for it (NVIDIA MPS documentation,
-"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`).
-"""
+"""What an MPS server gives a client when it connects, and never changes for it (NVIDIA MPS documentation,
+"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`)."""
 _MEANS = {
     WaitReason.GPU_INSUFFICIENT_MEMORY: "its device has less memory left beside the other pods",
     WaitReason.GPU_INSUFFICIENT_SMS: "its device has fewer SMs left beside the other pods",
@@ -66,7 +61,6 @@ _MEANS = {
 
 
 def adjust(ctx: ResizeContext, change: Change) -> Outcome:
-    """The outcome of a change now. Nothing is booked."""
     wrong = _why_wrong(change)
     if wrong is not None:
         return wrong
@@ -135,9 +129,6 @@ def about_adjusting(ctx: ResizeContext, allocation: AllocationId) -> str:
     return "; its shares are being changed by its node agent"
 
 
-# -- what is asked for --------------------------------------------------------------------------------------------
-
-
 def _why_wrong(change: Change) -> AdjustRefused | None:
     if not change.values:
         return AdjustRefused(AdjustReason.INVALID_VALUE, "no field is named, so there is nothing to change")
@@ -149,7 +140,6 @@ def _why_wrong(change: Change) -> AdjustRefused | None:
 
 
 def _grant_of(ctx: ResizeContext, change: Change) -> Grant | AdjustRefused:
-    """The valid grant that a request is bound to."""
     world, request = ctx.facts, change.request
     asked, binding = world.requests.get(request), world.bindings.get(request)
     if asked is None and binding is None and request not in world.allocations_of:
@@ -194,7 +184,6 @@ def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
 def _with_values(
     devices: tuple[DeviceGrant, ...], container: str, values: dict[Field, int]
 ) -> tuple[DeviceGrant, ...] | AdjustRefused:
-    """The devices of a booking with other shares for one container."""
     found = []
     for device in devices:
         share = device.share
@@ -239,9 +228,6 @@ def _values_of(name: Field, devices: tuple[DeviceGrant, ...], container: str) ->
     return [getattr(share, name) for share in shares if share is not None]
 
 
-# -- whether it may be --------------------------------------------------------------------------------------------
-
-
 def _why_not(
     ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
@@ -265,13 +251,10 @@ def _why_not(
 def _short_of(
     ctx: ResizeContext, booking: Booking, becomes: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
-    """
-    What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together.
-
-    A share grows against what is booked, also where it counts more than that: another allocator may have admitted
-    others into the larger size, having read that it shrank. Not in a home that is closed: a process may be there
-    whose use journal and ledger have forgotten.
-    """
+    """What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together. A
+    share grows against what is booked, also where it counts more than that: another allocator may have admitted others
+    into the larger size, having read that it shrank. Not in a home that is closed: a process may be there whose use
+    journal and ledger have forgotten."""
     trials: dict[tuple[object, ...], SharedDevice] = {}
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
         if booked.share is None or counted.share is None or max_sizes((booked,), (wanted,)) == (booked,):
@@ -298,17 +281,10 @@ def _short_of(
 
 
 def _most(
-    ctx: ResizeContext,
-    booking: Booking,
-    now: tuple[DeviceGrant, ...],
-    becomes: tuple[DeviceGrant, ...],
-    container: str,
+    ctx: ResizeContext, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
-    """
-    Per field that grows, the most that it could be now, with the others as booked.
-
-    By bisection: more of a field never fits where less does not. A few dozen looks at one home.
-    """
+    """Per field that grows, the most that it could be now, with the others as booked. By bisection: more of a field
+    never fits where less does not. A few dozen looks at one home."""
     for name in FIELDS:
         fits = min(_values_of(name, booking.devices, container))
         too_much = max(_values_of(name, becomes, container))
@@ -330,9 +306,6 @@ def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> A
     fitting = ", ".join(f"{WORDS[name]} {value}" for name, value in most)
     words = f"{refused.message}; the most that fits now, with the rest unchanged: {fitting}"
     return AdjustRefused(refused.reason, words, most=most)
-
-
-# -- booking it ---------------------------------------------------------------------------------------------------
 
 
 def _decide(ctx: ResizeContext, asked: Asked) -> None:

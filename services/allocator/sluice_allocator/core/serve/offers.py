@@ -1,16 +1,13 @@
-"""
-The scheduling cycle: which request is tried when, and which reasons the others show.
-
-A new request is tried at once, on the whole fleet. A waiting one fits nowhere, except where something changed since:
-so whatever is freed is offered, node by node, to the head of each group in the order of turns; behind a head that got
-a place the next of its group becomes head, at its own later turn.
+"""The scheduling cycle: which request is tried when, and which reasons the others show. A new request is tried at once,
+on the whole fleet. A waiting one fits nowhere, except where something changed since: so whatever is freed is offered,
+node by node, to the head of each group in the order of turns; behind a head that got a place the next of its group
+becomes head, at its own later turn.
 
 Fairness: what was freed is offered to earlier turns before later ones, and every group is tried at least once on it.
 One event has a budget of tries: first the node that was freed last, then the passes under way, in turn; the rest
-follows with the next event. Two kinds may overtake others: a new request of another shape, which is tried at once;
-and, where something is freed on a node whose pass is under way, the groups which that pass reaches next (every other
-try is theirs, or the last turns would never be reached).
-"""
+follows with the next event. Two kinds may overtake others: a new request of another shape, which is tried at once; and,
+where something is freed on a node whose pass is under way, the groups which that pass reaches next (every other try is
+theirs, or the last turns would never be reached)."""
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
@@ -36,7 +33,7 @@ from sluice_allocator.core.queue.pending_queue import shape_of, singleton_shape
 from sluice_allocator.core.quotas.alternatives import find_other, may_have_other, nor_other
 from sluice_allocator.core.quotas.quota import forbids_asking, forbids_place, look_at_given_back, no_place
 from sluice_allocator.core.reservations.reservation import not_from_others, say_for_whom_it_waits, with_promises
-from sluice_allocator.core.reservations.swap import exchange_promise
+from sluice_allocator.core.reservations.reserve import exchange_promise
 from sluice_allocator.core.state.grant_facts import standing_promise
 
 
@@ -90,7 +87,6 @@ def _tell_those_behind(ctx: SchedulerContext) -> None:
 
 
 def _look_outside(ctx: SchedulerContext) -> None:
-    """Let requests into the queue where others left; publish the reason of those newly outside. Some per event."""
     for _ in range(ctx.rules.new_tries):
         request = ctx.queue.next_to_let_in()
         if request is None:
@@ -107,11 +103,8 @@ def _look_outside(ctx: SchedulerContext) -> None:
 
 
 def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
-    """
-    Try a new request before it enters the queue: most never wait.
-
-    Only while nothing else is to be looked at, nothing freed is being offered and no other of its shape waits.
-    """
+    """Try a new request before it enters the queue: most never wait. Only while nothing else is to be looked at,
+    nothing freed is being offered and no other of its shape waits."""
     over = forbids_asking(ctx, request, asked.namespace, asked.claims)
     if over is None:
         found = _search(ctx, request, asked)
@@ -132,11 +125,8 @@ def try_at_once(ctx: SchedulerContext, request: RequestId, asked: AllocationRequ
 
 
 def wait(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
-    """
-    Add a request to the queue in its turn: the only way into it.
-
-    False when it waits already, and when it is kept outside the full queue (`serve` publishes that).
-    """
+    """Add a request to the queue in its turn: the only way into it. False when it waits already, and when it is kept
+    outside the full queue (`serve` publishes that)."""
     since = ctx.backoff.since_when(request, ctx.now)
     rank, sequence = turn_of(ctx, request, asked)
     if not ctx.queue.add(request, shape, rank, sequence):
@@ -169,7 +159,6 @@ def _is_kept_out(ctx: SchedulerContext, request: RequestId) -> bool:
 
 
 def shape_in_queue(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested) -> bytes:
-    """The queue shape of a request."""
     if ctx.gangs.leads(request):
         return shape_of_group(ctx, request)
     shape = shape_of(asked, limited=asked.namespace in ctx.facts.quotas)
@@ -194,9 +183,6 @@ def end_pauses(ctx: SchedulerContext) -> None:
             asked = _asked(ctx, request)
             wait(ctx, request, asked, shape_in_queue(ctx, request, asked))
             ctx.to_try[request] = None
-
-
-# -- who is tried -------------------------------------------------------------------------------------------------
 
 
 def _offer(ctx: SchedulerContext) -> None:
@@ -243,11 +229,8 @@ def _try_all_alike(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def _try_new(ctx: SchedulerContext, request: RequestId) -> None:
-    """
-    Try a newly queued request; if an identical one is ahead, copy its reasons instead of searching.
-
-    Even where a pass is under way that has not reached its group: its head is reached, and then it.
-    """
+    """Try a newly queued request; if an identical one is ahead, copy its reasons instead of searching. Even where a
+    pass is under way that has not reached its group: its head is reached, and then it."""
     if ctx.queue.is_head(request):
         _try_everywhere(ctx, request)
     else:
@@ -266,7 +249,6 @@ def _look_again(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
-    """Try one request on one node. True when it has a place now."""
     if ctx.gangs.leads(request):
         offer_to_group(ctx, request, node)
         return False
@@ -301,7 +283,6 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
 def _other(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, node: NodeName | None = None
 ) -> Place | None:
-    """A place for one of its alternatives: on this node, or anywhere."""
     if not asked.alternatives:
         return None
 
@@ -386,7 +367,6 @@ def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequeste
 
 
 def _or_evict(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
-    """None when evictions of its own namespace make room in its limits; else the reason."""
     return None if _evict_for(ctx, request, asked, at_limit=True) else nor_other(asked, over)
 
 
@@ -410,7 +390,6 @@ def _evict_for(
 def _within_limits(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
 ) -> Place | NoPlace:
-    """The found place; or the limits of the namespace that its actual size would exceed."""
     if not isinstance(found, Place) or asked.namespace not in ctx.facts.quotas:
         return found
     return no_place(forbids_place(ctx, request, asked.namespace, found.devices)) or found

@@ -1,137 +1,78 @@
-"""
-Caches the last value of every noun that the allocator reads, and nothing derived from two of them.
-
-It follows snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone.
-"""
+"""Caches the last value of every noun that the allocator reads, and nothing derived from two of them. It follows
+snapshots: a value not observed again between `ReadingStarted` and `ReadingCaughtUp` is gone."""
 
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, ReadingStarted, Stream, stream_of
 from sluice.contracts.bus.subjects import Address, parse
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
-from sluice.contracts.messages import (
-    AllocationRequested,
-    AnyMessage,
-    Bound,
-    Closed,
-    Cordoned,
-    EvictionBlocked,
-    EvictionDone,
-    EvictionOrdered,
-    Grant,
-    Held,
-    HostFacts,
-    LedgerEntry,
-    NodeChanged,
-    NodeClosed,
-    NodeInventory,
-    NodeOpened,
-    NodeRemoved,
-    Pending,
-    PoolDemand,
-    QuotaSet,
-    Refused,
-    Released,
-    RequestRejected,
-    RequestWithdrawn,
-    Revoke,
-    SliceDegraded,
-    SliceFailed,
-    SliceGone,
-    SliceQuarantined,
-    SliceReady,
-    SourceSynced,
-    Waived,
-)
 from sluice_allocator.core.state.interning import Interning
 
-LEDGER = (Grant, Revoke, Closed)
-SLICE = (SliceReady, SliceFailed, SliceDegraded, SliceQuarantined, SliceGone)
-REQUEST = (AllocationRequested, RequestRejected, RequestWithdrawn)
-BINDING = (Bound, Refused, Released, Waived)
+LEDGER = (msg.Grant, msg.Revoke, msg.Closed)
+SLICE = (msg.SliceReady, msg.SliceFailed, msg.SliceDegraded, msg.SliceQuarantined, msg.SliceGone)
+REQUEST = (msg.AllocationRequested, msg.RequestRejected, msg.RequestWithdrawn)
+BINDING = (msg.Bound, msg.Refused, msg.Released, msg.Waived)
 
-RequestFact = AllocationRequested | RequestRejected | RequestWithdrawn
-BindingFact = Bound | Refused | Released | Waived
-SliceFact = SliceReady | SliceFailed | SliceDegraded | SliceQuarantined | SliceGone
+RequestFact = msg.AllocationRequested | msg.RequestRejected | msg.RequestWithdrawn
+BindingFact = msg.Bound | msg.Refused | msg.Released | msg.Waived
+SliceFact = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded | msg.SliceQuarantined | msg.SliceGone
 
 
-class Outdated(Waived, frozen=True, kw_only=True):
+class Outdated(msg.Waived, frozen=True, kw_only=True):
     """A binding of an earlier incarnation that landed in this one: it binds nothing, but its slice may exist."""
 
-    named: Held | None = None
+    named: msg.Held | None = None
 
 
 @dataclass(slots=True)
 class BusCache:
     """Every fact by its key. `sequences` tells how old a subject's value is."""
 
-    incarnation: Incarnation = field(default=Incarnation(""))
-    """The incarnation of BOOK, which orders name."""
+    incarnation: Incarnation = field(default=Incarnation(""))  # the incarnation of BOOK, which orders name
     incarnations: dict[Stream, Incarnation] = field(default_factory=dict)
-    awaited: dict[Stream, None] = field(default_factory=dict)
-    """Streams to be reread because the other one started over."""
+    awaited: dict[Stream, None] = field(default_factory=dict)  # streams to be reread because the other one started over
     requests: dict[RequestId, RequestFact] = field(default_factory=dict)
     bindings: dict[RequestId, BindingFact] = field(default_factory=dict)
-    ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
+    ledger: dict[AllocationId, msg.LedgerEntry] = field(default_factory=dict)
     allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
-    heads: dict[NodeName, NodeOpened] = field(default_factory=dict)
-    closed_heads: dict[NodeName, NodeClosed] = field(default_factory=dict)
-    """Of removed nodes that were not opened since."""
+    heads: dict[NodeName, msg.NodeOpened] = field(default_factory=dict)
+    closed_heads: dict[NodeName, msg.NodeClosed] = field(default_factory=dict)  # of removed nodes, not opened since
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
-    """
-    Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
-    read later than the head that followed it.
-    """
-    unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)
-    """Ledger subjects per node whose bytes this process cannot read: such a node is not used."""
+    """Slices that a head adopted and this reading has not shown yet: an entry that was overwritten before we read it is
+    read later than the head that followed it."""
+    unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)  # subjects; such a node is not used
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
-    slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)
-    """The node whose agent reports each slice."""
-    slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)
-    """The write by which its agent reported each slice."""
-    slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
-    """The reported slices, per request."""
-    allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)
-    """The ledger entries of each node, closed or not."""
-    news: dict[NodeName, NodeChanged] = field(default_factory=dict)
-    removed: dict[NodeName, NodeRemoved] = field(default_factory=dict)
-    """Nodes whose last message is that they are gone."""
-    inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
-    reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)
-    """The slices that pulled snapshots report, per request."""
-    hosts: dict[NodeName, HostFacts] = field(default_factory=dict)
-    cordons: dict[NodeName, Cordoned] = field(default_factory=dict)
-    sources: dict[SourceName, SourceSynced] = field(default_factory=dict)
-    waiting: dict[RequestId, Pending] = field(default_factory=dict)
-    evictions: dict[RequestId, EvictionOrdered] = field(default_factory=dict)
-    """Orders that stand."""
-    evicted: dict[RequestId, EvictionDone | EvictionBlocked] = field(default_factory=dict)
-    quotas: dict[str, QuotaSet] = field(default_factory=dict)
-    """By namespace."""
-    pools: dict[str, PoolDemand] = field(default_factory=dict)
-    promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)
-    """Per allocation, the grants to be carried out when it is gone."""
-    unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)
-    """The predecessors of overwritten grants: to be looked at by their users."""
-    requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)
-    """The live requests of each source."""
+    slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)  # the node whose agent reports each slice
+    slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)  # of the agent's last report
+    slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)  # those that were reported
+    allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)  # closed ones included
+    news: dict[NodeName, msg.NodeChanged] = field(default_factory=dict)
+    removed: dict[NodeName, msg.NodeRemoved] = field(default_factory=dict)  # by their last message
+    inventories: dict[NodeName, msg.NodeInventory] = field(default_factory=dict)
+    reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)  # by pulled snapshots
+    hosts: dict[NodeName, msg.HostFacts] = field(default_factory=dict)
+    cordons: dict[NodeName, msg.Cordoned] = field(default_factory=dict)
+    sources: dict[SourceName, msg.SourceSynced] = field(default_factory=dict)
+    waiting: dict[RequestId, msg.Pending] = field(default_factory=dict)
+    evictions: dict[RequestId, msg.EvictionOrdered] = field(default_factory=dict)  # orders that stand
+    evicted: dict[RequestId, msg.EvictionDone | msg.EvictionBlocked] = field(default_factory=dict)
+    quotas: dict[str, msg.QuotaSet] = field(default_factory=dict)  # by namespace
+    pools: dict[str, msg.PoolDemand] = field(default_factory=dict)
+    promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)  # grants that come after it
+    unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)  # of overwritten grants
+    requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)  # live ones
     sequences: dict[str, int] = field(default_factory=dict)
-    first_words: dict[RequestId, int] = field(default_factory=dict)
-    """Of requests edited while this process read along: the sequence of their first message."""
-    book_read: int = 0
-    """Everything written to BOOK up to here was read, or overwritten by a later value."""
-    reading: dict[Stream, dict[str, int]] = field(default_factory=dict)
-    """Streams being reread, with the sequences of what was observed since."""
-    complete: dict[Stream, None] = field(default_factory=dict)
-    """Streams that were read completely at least once, in this incarnation of the broker."""
+    first_words: dict[RequestId, int] = field(default_factory=dict)  # sequence of an edited request's first message
+    book_read: int = 0  # everything written to BOOK up to here was read, or overwritten by a later value
+    reading: dict[Stream, dict[str, int]] = field(default_factory=dict)  # being reread: the sequences seen since
+    complete: dict[Stream, None] = field(default_factory=dict)  # read whole once, in this incarnation
     sharing: Interning = field(default_factory=Interning)
     lost: dict[AllocationId, None] = field(default_factory=dict)
-    """
-    Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
-    its way looks like a missing one.
-    """
+    """Bound allocations without a ledger entry, as a complete reading showed. Otherwise a value that was overwritten on
+    its way looks like a missing one."""
 
     @property
     def settled(self) -> bool:
@@ -143,14 +84,13 @@ class BusCache:
         return request in self.requests or subjects.request(request).subject in self.sequences
 
     def tells_of(self, request: RequestId) -> bool:
-        """Whether any message about a request is known."""
         words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
         return any(request in each for each in (*words, self.slices_of, self.reported_of))
 
     def answer_to(self, request: RequestId) -> BindingFact | None:
         """The binding of a request as it is now: a refusal of what it was before an edit does not count."""
         binding, asked = self.bindings.get(request), self.requests.get(request)
-        if isinstance(binding, Refused) and asked is not None and asked.revision > binding.request_revision:
+        if isinstance(binding, msg.Refused) and asked is not None and asked.revision > binding.request_revision:
             return None
         return binding
 
@@ -160,14 +100,11 @@ class BusCache:
         return at if at is not None else self.sequences.get(subjects.request(request).subject, 0)
 
     def start_reading(self, event: ReadingStarted) -> bool:
-        """
-        A snapshot of one stream begins.
-
-        True when the broker was wiped since: values of the other stream may be of an earlier incarnation, and it must
-        be reread. An earlier STATE shows slices that do not exist; an earlier BOOK shows nodes that are not open, and
-        an order for one with nothing under its guard would be accepted. Streams that were not made together are of
-        one incarnation when one of them was found unchanged after the other began to be read.
-        """
+        """A snapshot of one stream begins. True when the broker was wiped since: values of the other stream may be of
+        an earlier incarnation, and it must be reread. An earlier STATE shows slices that do not exist; an earlier BOOK
+        shows nodes that are not open, and an order for one with nothing under its guard would be accepted. Streams that
+        were not made together are of one incarnation when one of them was found unchanged after the other began to be
+        read."""
         self.reading[event.stream] = {}
         before = self.incarnations.get(event.stream, event.incarnation)
         self.incarnations[event.stream] = event.incarnation
@@ -240,14 +177,13 @@ class BusCache:
             self.lost = {
                 binding.allocation: None
                 for request, binding in self.bindings.items()
-                if isinstance(binding, Bound) and binding.allocation not in self.ledger
+                if isinstance(binding, msg.Bound) and binding.allocation not in self.ledger
                 # what is beyond the reading may have its entry there, too
                 if self.sequences[subjects.binding(request).subject] <= ends_at
             }
         return gone
 
     def drop(self, address: Address) -> None:
-        """Drop one value."""
         self.sequences.pop(address.subject, None)
         if address.kind == "request":
             self.first_words.pop(RequestId(address.key[-1]), None)
@@ -255,34 +191,26 @@ class BusCache:
             self.slice_operations.pop(AllocationId(address.key[-1]), None)
         self._put(address, None)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _is_beyond(self, address: Address, ends_at: int) -> bool:
-        """
-        Whether a message is newer than all that a reading has shown, which a lagging server has served.
-
-        No guard of a place covers operators' messages or bindings: nothing would reject what is granted without them.
-        Nor does the guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that
-        it acknowledged; an expired closing message goes with the next reading that shows anything newer.
-        """
+        """Whether a message is newer than all that a reading has shown, which a lagging server has served. No guard of
+        a place covers operators' messages or bindings: nothing would reject what is granted without them. Nor does the
+        guard of one node cover bookings on another, which count for a limit. BOOK forgets nothing that it acknowledged;
+        an expired closing message goes with the next reading that shows anything newer."""
         return stream_of(address.kind) is Stream.BOOK and self.sequences[address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first message of an edited request is not on the bus any more, and decides its turn."""
         before, at = self.requests.get(request), self.sequences.get(entry.subject, -1)
-        if isinstance(before, AllocationRequested) and isinstance(entry.message, AllocationRequested):
+        if isinstance(before, msg.AllocationRequested) and isinstance(entry.message, msg.AllocationRequested):
             if entry.message.revision > before.revision and at >= 0:
                 self.first_words.setdefault(request, at)
         elif self.first_words:
             self.first_words.pop(request, None)
 
     def _number_anew(self, stream: Stream) -> None:
-        """
-        In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
-
+        """In a new incarnation of a stream no value is older than one of the earlier one, whatever their sequences say.
         They start at the time of creation, by the clock of the creating process, which may be an hour behind the
-        earlier one.
-        """
+        earlier one."""
         for subject in self.sequences:
             address = parse(subject)
             if stream_of(address.kind) is stream:
@@ -292,8 +220,7 @@ class BusCache:
         if stream is Stream.BOOK:
             self.book_read = int(self.incarnation or 0) - 1  # its first sequence: before that there is nothing
 
-    def _put(self, address: Address, message: AnyMessage | None) -> None:
-        """Store a value under its key, if it is one of its noun's messages; drop the key otherwise."""
+    def _put(self, address: Address, message: msg.AnyMessage | None) -> None:
         key = address.key[-1]
         match address.kind:
             case "request":
@@ -305,19 +232,21 @@ class BusCache:
             case "slice":
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
-                _set(self.news, NodeName(key), self.sharing.news(message) if isinstance(message, NodeChanged) else None)
-                _set(self.removed, NodeName(key), message if isinstance(message, NodeRemoved) else None)
+                _set(
+                    self.news,
+                    NodeName(key),
+                    self.sharing.news(message) if isinstance(message, msg.NodeChanged) else None,
+                )
+                _set(self.removed, NodeName(key), message if isinstance(message, msg.NodeRemoved) else None)
             case "inventory":
-                self._put_inventory(NodeName(key), message if isinstance(message, NodeInventory) else None)
+                self._put_inventory(NodeName(key), message if isinstance(message, msg.NodeInventory) else None)
             case _:
                 self._put_rare(address.kind, key, message)
 
-    def _answer(self, message: AnyMessage | None) -> BindingFact | None:
-        """
-        The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
-        bound one may have been waived: such a message names no place, and is ended like any other.
-        """
-        if isinstance(message, Bound | Waived) and message.incarnation not in {"", self.incarnation}:
+    def _answer(self, message: msg.AnyMessage | None) -> BindingFact | None:
+        """The binding of a request. A place waived in an earlier incarnation may have been bound there since, and a
+        bound one may have been waived: such a message names no place, and is ended like any other."""
+        if isinstance(message, msg.Bound | msg.Waived) and message.incarnation not in {"", self.incarnation}:
             return Outdated(
                 request=message.request,
                 request_revision=message.request_revision,
@@ -329,54 +258,55 @@ class BusCache:
             )
         return message if isinstance(message, BINDING) else None
 
-    def _told_all(self, message: AnyMessage | None) -> SourceSynced | None:
+    def _told_all(self, message: msg.AnyMessage | None) -> msg.SourceSynced | None:
         """The completeness message of a source in this incarnation: what it published before a wipe is gone."""
-        if isinstance(message, SourceSynced) and message.incarnation in {"", self.incarnations.get(Stream.STATE)}:
+        if isinstance(message, msg.SourceSynced) and message.incarnation in {"", self.incarnations.get(Stream.STATE)}:
             return message
         return None
 
-    def _put_rare(self, kind: str, key: str, message: AnyMessage | None) -> None:
+    def _put_rare(self, kind: str, key: str, message: msg.AnyMessage | None) -> None:
         match kind:
             case "host":
-                _set(self.hosts, NodeName(key), self.sharing.host(message) if isinstance(message, HostFacts) else None)
+                _set(
+                    self.hosts,
+                    NodeName(key),
+                    self.sharing.host(message) if isinstance(message, msg.HostFacts) else None,
+                )
             case "cordon":
-                _set(self.cordons, NodeName(key), message if isinstance(message, Cordoned) else None)
+                _set(self.cordons, NodeName(key), message if isinstance(message, msg.Cordoned) else None)
             case "source":
                 _set(self.sources, SourceName(key), self._told_all(message))
             case "waiting":
-                _set(self.waiting, RequestId(key), message if isinstance(message, Pending) else None)
+                _set(self.waiting, RequestId(key), message if isinstance(message, msg.Pending) else None)
             case "eviction":
-                _set(self.evictions, RequestId(key), message if isinstance(message, EvictionOrdered) else None)
+                _set(self.evictions, RequestId(key), message if isinstance(message, msg.EvictionOrdered) else None)
             case "evicted":
-                outcome = message if isinstance(message, (EvictionDone, EvictionBlocked)) else None
+                outcome = message if isinstance(message, (msg.EvictionDone, msg.EvictionBlocked)) else None
                 _set(self.evicted, RequestId(key), outcome)
             case "quota":
-                _set(self.quotas, key, message if isinstance(message, QuotaSet) else None)
+                _set(self.quotas, key, message if isinstance(message, msg.QuotaSet) else None)
             case "pool":
-                _set(self.pools, key, message if isinstance(message, PoolDemand) else None)
+                _set(self.pools, key, message if isinstance(message, msg.PoolDemand) else None)
             case _:
                 pass  # a noun the allocator does not read
 
-    def _says_something_now(self, message: AnyMessage | None) -> TypeGuard[RequestFact]:
-        """
-        Whether this is a source's message about a request in this incarnation of the bus.
-
-        A request of before a wipe that landed after it does not tell what its pod got since. It counts as unread
-        (`speaks_of`): nothing follows from it, nor from its absence, before its source publishes it again.
-        """
-        if isinstance(message, AllocationRequested):
+    def _says_something_now(self, message: msg.AnyMessage | None) -> TypeGuard[RequestFact]:
+        """Whether this is a source's message about a request in this incarnation of the bus. A request of before a wipe
+        that landed after it does not tell what its pod got since. It counts as unread (`speaks_of`): nothing follows
+        from it, nor from its absence, before its source publishes it again."""
+        if isinstance(message, msg.AllocationRequested):
             return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
         return isinstance(message, REQUEST)
 
     def _put_request(self, request: RequestId, message: RequestFact | None) -> None:
         before = self.requests.get(request)
-        if isinstance(before, AllocationRequested):
+        if isinstance(before, msg.AllocationRequested):
             self.requested_by[before.source].pop(request, None)
-        if isinstance(message, AllocationRequested):
+        if isinstance(message, msg.AllocationRequested):
             self.requested_by.setdefault(message.source, {})[request] = None
         _set(self.requests, request, message)
 
-    def _put_slice(self, node: NodeName, allocation: AllocationId, message: AnyMessage | None) -> None:
+    def _put_slice(self, node: NodeName, allocation: AllocationId, message: msg.AnyMessage | None) -> None:
         before = self.slices.pop(allocation, None)
         self.slice_nodes.pop(allocation, None)
         if before is not None:
@@ -386,7 +316,7 @@ class BusCache:
             self.slice_nodes[allocation] = node
             self.slices_of.setdefault(message.request, {})[allocation] = None
 
-    def _put_inventory(self, node: NodeName, message: NodeInventory | None) -> None:
+    def _put_inventory(self, node: NodeName, message: msg.NodeInventory | None) -> None:
         before = self.inventories.get(node)
         for report in before.snapshot.slices if before is not None else ():
             _remove(self.reported_of, report.booking.request, report.booking.allocation)
@@ -395,21 +325,28 @@ class BusCache:
         kept = self.sharing.inventory(message, before, self.ledger) if message is not None else None
         _set(self.inventories, node, kept)
 
-    def _put_ledger(self, address: Address, message: AnyMessage | None) -> None:
+    def _put_ledger(self, address: Address, message: msg.AnyMessage | None) -> None:
         node, token = NodeName(address.key[0]), address.key[1]
         self.unreadable.get(node, {}).pop(address.subject, None)
         if message is None and address.subject in self.sequences:
             self.unreadable.setdefault(node, {})[address.subject] = None
         if token == "head":  # noqa: S105  # a subject's token, not a secret
-            self._put_head(node, message if isinstance(message, NodeOpened) else None)
-            _set(self.closed_heads, node, message if isinstance(message, NodeClosed) else None)
+            self._put_head(node, message if isinstance(message, msg.NodeOpened) else None)
+            _set(self.closed_heads, node, message if isinstance(message, msg.NodeClosed) else None)
             return
         allocation = AllocationId(token)
         before = self.ledger.get(allocation)
         if before is not None:
             _remove(self.allocations_of, request_of(before), allocation)
         entry = message if isinstance(message, LEDGER) and not self._went_in_another_life(message) else None
-        self._promise(allocation, before, entry)
+        if isinstance(before, msg.Grant) and before.after:
+            self.unpromised[allocation] = before.after
+            for other in before.after:
+                self.promises[other].pop(allocation, None)
+                if not self.promises[other]:
+                    del self.promises[other]
+        for other in entry.after if isinstance(entry, msg.Grant) else ():
+            self.promises.setdefault(other, {})[allocation] = None
         if entry is not None:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
             self.lost.pop(allocation, None)
@@ -419,33 +356,18 @@ class BusCache:
             self._leave(node, allocation)
         _set(self.ledger, allocation, entry)
 
-    def _went_in_another_life(self, entry: LedgerEntry) -> bool:
-        """
-        Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing.
-
-        It landed late. In this incarnation the node may never have been reported gone, and its agent may be running.
-        """
-        return isinstance(entry, Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
-
-    def _promise(self, allocation: AllocationId, before: LedgerEntry | None, entry: LedgerEntry | None) -> None:
-        """Which grants wait for which allocations follows from the standing grants."""
-        if isinstance(before, Grant) and before.after:
-            self.unpromised[allocation] = before.after
-            for other in before.after:
-                self.promises[other].pop(allocation, None)
-                if not self.promises[other]:
-                    del self.promises[other]
-        for other in entry.after if isinstance(entry, Grant) else ():
-            self.promises.setdefault(other, {})[allocation] = None
+    def _went_in_another_life(self, entry: msg.LedgerEntry) -> bool:
+        """Whether a slice went with its node in an earlier incarnation of the bus: such an entry says nothing. It
+        landed late. In this incarnation the node may never have been reported gone, and its agent may be running."""
+        return isinstance(entry, msg.Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
 
     def _leave(self, node: NodeName, allocation: AllocationId) -> None:
-        """Drop an allocation of a node's ledger; a node without any is dropped too."""
         there = self.allocations_on.get(node, {})
         there.pop(allocation, None)
         if not there:
             self.allocations_on.pop(node, None)
 
-    def _put_head(self, node: NodeName, head: NodeOpened | None) -> None:
+    def _put_head(self, node: NodeName, head: msg.NodeOpened | None) -> None:
         self.on_their_way = {a: on for a, on in self.on_their_way.items() if on != node}
         for allocation in head.adopted if head is not None else ():
             if allocation not in self.ledger:
@@ -453,16 +375,15 @@ class BusCache:
         _set(self.heads, node, head)
 
 
-def request_of(entry: LedgerEntry) -> RequestId:
-    """The request of a ledger entry."""
-    return entry.request if isinstance(entry, Closed) else entry.booking.request
+def request_of(entry: msg.LedgerEntry) -> RequestId:
+    return entry.request if isinstance(entry, msg.Closed) else entry.booking.request
 
 
-def named_by(binding: BindingFact | None) -> Held | None:
+def named_by(binding: BindingFact | None) -> msg.Held | None:
     """The slice that a binding names, of whichever incarnation it is."""
     match binding:
-        case Bound():
-            return Held(node=binding.node, allocation=binding.allocation)
+        case msg.Bound():
+            return msg.Held(node=binding.node, allocation=binding.allocation)
         case Outdated():
             return binding.named
         case _:
@@ -481,11 +402,8 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
-    """
-    Remove one allocation from an index by request, if present; a request without any is dropped.
-
-    A faulty agent may have reported it twice in one snapshot.
-    """
+    """Remove one allocation from an index by request, if present; a request without any is dropped. A faulty agent may
+    have reported it twice in one snapshot."""
     there = index.get(request, {})
     there.pop(allocation, None)
     if not there:

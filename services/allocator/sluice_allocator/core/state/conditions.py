@@ -1,18 +1,15 @@
-"""
-Conditions that are looked at again as time passes, and since when each holds.
-
-Observed when a fact changes; `core.recheck` has the rule of each: how long it has to last, what confirms it, and what
-follows. Losing it costs time, never a slice.
-"""
+"""Conditions that are looked at again as time passes, and since when each holds. Observed when a fact changes;
+`core.recheck` has the rule of each: how long it has to last, what confirms it, and what follows. Losing it costs time,
+never a slice."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 
 from sluice.contracts.bus.events import Stream
-from sluice.contracts.ids import SourceName
+from sluice.contracts.ids import NodeName, RequestId, SourceName
 
 
 class Condition(StrEnum):
@@ -38,27 +35,20 @@ class Condition(StrEnum):
 class Watched:
     """One key of a condition."""
 
-    due: float | None
-    """When it has lasted long enough; None while it is not certain."""
-    mark: int = 0
-    """What its rule notes."""
-    reading: int | None = None
-    """How many readings had begun when it had lasted long enough: a later one confirms it."""
+    due: float | None  # when it has lasted long enough; None while it is not certain
+    mark: int = 0  # what its rule notes
+    reading: int | None = None  # how many readings had begun when it had lasted long enough: a later one confirms it
 
 
 class Conditions:
     """The conditions that hold; of each kind, the keys that were looked at longest ago first."""
 
     def __init__(self) -> None:
-        """None holds."""
         self._young: dict[Condition, OrderedDict[str, Watched]] = {each: OrderedDict() for each in Condition}
         self._mature: dict[Condition, dict[str, Watched]] = {each: {} for each in Condition}
-        self.readings: Counter[Stream] = Counter()
-        """How often each stream began to be read."""
-        self.syncs: Counter[SourceName] = Counter()
-        """How often each source was complete, outside snapshots."""
-        self.to_read: dict[Stream, None] = {}
-        """Streams to be read again, to confirm a condition."""
+        self.readings: Counter[Stream] = Counter()  # how often each stream began to be read
+        self.syncs: Counter[SourceName] = Counter()  # how often each source was complete, outside snapshots
+        self.to_read: dict[Stream, None] = {}  # streams to be read again, to confirm a condition
 
     def observe(
         self, condition: Condition, key: str, *, holds: bool = True, due: float | None = None, mark: int = 0
@@ -77,7 +67,6 @@ class Conditions:
         return young.pop(key, None) is not None or mature.pop(key, None) is not None
 
     def clear_all(self, condition: Condition) -> None:
-        """It holds for none."""
         self._young[condition].clear()
         self._mature[condition].clear()
 
@@ -86,11 +75,9 @@ class Conditions:
         return self._young[condition].get(key) or self._mature[condition].get(key)
 
     def holds(self, condition: Condition, key: str) -> bool:
-        """Whether it holds, for however long."""
         return self.get(condition, key) is not None
 
     def is_mature(self, condition: Condition, key: str) -> bool:
-        """Whether it has lasted long enough."""
         return key in self._mature[condition]
 
     def young(self, condition: Condition) -> Mapping[str, Watched]:
@@ -122,15 +109,50 @@ class Conditions:
             self.clear(condition, key)
 
     def throttle(self, condition: Condition, key: str, until: float) -> bool:
-        """
-        Whether a message may be published over another allocator's opposite one: not again until then.
-
-        One of the two has not read what the other has. Without a bound each would correct the other at the speed of
-        the bus. What is suppressed is looked at again (`mark`).
-        """
+        """Whether a message may be published over another allocator's opposite one: not again until then. One of the
+        two has not read what the other has. Without a bound each would correct the other at the speed of the bus. What
+        is suppressed is looked at again (`mark`)."""
         watched = self.get(condition, key)
         if watched is not None:
             watched.mark = 1
             return False
         self.observe(condition, key, due=until)
         return True
+
+
+@dataclass(slots=True)
+class NodeWaits:
+    """Each such request, and the one node that it waits for."""
+
+    node_of: OrderedDict[RequestId, NodeName] = field(default_factory=OrderedDict)  # looked at longest ago first
+    _on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
+
+    def hold(self, request: RequestId, node: NodeName) -> None:
+        """A request waits for this node only."""
+        if self.node_of.get(request, node) != node:
+            self.let_go(request)
+        self._on.setdefault(node, {})[request] = None
+        self.node_of[request] = node
+
+    def let_go(self, request: RequestId) -> None:
+        """A request is reconsidered: whether it waits for a node is decided again."""
+        node = self.node_of.pop(request, None)
+        if node is not None:
+            del self._on[node][request]
+            if not self._on[node]:
+                del self._on[node]
+
+    def release(self, node: NodeName) -> dict[RequestId, None]:
+        """A node is adopted, gone, or given up. Returns the requests that waited for it."""
+        waited = self._on.pop(node, {})
+        for request in waited:
+            del self.node_of[request]
+        return waited
+
+    def longest_held(self, count: int) -> list[RequestId]:
+        """Some of the requests that wait, round robin."""
+        requests = []
+        for _ in range(min(count, len(self.node_of))):
+            requests.append(next(iter(self.node_of)))
+            self.node_of.move_to_end(requests[-1])
+        return requests

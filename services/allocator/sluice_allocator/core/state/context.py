@@ -1,20 +1,17 @@
-"""
-The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
-
+"""The context that all parts of the core share: facts, cluster, outbox, queue, and the writes that are not settled.
 Each feature extends it by its own state and its part in a grant (`QuotaContext`, `GangContext` ...); `core.context`
-puts them together. `changed_*` collect what has to be looked at before `handle` returns.
-"""
+puts them together. `changed_*` collect what has to be looked at before `handle` returns."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, allocation_id
-from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Grant, NodeSnapshot, Revoke
+from sluice.contracts.messages import AllocationRequested, AnyMessage, Booking, Grant, NodeSnapshot, Pending, Revoke
 from sluice.contracts.outbox import Outbox
+from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement import ClusterState, Place
@@ -22,17 +19,13 @@ from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
 from sluice_allocator.core.state.bus_cache import BusCache, request_of
-from sluice_allocator.core.state.conditions import Condition, Conditions
-from sluice_allocator.core.state.node_waits import NodeWaits
+from sluice_allocator.core.state.conditions import Condition, Conditions, NodeWaits
 
-OPPOSITE_S = 2.0
-"""A message is published over another allocator's opposite one at most this often."""
-Life = tuple[Incarnation, str, RunId]
-"""What a head adopts its node for: the incarnation, the boot, and the run of its agent."""
+OPPOSITE_S = 2.0  # a message is published over another allocator's opposite one at most this often
+Life = tuple[Incarnation, str, RunId]  # what a head adopts its node for: incarnation, boot, run of its agent
 
 
-@dataclass(frozen=True, slots=True)
-class HeadWritten:
+class HeadWritten(msgspec.Struct, frozen=True):
     """The head that this process wrote last: for what, when, and how often before."""
 
     life: Life
@@ -40,8 +33,7 @@ class HeadWritten:
     before: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resizing:
+class Resizing(msgspec.Struct, frozen=True):
     """A resize that is being written: the new booking, and what counts until the ledger has answered."""
 
     booking: Booking
@@ -60,46 +52,30 @@ class Context:
     """One process's facts and pending decisions."""
 
     def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        """No facts, an empty cluster and an empty queue."""
         self.run, self.rules, self.outbox = run, rules, outbox
-        self.now = 0.0
-        """The time of the event being handled."""
+        self.now = 0.0  # the time of the event being handled
         self.facts = BusCache()
         self.cluster = ClusterState(rules.placing)
         self.queue = PendingQueue(rules.waiting_max)
         self.backoff = RequestBackoff(rules)
-        self.offers = CapacityOffers()
-        """Where something was freed or became usable: offered to waiting requests."""
-        self.conditions = Conditions()
-        """What is looked at again as time passes."""
-        self.node_waits = NodeWaits()
-        """Requests that wait for a node because they may have a slice there."""
-        self.committing: dict[RequestId, AllocationId] = {}
-        """Grants that are decided and not settled: place and request both count as taken."""
-        self.assumed: dict[AllocationId, None] = {}
-        """The allocations of `committing`."""
+        self.offers = CapacityOffers()  # where something was freed or became usable: offered to waiting requests
+        self.conditions = Conditions()  # what is looked at again as time passes
+        self.node_waits = NodeWaits()  # requests that wait for a node because they may have a slice there
+        self.committing: dict[RequestId, AllocationId] = {}  # decided, not settled: place and request are taken
+        self.assumed: dict[AllocationId, None] = {}  # the allocations of `committing`
         self.resizing: dict[AllocationId, Resizing] = {}
-        self.undecided: dict[OperationId, Unsent] = {}
-        """Commits without a settled result."""
-        self.undecided_under: dict[str, dict[OperationId, None]] = {}
-        """The same by their guard."""
+        self.undecided: dict[OperationId, Unsent] = {}  # commits without a settled result
+        self.undecided_under: dict[str, dict[OperationId, None]] = {}  # the same by their guard
         self.changed_requests: OrderedDict[RequestId, None] = OrderedDict()
         self.changed_nodes: OrderedDict[NodeName, None] = OrderedDict()
-        self.strays: OrderedDict[AllocationId, None] = OrderedDict()
-        """Slices that are reported and not in the ledger: to be looked at."""
-        self.to_try: OrderedDict[RequestId, None] = OrderedDict()
-        """Requests that joined the queue and were not tried yet."""
-        self.to_tell: OrderedDict[RequestId, None] = OrderedDict()
-        """Requests that get the reasons of the first of their shape after a pass over the whole fleet."""
-        self.unopened: dict[NodeName, None] = {}
-        """Nodes with an inventory that are not adopted for it: changes of their ledgers are looked at."""
-        self.shown: dict[NodeName, NodeSnapshot] = {}
-        """The snapshot that the cluster shows, per node."""
+        self.strays: OrderedDict[AllocationId, None] = OrderedDict()  # reported, not in the ledger: to be looked at
+        self.to_try: OrderedDict[RequestId, None] = OrderedDict()  # joined the queue, not tried yet
+        self.to_tell: OrderedDict[RequestId, None] = OrderedDict()  # get the reasons of the first of their shape
+        self.unopened: dict[NodeName, None] = {}  # not adopted for their inventory: their ledgers are watched
+        self.shown: dict[NodeName, NodeSnapshot] = {}  # the snapshot that the cluster shows, per node
         self.heads_written: dict[NodeName, HeadWritten] = {}
-        self.consumers_wanted: list[NodeName] = []
-        """Nodes whose agents' durable consumers the shell shall create."""
-        self.ensured: dict[NodeName, Incarnation] = {}
-        """Those that exist, with the incarnation of the broker in which they were created."""
+        self.consumers_wanted: list[NodeName] = []  # nodes whose agents' durable consumers the shell shall create
+        self.ensured: dict[NodeName, Incarnation] = {}  # by the incarnation of the broker in which each was made
         self.numbered = 0
 
     @property
@@ -111,8 +87,6 @@ class Context:
     def touch(self, request: RequestId) -> None:
         """What is known or decided of a request changed."""
 
-    # -- writing --------------------------------------------------------------------------------------------------
-
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision under a guard that covers the known facts."""
         operation = self.outbox.commit(address, message, request=request, ttl_s=ttl_s)
@@ -120,7 +94,6 @@ class Context:
         self.undecided_under.setdefault(address.guard, {})[operation] = None
 
     def settle(self, operation: OperationId) -> None:
-        """A commit has its result."""
         unsent = self.undecided.pop(operation, None)
         if unsent is not None:
             under = self.undecided_under[unsent.address.guard]
@@ -131,8 +104,6 @@ class Context:
     def throttle(self, condition: Condition, request: RequestId) -> bool:
         """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
         return self.conditions.throttle(condition, request, self.now + OPPOSITE_S)
-
-    # -- a place, from the decision until the ledger has it -------------------------------------------------------
 
     def booking_of(self, request: RequestId, asked: AllocationRequested, place: Place) -> Booking:
         """The booking of a place for a request, under a new allocation id."""
@@ -163,11 +134,8 @@ class Context:
         return self.cluster.unbook(booking.allocation)
 
     def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
-        """
-        Book a place and order its slice: assumed at once, certain when the ledger has it.
-
-        With `after` the slice is made when those are gone, whose pods are evicted or waited for.
-        """
+        """Book a place and order its slice: assumed at once, certain when the ledger has it. With `after` the slice is
+        made when those are gone, whose pods are evicted or waited for."""
         self.assume(booking)
         self.committing[booking.request] = booking.allocation
         self.touch(booking.request)
@@ -209,14 +177,9 @@ class Context:
         self.changed_requests[booking.request] = None
         self.touch(booking.request)
 
-    # -- decisions that were not sent -----------------------------------------------------------------------------
-
     def take_back(self, guard: str) -> None:
-        """
-        Another process wrote under `guard`: decisions that were made before and not sent are made again.
-
-        Without this a queued grant would go out under a guard that covers an entry it never considered.
-        """
+        """Another process wrote under `guard`: decisions that were made before and not sent are made again. Without
+        this a queued grant would go out under a guard that covers an entry it never considered."""
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])
 
@@ -250,3 +213,17 @@ class Context:
                 self.roll_back(grant)
             case _:
                 self.look_again(unsent.address)
+
+
+def say_why(ctx: Context, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
+    """Publish why the pod is not bound; the same reason at a bounded rate, for another allocator may know more."""
+    kept = ctx.outbox.kept(subjects.waiting(request))
+    if kept is None and request in ctx.facts.waiting:  # another allocator's: two would answer each other forever
+        is_new = ctx.backoff.last_said(request) is not reason.reason
+    else:
+        is_new = not isinstance(kept, Pending) or kept.message != message
+    is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
+    if not ctx.backoff.admit_pending(request, ctx.now, reason=reason.reason, is_news=is_loss and is_new):
+        return
+    pending = Pending(request=request, request_revision=asked.revision, message=message, reasons=(reason,))
+    ctx.outbox.keep(subjects.waiting(request), pending, request=request)

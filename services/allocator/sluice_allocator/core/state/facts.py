@@ -1,45 +1,24 @@
-"""
-What follows from the facts about nodes, slices and bindings: questions only, which change nothing.
+"""What follows from the facts about nodes, slices and bindings: questions only, which change nothing. A slice may exist
+without a ledger entry: the broker was wiped, and a node is not adopted yet. A source remembers its pods' bindings.
+Without waiting for that node, a running pod would get a second slice elsewhere, and its own, adopted later, would be
+revoked as surplus (LAW 4); and `Released` would be published for a slice that still exists. If the slice turns out to
+be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034)."""
 
-A slice may exist without a ledger entry: the broker was wiped, and a node is not adopted yet. A source remembers its
-pods' bindings. Without waiting for that node, a running pod would get a second slice elsewhere, and its own, adopted
-later, would be revoked as surplus (LAW 4); and `Released` would be published for a slice that still exists. If the
-slice turns out to be gone, it is lost: its pod stays where it was, so it gets no other (ADR 0034).
-"""
-
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    Grant,
-    Held,
-    NodeInventory,
-    Refused,
-    Released,
-    RequestRejected,
-    Revoke,
-    SliceDegraded,
-    SliceGone,
-    Waived,
-)
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_allocator.core.state.bus_cache import RequestFact
 from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.context import Context
 
-BEING_UNMADE = "being unmade"
-"""Why a slice is revoked that was revoked in an earlier incarnation of the broker, with its cause lost."""
+BEING_UNMADE = "being unmade"  # why a slice is revoked again after a wipe of the broker, its cause being lost
 
 
-SURPLUS = "surplus: the request is bound elsewhere"
-"""Why a slice is revoked that its source does not know, when the request is bound to another one."""
+SURPLUS = "surplus: the request is bound elsewhere"  # a slice that its source does not know; its request has another
 
 
-DECLINED = "declined: its node kept its pod out when it was bound"
-"""Why a bound slice is waived: its pod was never admitted with it."""
+DECLINED = "declined: its node kept its pod out when it was bound"  # why a bound slice is waived before its pod ran
 
 
 def was_opened(ctx: Context, node: NodeName) -> bool:
@@ -54,7 +33,7 @@ def is_open(ctx: Context, node: NodeName) -> bool:
     return inventory is not None and _is_adopted(ctx, node, inventory) and not ctx.facts.unreadable.get(node)
 
 
-def _is_adopted(ctx: Context, node: NodeName, inventory: NodeInventory) -> bool:
+def _is_adopted(ctx: Context, node: NodeName, inventory: msg.NodeInventory) -> bool:
     """Whether the head names this incarnation, this boot and this run of the agent; and no closing of it is pending."""
     head = ctx.facts.heads.get(node)
     snapshot = inventory.snapshot
@@ -68,7 +47,7 @@ def _is_adopted(ctx: Context, node: NodeName, inventory: NodeInventory) -> bool:
     )
 
 
-def is_its_agent(ctx: Context, node: NodeName, inventory: NodeInventory) -> bool:
+def is_its_agent(ctx: Context, node: NodeName, inventory: msg.NodeInventory) -> bool:
     """Whether the pulled snapshot is of the node's current agent: an older one may lack slices."""
     news = ctx.facts.news.get(node)
     snapshot = inventory.snapshot
@@ -76,63 +55,49 @@ def is_its_agent(ctx: Context, node: NodeName, inventory: NodeInventory) -> bool
 
 
 def is_unshown(ctx: Context, node: NodeName) -> bool:
-    """
-    Whether an adopted node's inventory is missing: STATE was lost since.
-
-    Until it arrives nothing shows what the agent has or doubts, and nothing without a ledger entry is lost for good.
-    """
+    """Whether an adopted node's inventory is missing: STATE was lost since. Until it arrives nothing shows what the
+    agent has or doubts, and nothing without a ledger entry is lost for good."""
     return was_opened(ctx, node) and node not in ctx.facts.inventories and node not in ctx.facts.removed
 
 
-def unbooked_slice(ctx: Context, request: RequestId, held: Held | None) -> Held | None:
-    """
-    A slice of `request` that may exist without a ledger entry (yet); None when there is none.
-
-    An agent or an inventory may report one: even on an adopted node, for an entry that is overwritten on its way to us
-    is read later than the head that followed it (and names it). A source may remember one: that counts until the node
-    is adopted.
-    """
+def unbooked_slice(ctx: Context, request: RequestId, held: msg.Held | None) -> msg.Held | None:
+    """A slice of `request` that may exist without a ledger entry (yet); None when there is none. An agent or an
+    inventory may report one: even on an adopted node, for an entry that is overwritten on its way to us is read later
+    than the head that followed it (and names it). A source may remember one: that counts until the node is adopted."""
     world = ctx.facts
     for allocation in world.slices_of.get(request, ()):
         if _is_unbooked(ctx, allocation, world.slice_nodes[allocation]):
-            return Held(node=world.slice_nodes[allocation], allocation=allocation)
+            return msg.Held(node=world.slice_nodes[allocation], allocation=allocation)
     for allocation, node in world.reported_of.get(request, {}).items():
         if _is_unbooked(ctx, allocation, node):
-            return Held(node=node, allocation=allocation)
+            return msg.Held(node=node, allocation=allocation)
     for allocation, node in world.on_their_way.items():
         if allocation.startswith(f"{request}_") and _is_unbooked(ctx, allocation, node):
-            return Held(node=node, allocation=allocation)
+            return msg.Held(node=node, allocation=allocation)
     if held is not None and not was_opened(ctx, held.node) and _is_unbooked(ctx, held.allocation, held.node):
         return held
     return None
 
 
 def _is_unbooked(ctx: Context, allocation: AllocationId, node: NodeName) -> bool:
-    """Whether a slice may exist without a ledger entry; then its request waits for its node."""
-    if isinstance(ctx.facts.slices.get(allocation), SliceGone):
+    if isinstance(ctx.facts.slices.get(allocation), msg.SliceGone):
         return False
     return allocation not in ctx.facts.ledger or _may_be_entered_again(ctx, node, allocation)
 
 
 def _may_be_entered_again(ctx: Context, node: NodeName, allocation: AllocationId) -> bool:
-    """
-    Whether a slice was closed with its node, whose agent publishes again, and the node is not open yet.
-
-    The Closed may have landed long after it was decided; opening the node shows what exists.
-    """
+    """Whether a slice was closed with its node, whose agent publishes again, and the node is not open yet. The Closed
+    may have landed long after it was decided; opening the node shows what exists."""
     entry = ctx.facts.ledger.get(allocation)
-    went = isinstance(entry, Closed) and entry.removed
+    went = isinstance(entry, msg.Closed) and entry.removed
     return went and node in ctx.facts.news and not was_opened(ctx, node)
 
 
-def why_lost(ctx: Context, request: RequestId, held: Held) -> str | None:
-    """
-    Why a slice that a source remembers is gone; None while it exists, or may.
-
-    Its pod is bound to the node, so no other slice can serve it.
-    """
+def why_lost(ctx: Context, request: RequestId, held: msg.Held) -> str | None:
+    """Why a slice that a source remembers is gone; None while it exists, or may. Its pod is bound to the node, so no
+    other slice can serve it."""
     entry = ctx.facts.ledger.get(held.allocation)
-    if isinstance(entry, Closed):
+    if isinstance(entry, msg.Closed):
         return entry.cause if not _may_be_entered_again(ctx, held.node, held.allocation) else None
     if entry is not None or unbooked_slice(ctx, request, held) is not None or doubtful_ticket(ctx, held):
         return None
@@ -144,28 +109,24 @@ def why_lost(ctx: Context, request: RequestId, held: Held) -> str | None:
 
 
 def why_taken_back(ctx: Context, request: RequestId) -> str | None:
-    """
-    Why a pod has to go whose source remembers a slice that is being revoked; None when it need not.
-
-    Its slice was lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a
-    revoked slice, and the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its
-    source, or was withdrawn by it. A `Bound` is no proof of that: it is older, and landed late.
-
-    Or it was surplus: a patch of a former pod-watcher landed when its pod was bound elsewhere.
-    """
+    """Why a pod has to go whose source remembers a slice that is being revoked; None when it need not. Its slice was
+    lost, and the broker was wiped before its source read that (ADR 0034): the pod would keep using a revoked slice, and
+    the slice's agent would wait for it to end. A slice revoked in this incarnation is known to its source, or was
+    withdrawn by it. A `Bound` is no proof of that: it is older, and landed late. Or it was surplus: a patch of a former
+    pod-watcher landed when its pod was bound elsewhere."""
     asked = ctx.facts.requests.get(request)
-    held = asked.held if isinstance(asked, AllocationRequested) else None
-    if held is None or isinstance(ctx.facts.bindings.get(request), Released):
+    held = asked.held if isinstance(asked, msg.AllocationRequested) else None
+    if held is None or isinstance(ctx.facts.bindings.get(request), msg.Released):
         return None
     entry = ctx.facts.ledger.get(held.allocation)
     causes = (BEING_UNMADE, SURPLUS)
-    is_unheard = isinstance(entry, Revoke) and entry.cause in causes
-    if not is_unheard or isinstance(ctx.facts.slices.get(held.allocation), SliceGone):
+    is_unheard = isinstance(entry, msg.Revoke) and entry.cause in causes
+    if not is_unheard or isinstance(ctx.facts.slices.get(held.allocation), msg.SliceGone):
         return None
     return f"its slice on {held.node} is being revoked"
 
 
-def doubtful_ticket(ctx: Context, held: Held) -> str:
+def doubtful_ticket(ctx: Context, held: msg.Held) -> str:
     """The ticket of a remembered slice that its agent cannot verify; empty if there is none."""
     inventory = ctx.facts.inventories.get(held.node)
     if inventory is None or held.allocation in ctx.facts.ledger or held.node in ctx.facts.removed:
@@ -173,79 +134,68 @@ def doubtful_ticket(ctx: Context, held: Held) -> str:
     return next((each for each in inventory.snapshot.doubtful_tickets if is_ticket_of(each, held.allocation)), "")
 
 
-def is_too_late(ctx: Context, grant: Grant) -> bool:
-    """
-    Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it.
-
-    Opening its node shows what exists of such grants, and orders it again (`nodes`).
-    """
+def is_too_late(ctx: Context, grant: msg.Grant) -> bool:
+    """Whether a grant of an earlier incarnation landed in this one, so that no agent will act on it. Opening its node
+    shows what exists of such grants, and orders it again (`nodes`)."""
     return grant.incarnation != ctx.facts.incarnation and was_opened(ctx, grant.booking.node)
 
 
-def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
+def held_instead(asked: RequestFact | None, binding: msg.Bound) -> msg.Held | None:
     """The slice that a source remembers, if `binding` names another; None where they agree."""
-    held = asked.held if isinstance(asked, AllocationRequested) else None
+    held = asked.held if isinstance(asked, msg.AllocationRequested) else None
     return held if not binding.is_for(held) else None
 
 
-def is_found_instead(ctx: Context, allocation: AllocationId, binding: Bound) -> bool:
-    """
-    Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will.
-
-    That binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never
-    carried out.
-    """
+def is_found_instead(ctx: Context, allocation: AllocationId, binding: msg.Bound) -> bool:
+    """Whether a slice was found on its node, and the one in `binding` is gone: then its pod has this one, or will. That
+    binding is of an earlier incarnation of the broker, and so may be what its source remembers; or it was never carried
+    out."""
     entry = ctx.facts.ledger.get(allocation)
     if not (
-        isinstance(entry, Grant) and entry.adopted and isinstance(ctx.facts.ledger.get(binding.allocation), Closed)
+        isinstance(entry, msg.Grant)
+        and entry.adopted
+        and isinstance(ctx.facts.ledger.get(binding.allocation), msg.Closed)
     ):
         return False
-    return not isinstance(ctx.facts.slices.get(allocation), SliceDegraded)
+    return not isinstance(ctx.facts.slices.get(allocation), msg.SliceDegraded)
 
 
-def is_declined(asked: AllocationRequested, allocation: AllocationId) -> bool:
+def is_declined(asked: msg.AllocationRequested, allocation: AllocationId) -> bool:
     """Whether a source publishes that its pod, which is still gated, will not be admitted with this slice."""
     return asked.declined == allocation and not is_held(asked, allocation)
 
 
 def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
     """Whether a source remembers that its pod has this slice, or may (it is silent)."""
-    if not isinstance(asked, AllocationRequested):
+    if not isinstance(asked, msg.AllocationRequested):
         return True
     return asked.held is not None and asked.held.allocation == allocation
 
 
-def is_rejected(asked: RequestFact | None, booking: Booking) -> bool:
-    """
-    Whether the source rejected the request of a slice; an older rejection was fixed since.
-
-    Sources do not reject requests with a slice. So if one was bound, or found after a wipe, the rejection may be
-    outdated: then the slice is an orphan, until its source has synced (`orphans`).
-    """
-    return isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision
+def is_rejected(asked: RequestFact | None, booking: msg.Booking) -> bool:
+    """Whether the source rejected the request of a slice; an older rejection was fixed since. Sources do not reject
+    requests with a slice. So if one was bound, or found after a wipe, the rejection may be outdated: then the slice is
+    an orphan, until its source has synced (`orphans`)."""
+    return isinstance(asked, msg.RequestRejected) and asked.revision >= booking.request_revision
 
 
 def may_come_yet(ctx: Context, allocation: AllocationId) -> bool:
-    """
-    Whether the entry of a bound allocation is still on its way to us.
-
-    False for a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
-    """
+    """Whether the entry of a bound allocation is still on its way to us. False for a slice that is gone: a Bound that
+    was sent over an empty subject can land after the broker was wiped."""
     is_known = allocation in ctx.facts.ledger or allocation in ctx.facts.lost
-    return not is_known and not isinstance(ctx.facts.slices.get(allocation), SliceGone)
+    return not is_known and not isinstance(ctx.facts.slices.get(allocation), msg.SliceGone)
 
 
-def answer_without_slice(ctx: Context, request: RequestId) -> Bound | Refused | Waived | None:
-    """
-    The last binding of a request that gets no slice (any more), as far as the ledger tells.
-
-    A closed slice does not come either; but its pod may have another one, which only its source knows. None, too, if
-    it does not name the source: then no source can confirm that the request is gone.
-    """
+def answer_without_slice(ctx: Context, request: RequestId) -> msg.Bound | msg.Refused | msg.Waived | None:
+    """The last binding of a request that gets no slice (any more), as far as the ledger tells. A closed slice does not
+    come either; but its pod may have another one, which only its source knows. None, too, if it does not name the
+    source: then no source can confirm that the request is gone."""
     match ctx.facts.bindings.get(request):
-        case Refused() | Waived() as answer if answer.source:
+        case msg.Refused() | msg.Waived() as answer if answer.source:
             return answer
-        case Bound() as bound if bound.source and isinstance(ctx.facts.ledger.get(bound.allocation), Closed | None):
+        case msg.Bound() as bound if bound.source and isinstance(
+            ctx.facts.ledger.get(bound.allocation), msg.Closed | None
+        ):
             return bound
         case _:
             return None

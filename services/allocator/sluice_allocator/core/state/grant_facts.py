@@ -1,18 +1,17 @@
-"""
-What follows from the ledger's grants, and what they come after (`after`): questions only, which change nothing.
-
-A grant with predecessors reserves their place (`is_promise`). One that comes after its own request's allocation keeps a
+"""What follows from the ledger's grants, and what they come after (`after`): questions only, which change nothing. A
+grant with predecessors reserves their place (`is_promise`). One that comes after its own request's allocation keeps a
 place for a pod that is being moved (`is_move`) or is exchanged for that request's reservation (`is_exchange`). So every
-reader of the ledger knows, without another message or memory.
-"""
+reader of the ledger knows, without another message or memory."""
+
+import msgspec
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, RequestId, request_named
-from sluice.contracts.messages import Closed, DeviceGrant, Grant, Revoke, SliceGone, SliceQuarantined, SliceReady
+from sluice.contracts.messages import Closed, DeviceGrant, Grant, Mode, Revoke, SliceGone, SliceQuarantined, SliceReady
+from sluice.mig.model import GpuModel
 from sluice_allocator.core.state.context import Context
 
-KinKey = tuple[str, str, str]
-"""Source, namespace, and the common part of the names of one controller's pods."""
+KinKey = tuple[str, str, str]  # Source, namespace, and the common part of the names of one controller's pods
 
 
 def is_gone(ctx: Context, allocation: AllocationId) -> bool:
@@ -22,7 +21,6 @@ def is_gone(ctx: Context, allocation: AllocationId) -> bool:
 
 
 def unfinished(ctx: Context, grant: Grant) -> tuple[AllocationId, ...]:
-    """The predecessors of a grant that are not gone yet."""
     return tuple(each for each in grant.after if not is_gone(ctx, each))
 
 
@@ -54,12 +52,9 @@ def is_exchange(grant: Grant) -> bool:
 
 
 def has_place_now(ctx: Context, promised: Grant) -> bool:
-    """
-    Whether the request of a reservation has another grant that waits for nothing, or for this one only.
-
-    If no pod is evicted for it, the reservation is kept until that other slice is there: making it may fail. Its
-    exchange cannot be made before it is gone.
-    """
+    """Whether the request of a reservation has another grant that waits for nothing, or for this one only. If no pod is
+    evicted for it, the reservation is kept until that other slice is there: making it may fail. Its exchange cannot be
+    made before it is gone."""
     own = promised.booking.allocation
     for allocation in ctx.facts.allocations_of.get(promised.booking.request, ()):
         other = ctx.facts.ledger[allocation]
@@ -90,7 +85,6 @@ def _written(ctx: Context, grant: Grant) -> tuple[int, AllocationId]:
 
 
 def named(entry: Grant | Revoke) -> str:
-    """The pod's name for users."""
     return f"{entry.booking.namespace}/{entry.booking.name}"
 
 
@@ -119,3 +113,27 @@ def why_moved(grant: Grant) -> str:
 
 def _size_of(device: DeviceGrant) -> str:
     return "a share" if device.share is not None else device.profile or "a whole GPU"
+
+
+class DeviceAmount(msgspec.Struct, frozen=True):
+    """One device and its size. `memory_mib` is that of the instance, the whole GPU or the share. `sm_percent` is the
+    percentage of the SMs of the model's largest profile, rounded down, for an instance; of the GPU's SMs for a share
+    (100 where it has no bound)."""
+
+    grant: DeviceGrant
+    model: str
+    mode: Mode
+    memory_mib: int
+    sm_percent: int
+
+
+def device_amount(grant: DeviceGrant, model: GpuModel) -> DeviceAmount:
+    """The size of `grant` on a GPU of `model`."""
+    profile = model.profile(grant.profile) if grant.profile is not None else None
+    if grant.share is not None:
+        mode, memory_mib, sm_percent = grant.share.mode, grant.share.memory_mib, grant.share.sm_partition or 100
+        return DeviceAmount(grant, model.product_names[0], mode, memory_mib, sm_percent)
+    if profile is None:
+        return DeviceAmount(grant, model.product_names[0], "exclusive", model.memory_mib, 100)
+    sm_percent = profile.multiprocessors * 100 // model.largest.multiprocessors
+    return DeviceAmount(grant, model.product_names[0], "exclusive", profile.memory_mib, sm_percent)

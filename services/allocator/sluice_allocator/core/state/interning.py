@@ -1,8 +1,5 @@
-"""
-Interns node messages: equal parts of many nodes become one object, and parts that no decision reads are dropped.
-
-A hundred thousand GPUs of a few models each report their whole table of profiles.
-"""
+"""Interns node messages: equal parts of many nodes become one object, and parts that no decision reads are dropped. A
+hundred thousand GPUs of a few models each report their whole table of profiles."""
 
 import sys
 from collections.abc import Mapping
@@ -10,19 +7,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import (
-    Closed,
-    GpuReport,
-    HostFacts,
-    InstanceReport,
-    LedgerEntry,
-    NodeChanged,
-    NodeInventory,
-    ProfileReport,
-    SliceReport,
-    Taint,
-)
 
 _NOT_KEPT: dict[str, int] = {}
 
@@ -31,37 +17,33 @@ _NOT_KEPT: dict[str, int] = {}
 class Interning:
     """The shared objects: as many as there are different ones, whatever the number of nodes."""
 
-    tables: dict[tuple[str, bool, int], tuple[ProfileReport, ...]] = field(default_factory=dict)
+    tables: dict[tuple[str, bool, int], tuple[msg.ProfileReport, ...]] = field(default_factory=dict)
     """Per model, with and without MIG, the table of profiles that was reported last."""
     sizes: dict[int, int] = field(default_factory=dict)
-    taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = field(default_factory=dict)
+    taints: dict[tuple[msg.Taint, ...], tuple[msg.Taint, ...]] = field(default_factory=dict)
 
     def inventory(
-        self, said: NodeInventory, before: NodeInventory | None, ledger: Mapping[AllocationId, LedgerEntry]
-    ) -> NodeInventory:
-        """
-        The same without what is for users (counts of possible instances, MPS daemons and their clients, warnings),
-        and without our instances, which the ledger knows. Of a fixed layout all are kept, but not their owners.
-
-        An unchanged GPU is the same object as before, and a booking is the ledger's where they are equal.
-        """
+        self, said: msg.NodeInventory, before: msg.NodeInventory | None, ledger: Mapping[AllocationId, msg.LedgerEntry]
+    ) -> msg.NodeInventory:
+        """The same without what is for users (counts of possible instances, MPS daemons and their clients, warnings),
+        and without our instances, which the ledger knows. Of a fixed layout all are kept, but not their owners. An
+        unchanged GPU is the same object as before, and a booking is the ledger's where they are equal."""
         known = {gpu.uuid: gpu for gpu in before.snapshot.gpus} if before is not None else {}
         gpus = tuple(self._gpu(report, known.get(report.uuid)) for report in said.snapshot.gpus)
         slices = tuple(_with_booking_of(report, ledger) for report in said.snapshot.slices)
         return replace(said, snapshot=replace(said.snapshot, gpus=gpus, slices=slices, warnings=()))
 
-    def news(self, said: NodeChanged) -> NodeChanged:
-        """The same without counts, which are for users."""
+    def news(self, said: msg.NodeChanged) -> msg.NodeChanged:
         return replace(said, gpus=())
 
-    def host(self, said: HostFacts) -> HostFacts:
+    def host(self, said: msg.HostFacts) -> msg.HostFacts:
         """The same: keys and values of labels, and taints, recur on many nodes."""
         labels = {sys.intern(key): sys.intern(value) for key, value in said.labels.items()}
         resources = {sys.intern(name): count for name, count in said.resources.items()}
         taints = self.taints.setdefault(said.taints, said.taints)
         return replace(said, labels=labels, resources=resources, taints=taints)
 
-    def _gpu(self, said: GpuReport, before: GpuReport | None) -> GpuReport:
+    def _gpu(self, said: msg.GpuReport, before: msg.GpuReport | None) -> msg.GpuReport:
         kind = (said.model, said.mig_enabled, len(said.profiles))
         table = self.tables.get(kind)
         if table != said.profiles:
@@ -79,14 +61,14 @@ class Interning:
         return before if kept == before and before is not None else kept
 
 
-def _instances_kept(said: GpuReport) -> tuple[InstanceReport, ...]:
+def _instances_kept(said: msg.GpuReport) -> tuple[msg.InstanceReport, ...]:
     if said.fixed_layout:
         return tuple(replace(instance, allocation=None, uuid="") for instance in said.instances)
     return tuple(instance for instance in said.instances if instance.allocation is None)
 
 
-def _with_booking_of(report: SliceReport, ledger: Mapping[AllocationId, LedgerEntry]) -> SliceReport:
+def _with_booking_of(report: msg.SliceReport, ledger: Mapping[AllocationId, msg.LedgerEntry]) -> msg.SliceReport:
     entry = ledger.get(report.booking.allocation)
-    if entry is None or isinstance(entry, Closed) or entry.booking != report.booking:
+    if entry is None or isinstance(entry, msg.Closed) or entry.booking != report.booking:
         return report
     return replace(report, booking=entry.booking)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.kube.quantities import NotANumber, parse_quantity
 from sluice.contracts.request_syntax.keys import amount_of, resource_in_quota
-from sluice.mig.profile_name import ProfileName, ProfileNameError
-from sluice.mig.resource_names import from_resource
+from sluice.mig.profile_name import ProfileName, ProfileNameError, from_resource
 from sluice_console.core.doctor.findings import (
     Check,
     FindingDocument,

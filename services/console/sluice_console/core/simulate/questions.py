@@ -7,7 +7,7 @@ from sluice.contracts.messages import HostNeeds, NodeExpression, PodTerm, Spread
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.request_syntax import ContainerRequest, Unquoted
-from sluice.contracts.request_syntax.written_claim import written_name
+from sluice.contracts.request_syntax.claim_text import written_name
 
 
 def question_of(pod: PodManifest) -> pb.SimulateRequest:

@@ -13,8 +13,9 @@ from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
 from sluice.contracts.rpc_permissions import Caller, dns_name
 from sluice.runtime.bus import Bus
 from sluice.runtime.grpc import transport
-from sluice.runtime.grpc.security import CertificateError, TransportSecurity, security_from_settings
+from sluice.runtime.grpc.security import TransportSecurity, security_from_settings
 from sluice.runtime.settings import CommonSettings, SettingsError, load
+from sluice.runtime.tls.certificate_files import CertificateError
 
 
 class NotAskableError(Exception):

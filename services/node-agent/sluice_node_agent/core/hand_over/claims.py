@@ -1,8 +1,7 @@
-"""
-The ResourceClaims of a slice, and what each hands over.
+"""The ResourceClaims of a slice: what each hands over, and the health of it. Pure functions of a record."""
 
-Pure functions of a record.
-"""
+from dataclasses import dataclass
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -10,18 +9,15 @@ from sluice.contracts.dra.names import cdi_device, device_names
 from sluice.contracts.messages import Booking, ResourceClaimRef
 from sluice_node_agent.core.instructions import CdiDevice, CdiPart, PreparedDevice
 from sluice_node_agent.core.journal_records import SliceRecord
+from sluice_node_agent.core.publish.slice_status import what_is_wrong
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.slices.create import containers_of
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import numbered_devices
+from sluice_node_agent.core.state.tasks import SliceTask, numbered_devices
 
 
 def with_found_claims(record: SliceRecord, found: Discovered) -> SliceRecord:
-    """
-    A record that the journal does not know, with what may have been handed over before.
-
-    After a lost journal a device that exists, or a CDI file, may be in use.
-    """
+    """A record new to the journal, with what may be in use: devices that exist, and CDI files."""
     claims = tuple(claim.uid for claim in record.booking.resource_claims)
     files = tuple(claim for claim in claims if claim in found.cdi)
     for claim in files:
@@ -43,11 +39,7 @@ def cdi_devices(record: SliceRecord, claim: ResourceClaimRef, state: NodeState) 
 
 
 def prepared_devices(booking: Booking, claim: ResourceClaimRef) -> tuple[PreparedDevice, ...]:
-    """
-    What the kubelet learns of a prepared claim.
-
-    Requests have their base names, without the alternative that was granted (`<request>/<subrequest>`).
-    """
+    """What the kubelet learns of a prepared claim; requests without the alternative that was granted."""
     names = device_names(booking.allocation, booking.resource_claims)
     granted = {grant.container for grant in booking.devices}
     return tuple(
@@ -67,3 +59,42 @@ def _parts(record: SliceRecord, key: str, state: NodeState) -> tuple[CdiPart, ..
         gi_id = home.device.gi_id if home is not None else device.gi_id
         found.append(CdiPart(grant.gpu, device.uuid, gi_id if grant.profile is not None else None))
     return tuple(dict.fromkeys(found))
+
+
+Health = Literal["healthy", "unhealthy", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """One device of the pool of this node. `message` says what is wrong; empty when nothing is."""
+
+    name: str
+    health: Health
+    message: str = ""
+
+
+def device_health(state: NodeState) -> tuple[DeviceHealth, ...]:
+    """All devices that claims have on this node."""
+    found = []
+    for work in state.slices.values():
+        booking = work.record.booking
+        if booking.resource_claims:
+            health, message = _health_of(work, state)
+            names = device_names(booking.allocation, booking.resource_claims)
+            found += [DeviceHealth(name, health, message) for name in names.values()]
+    return tuple(found)
+
+
+def _health_of(work: SliceTask, state: NodeState) -> tuple[Health, str]:
+    record = work.record
+    wrong = "; ".join(what_is_wrong(record, state))
+    if wrong:
+        return "unhealthy", wrong
+    if record.phase == "ready":
+        return "healthy", ""
+    if record.lost and not record.revoked:
+        return (
+            "unhealthy",
+            f"its devices vanished, and are not created again yet{f': {record.message}' if record.message else ''}",
+        )
+    return "unknown", "it is being taken back" if record.revoked else "it is being created"

@@ -1,10 +1,8 @@
 """
-Hands devices over: prepares a ResourceClaim when the kubelet asks for it, and takes it back when its pods have ended.
-
-A claim is prepared in this order: noted in the journal, its CDI file written, the kubelet answered. So the journal
-names every claim that a pod may have. While a claim is prepared, its file is kept as the slice is: written again by
-each run of the agent, and after a resize. A call for a slice that is not ready waits, and every wait ends with an
-answer.
+Hands devices over: prepares a ResourceClaim when the kubelet asks, and takes it back when its pods have ended. A claim
+is noted in the journal, its CDI file written, then the kubelet answered: so the journal names every claim that a pod
+may have. While it is prepared, its file is written again by each run and after a resize. A call for a slice that is not
+ready waits, and every wait ends with an answer.
 """
 
 from dataclasses import dataclass
@@ -19,16 +17,13 @@ from sluice_node_agent.core.hand_over.claims import cdi_devices, prepared_device
 from sluice_node_agent.core.instructions import AnswerCall, CdiInstruction, CompareCdi, RemoveCdi, WriteCdi
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.slices.create import is_served, lost_devices
-from sluice_node_agent.core.state.backoff import back_off
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SliceTask
+from sluice_node_agent.core.state.tasks import SliceTask, back_off
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call to prepare a claim that waits for its slice."""
-
     asked: PrepareAsked
     until: float
 
@@ -37,12 +32,10 @@ class HandOver:
     """The kubelet's calls about the claims of one node."""
 
     def __init__(self, config: AgentConfig, state: NodeState, in_flight: InFlight) -> None:
-        """Start without calls."""
         self._config = config
         self._state = state
         self._in_flight = in_flight
         self._waiting: dict[str, list[_Call]] = {}
-        """By the claim's UID."""
         self._removing: dict[int, UnprepareAsked] = {}
         """Calls that wait for the removal of a file, by its token."""
         self._answers: list[AnswerCall] = []
@@ -69,9 +62,8 @@ class HandOver:
 
     def unprepare(self, asked: UnprepareAsked) -> list[AllocationId]:
         """
-        The pods with a claim have ended. Returns the slices to look at.
-
-        No step in flight is waited for: a driver that hangs must not keep a pod from ending.
+        The pods with a claim have ended. Returns the slices to look at. Waits for no step: a driver that hangs must not
+        keep a pod.
         """
         self._refuse_all(asked.claim, "the kubelet has ended its use meanwhile")
         slices = self._slices_of(asked.claim)
@@ -154,8 +146,6 @@ class HandOver:
             self._answers.append(AnswerCall(asked.call, error=error))
         return [each.allocation for each in self._slices_of(sent.claim)]
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _compare(self) -> None:
         """As with tickets: their memory disk may be emptied without a reboot."""
         files = tuple(
@@ -169,7 +159,6 @@ class HandOver:
             self._in_flight.send(CompareCdi(self._in_flight.next_token, files), None)
 
     def _compared(self, wrong: tuple[str, ...]) -> list[AllocationId]:
-        """Have wrong files written again."""
         found = [work for claim in wrong for work in self._slices_of(claim) if work.cdi.pop(claim, None) is not None]
         return [work.allocation for work in found]
 
@@ -179,10 +168,8 @@ class HandOver:
 
     def _is_wanted(self, claim: ResourceClaimRef, work: SliceTask) -> bool:
         """
-        Whether a claim's file is to be there, with this slice's devices.
-
-        Of two slices of a claim (two allocators granted it) one is taken back, and the kubelet does not tell which its
-        pod has: the call waits until one is left, and no file of the other.
+        Whether a claim's file is to be there, with this slice's devices. Of two slices of a claim one is taken back,
+        and the kubelet does not tell which its pod has: the call waits until one is left, and no file of the other.
         """
         if claim.uid in work.record.prepared:
             return True

@@ -1,8 +1,6 @@
 """
-The ledger of this node: its head, and the last order of every allocation.
-
-It follows readings and decides nothing. An order counts as absent only after a complete reading, and absence is never
-an order.
+The ledger of this node: its head, and the last order of every allocation. It decides nothing. An order counts as absent
+only after a complete reading, and absence is never an order.
 """
 
 from collections.abc import Iterator
@@ -17,7 +15,6 @@ class LedgerView:
     """The ledger of one node."""
 
     def __init__(self, node: NodeName) -> None:
-        """Start empty."""
         self._node = node
         self._head: NodeOpened | None = None
         self._incarnation = Incarnation("")

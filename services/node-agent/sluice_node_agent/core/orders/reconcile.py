@@ -1,8 +1,4 @@
-"""
-Reconcile orders: compare the ledger's last order for a slice with the journal's record.
-
-It changes the record; the steps that follow are for the controllers.
-"""
+"""Reconcile orders: compare the ledger's last order for a slice with its record, and change the record."""
 
 from collections.abc import Iterable
 
@@ -12,14 +8,14 @@ from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Booking, Closed, Grant, Revoke
 from sluice.contracts.reasons import shorten
 from sluice.contracts.resize import same_places
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.hand_over.claims import with_found_claims
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.orders.ledger_view import LedgerView
 from sluice_node_agent.core.publish.publisher import Publisher
 from sluice_node_agent.core.recovery.discovered import Discovered
-from sluice_node_agent.core.recovery.garbage import GarbageCollector
+from sluice_node_agent.core.recovery.orphaned_instances import GarbageCollector
 from sluice_node_agent.core.recovery.resume import (
     adopt_shared_device,
     adopt_slice,
@@ -53,7 +49,6 @@ class OrderReconciler:
         *,
         garbage: GarbageCollector,
     ) -> None:
-        """Start empty."""
         self._ledger = orders
         self._tombstones = tombstones
         self._state = slices.state
@@ -64,11 +59,7 @@ class OrderReconciler:
         self.found = Discovered()
 
     def hear(self, tickets: Iterable[FoundTicket], node: NodeName) -> tuple[str, ...]:
-        """
-        After a lost journal, adopt what tickets prove without the ledger, which may be lost as well.
-
-        Returns a sentence for each rejected ticket.
-        """
+        """After a lost journal, adopt what tickets prove without the ledger; a sentence for each rejected ticket."""
         found = self.found
         unbelieved: dict[str, TicketRejected] = {}
         for ticket in newest_first(each for each in tickets if each.ticket in found.speaking):
@@ -128,11 +119,7 @@ class OrderReconciler:
                 self._garbage.ticket(ticket)
 
     def _take_first(self, order: Grant | Revoke) -> None:
-        """
-        Apply an order that the journal does not know.
-
-        It waits for a GPU that has not answered since the journal was lost: seeing nothing there proves nothing.
-        """
+        """Apply an order that is new to the journal, once its GPUs answer: seeing nothing there proves nothing."""
         booking, found = order.booking, self.found
         if found.hides(booking):
             return
@@ -187,11 +174,8 @@ class OrderReconciler:
 
     def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
         """
-        The order that stands for a slice of the journal; a Closed ends one that is being created, too.
-
-        This happens when an earlier run of this agent published that the slice is gone, then the journal was lost, and
-        its Grant was read from a lagging server. The new slice was published to no reader, and no request waits for it
-        (ADR 0051).
+        The order that stands for a slice of the journal; a Closed ends one that is being created, too: an earlier run
+        published that it is gone, then the journal was lost, and its Grant was read from a lagging server (ADR 0051).
         """
         if order is not None or record.phase not in {"planned", "making"}:
             return order
@@ -199,11 +183,9 @@ class OrderReconciler:
 
     def _was_begun(self, order: Grant | Revoke) -> bool:
         """
-        Whether creation began for an order although its predecessors at the place are not known to be gone.
-
-        Usually it did not, and what is at its place belongs to them. This holds for a Revoke too: its Grant may have
-        been replaced before it was read. But after a lost journal, an order with a ticket was begun, however little is
-        known of the others; so was one with a device that can only be its own.
+        Whether creation began for an order although its predecessors at the place are not known to be gone. Usually it
+        did not, and what is there belongs to them. But after a lost journal, an order with a ticket was begun; so was
+        one with a device that can only be its own.
         """
         if any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets):
             return True
@@ -224,9 +206,8 @@ class OrderReconciler:
 
     def _serves_a_daemon(self, booking: Booking) -> bool:
         """
-        Whether a GPU booked whole and exclusively is still set to serve a daemon: then it is not free.
-
-        This holds from its discovery until its home is gone, however many orders are read meanwhile.
+        Whether a GPU booked whole and exclusively is still set to serve a daemon, until its home is gone: it is not
+        free.
         """
         whole = [grant.gpu for grant in booking.devices if grant.profile is None and grant.share is None]
         return any(gpu in self.found.aside or any(home[0] == gpu for home in self._state.homes) for gpu in whole)
@@ -239,9 +220,5 @@ class OrderReconciler:
 
 
 def _was_never_begun(record: SliceRecord) -> bool:
-    """
-    Whether a slice still waited for others: processes on its devices are theirs, not its tenant's.
-
-    The journal knows that, so no device is asked, and even a GPU that does not answer does not keep it.
-    """
+    """Whether a slice still waited for others: processes on its devices are theirs. No device need answer for that."""
     return record.phase == "planned" and bool(record.after) and not (record.boot_id or record.ticket)

@@ -1,18 +1,24 @@
-"""
-Publish the status of every slice and the state of the node.
+"""Publishes the status of every slice and the state of the node, again when the bus lost it; changes no record."""
 
-Derived from records and published again when the bus lost it; records are never changed here.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
-from sluice.contracts.messages import Closed, NodeChanged, PlacementReport, SliceGone, SliceReport
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
+from sluice.contracts.messages import (
+    Closed,
+    GpuCounts,
+    GpuReport,
+    NodeChanged,
+    NodeSnapshot,
+    PlacementReport,
+    SliceGone,
+    SliceReport,
+)
 from sluice.contracts.outbox import Outbox
+from sluice_node_agent.core.config import AgentConfig
+from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.journal_records import NodeRecord, SliceRecord
 from sluice_node_agent.core.publish.slice_status import slice_report, slice_state, status_message, stuck_on
-from sluice_node_agent.core.publish.snapshot_versions import SnapshotVersions
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.shared.controller import SharedDeviceController
 from sluice_node_agent.core.state.devices import ShownFacts
@@ -22,6 +28,117 @@ from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, numbe
 from sluice_node_agent.core.state.tombstones import Tombstones
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
+_WARNINGS_MAX = 8
+"""The most warnings in a snapshot: every pull carries them."""
+
+
+class SnapshotVersions:
+    """The snapshot of one node and its generation."""
+
+    def __init__(self, node: NodeName, run: RunId, config: AgentConfig) -> None:
+        self._node = node
+        self._run = run
+        self.config = config
+        self._start = AgentStarted("", "", ())
+        self._warnings: tuple[str, ...] = ()
+        self.hands_over = False
+        self.why_not = ""
+        self._generation = 0
+        self._asked_upto = 0
+        self._reserved_upto = 0
+        self.snapshot: NodeSnapshot | None = None
+
+    def start(self, event: AgentStarted, generation: int) -> None:
+        """A new run: no generation up to `generation` may be used again."""
+        self._start = event
+        if event.journal_problem:
+            self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
+        left_out = (f"a GPU cannot read its UUID, so it gets no new slices: {why}" for why in event.nameless.values())
+        self._warnings = (*self._warnings, *left_out)
+        if event.has_pods and event.why_unseen:
+            unseen = (
+                f"slices of pods cannot be destroyed, because their processes cannot be checked: {event.why_unseen}"
+            )
+            self._warnings = (*self._warnings, unseen)
+        self._generation = self._asked_upto = self._reserved_upto = generation
+
+    def warn(self, sentences: Sequence[str]) -> None:
+        """Warnings of this run, for operators; only the first few are kept."""
+        more = len(sentences) - _WARNINGS_MAX
+        rest = (f"and {more} more",) if more > 0 else ()
+        self._warnings = (*self._warnings, *sentences[:_WARNINGS_MAX], *rest)
+
+    def must_reserve(self) -> bool:
+        """Whether the reserved generations run out."""
+        return self._asked_upto - self._generation < self.config.generation_block // 2
+
+    def reserve(self) -> int:
+        """The highest generation to save in the journal."""
+        self._asked_upto = self._generation + self.config.generation_block
+        return self._asked_upto
+
+    def reserved(self, upto: int) -> None:
+        """The journal has saved it."""
+        self._reserved_upto = max(self._reserved_upto, upto)
+
+    def tells(
+        self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...]
+    ) -> bool:
+        """Whether the snapshot already shows exactly this."""
+        told = self.snapshot
+        if told is None or told.kubelet_hands_over != self.hands_over or told.warnings != self._all_warnings():
+            return False
+        return (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets)
+
+    def update(
+        self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...] = ()
+    ) -> NodeChanged | None:
+        """Apply the current state. Returns a NodeChanged when a pull would show a difference."""
+        if self.tells(gpus, slices, doubtful_tickets):
+            return None
+        if self._generation >= self._reserved_upto:
+            return None  # published when the journal holds the next block
+        self._generation += 1
+        self.snapshot = NodeSnapshot(
+            node=self._node,
+            boot_id=self._start.boot_id,
+            agent_run=self._run,
+            generation=self._generation,
+            driver_version=self._start.driver_version,
+            gpus=gpus,
+            slices=slices,
+            modes=self._start.modes,
+            time_quota=self._start.time_quota,
+            toolkit_version=self._start.toolkit_version,
+            warnings=self._all_warnings(),
+            kubelet_hands_over=self.hands_over,
+            doubtful_tickets=doubtful_tickets,
+        )
+        return NodeChanged(
+            node=self._node,
+            endpoint=self._start.endpoint,
+            boot_id=self._start.boot_id,
+            agent_run=self._run,
+            generation=self._generation,
+            gpus=tuple(_counts(gpu) for gpu in gpus),
+            version=self._start.version,
+            certificate=self._start.certificate,
+        )
+
+    def _all_warnings(self) -> tuple[str, ...]:
+        why = (f"the kubelet cannot hand devices over: {self.why_not}",) if self.why_not else ()
+        return (*self._warnings, *why)
+
+
+def _counts(gpu: GpuReport) -> GpuCounts:
+    return GpuCounts(
+        uuid=gpu.uuid,
+        model=gpu.model,
+        instances=len(gpu.instances),
+        creatable=gpu.creatable,
+        creatable_total=sum(gpu.creatable.values()),
+    )
+
 
 class Publisher:
     """The agent's outbox on the bus, and the snapshot for pulls."""
@@ -29,7 +146,6 @@ class Publisher:
     def __init__(
         self, node: NodeName, outbox: Outbox, snapshots: SnapshotVersions, tombstones: Tombstones, state: NodeState
     ) -> None:
-        """Start with nothing published."""
         self._node = node
         self._config = snapshots.config
         self._outbox = outbox
@@ -41,13 +157,11 @@ class Publisher:
         self._unsaid: NodeChanged | None = None
         """The NodeChanged of the snapshot that was not published yet."""
         self._unsaid_since = 0.0
-        """When everything had been published last."""
         self._say_at = 0.0
         """When the next NodeChanged of an open node may be published."""
         self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
         """The last report of each slice, and the record that it was made from."""
         self._reports_last: tuple[SliceReport, ...] = ()
-        """The same in order."""
         self._hands_over_saved = False
         self._told_last: tuple[object, ...] | None = None
         """The inputs of the current snapshot; None where it is incomplete."""
@@ -142,11 +256,9 @@ class Publisher:
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """
-        Whether it is time to publish that the node has changed, if it has.
-
-        At once while the node is not open: the allocator must know all of it before it opens it (PROTOCOL §6). For an
-        open node (`may_wait`) decisions follow from the ledger and the slices' statuses: NodeChanged waits until
-        nothing is in flight (`quiet`) or its interval is over, so a burst of slices is one message.
+        Whether it is time to publish that the node has changed, if it has. At once while the node is not open: the
+        allocator must know all of it first (PROTOCOL §6). Of an open node (`may_wait`), when nothing is in flight
+        (`quiet`) or the interval is over: a burst of slices is one message.
         """
         if not self._untold and self._unsaid is None:
             self._unsaid_since = now
@@ -189,7 +301,6 @@ class Publisher:
                 yield gpu, PlacementReport(start=0, size=max(1, report.memory_slices))
 
     def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
-        """The places of slices that cannot be destroyed."""
         return [
             (grant.gpu, PlacementReport(start=grant.start, size=grant.size))
             for work in self._state.slices.values()

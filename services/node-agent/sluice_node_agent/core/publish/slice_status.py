@@ -15,14 +15,14 @@ from sluice.contracts.messages import (
 )
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
-from sluice_node_agent.core.shared.quota_tenants import unheld_clients
+from sluice_node_agent.core.shared.mps_limits import unheld_clients
 from sluice_node_agent.core.slices.create import containers_of
-from sluice_node_agent.core.state.backoff import is_stuck
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
     SharedDeviceTask,
     SliceTask,
     Task,
+    is_stuck,
     numbered_devices,
     shared_device_key,
     shared_devices_of,
@@ -134,9 +134,6 @@ def what_is_wrong(record: SliceRecord, state: NodeState) -> list[str]:
     return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _ready_message(record: SliceRecord, state: NodeState, no_ticket: str) -> SliceReady | SliceDegraded | None:
     booking = record.booking
     wrong = _fault_message(record, state)
@@ -208,7 +205,6 @@ def _why_out_of_order(home: SharedDeviceTask) -> str:
 
 
 def _warnings(record: SliceRecord, state: NodeState) -> list[str]:
-    """Warnings for the user of a ready share."""
     found: list[str] = []
     for _, grant, device in numbered_devices(record):
         home = state.homes.get(shared_device_key(grant)) if grant.share is not None else None

@@ -1,10 +1,8 @@
 """
-The token scheduler of one home: events in, instructions out.
-
-A process asks, gets a token when its tenant's turn comes, and returns it. Time is charged by the scheduler's clock
-alone, and nothing that a client sends decides its identity, so a client that lies or stalls pays with its own share.
-The cost of one event grows with the tenants of the home (at most what one MPS server serves), never with its history.
-It has no thread, socket or clock; `selection` chooses the next turn, and `tenants` counts what was used.
+The token scheduler of one home: events in, instructions out. A process asks, gets a token when its tenant's turn comes,
+and returns it. Time is charged by the scheduler's clock, and nothing that a client sends decides its identity: one that
+lies or stalls pays with its own share. An event costs as much as the home has tenants. `selection` chooses the next
+turn, and `tenants` counts what was used.
 """
 
 from collections.abc import Iterator
@@ -39,7 +37,6 @@ class TenantStatus:
     counted: TokenUsage
     connections: int
     greeted: int
-    """Connections that have sent HELLO."""
     holds: bool
     waits: bool
 
@@ -62,11 +59,7 @@ class TokenScheduler:
         return list(self.steps(event, now_us))
 
     def steps(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
-        """
-        As `handle`, one instruction at a time: a device idles until its next token is sent, so that comes first.
-
-        Must be exhausted before the next event.
-        """
+        """As `handle`, one by one: the next token is sent first. Must be exhausted before the next event."""
         if isinstance(event, MessageReceived) and self._is_vain(event):
             return
         now_us = max(now_us, self._counted_us)
@@ -241,7 +234,6 @@ class TokenScheduler:
         return Send(connection, Grant(token, length_us, ask.sequence))
 
     def _go_on(self, tenant: Tenant, hold: HeldToken, now_us: int, *, is_sure: bool) -> Send:
-        """Another token that begins where the old one ends."""
         length_us = tenant.room_us(now_us)
         ask = tenant.asks.pop(hold.connection)
         hold.token = self._new_token(tenant, length_us)
@@ -300,8 +292,6 @@ class TokenScheduler:
             keeps_out = not tenant.hold.is_sure and not owed <= taken
             tenant.is_blamed = tenant.is_blamed or tenant.lane in owed or keeps_out
 
-    # -- inside -----------------------------------------------------------------------------------------------------
-
     def _count(self, now_us: int) -> None:
         stalled = [tenant.name for tenant in self._tenants.values() if tenant.stalled]
         for tenant in self._tenants.values():
@@ -325,7 +315,6 @@ class TokenScheduler:
         ]
 
     def _pays_until(self, tenant: Tenant) -> int:
-        """When a tenant in debt may start beside a stalled token."""
         paid_us = self._counted_us + max(0, -tenant.credit) // tenant.earns_ppm
         return min(paid_us, tenant.waits_since_us + self._config.debt_wait_us)
 
@@ -340,14 +329,12 @@ class TokenScheduler:
         return self._tokens
 
     def _hold_of(self, tenant: Tenant, connection: Connection, token: int) -> HeldToken | None:
-        """The token that a process holds under this number; None if it holds none."""
         for hold in (tenant.hold, tenant.stalled.get(connection)):
             if hold is not None and hold.connection == connection and hold.token == token:
                 return hold
         return None
 
     def _next_wake(self, now_us: int) -> int | None:
-        """When something changes without any message."""
         times: list[int] = []
         waits, has_stall = False, any(tenant.stalled for tenant in self._tenants.values())
         for tenant in self._tenants.values():

@@ -1,10 +1,8 @@
 """
-Choose which waiting tenants may run beside those that run.
-
-First, in each lane, the entitled tenant with the largest shortfall, if none of its lane runs by right: a lane is as
-wide as its widest tenant and lanes sum up to the home (as in docs/sharing.md, which admission counts with), so all of
-these fit side by side once those that run beyond their right have ended. The rest of the SMs goes to any tenant within
-its limit, so that no wanted SM idles. Pure: no history, no side effects.
+Choose which waiting tenants may run beside those that run. First, in each lane, the entitled tenant with the largest
+shortfall, if none of its lane runs by right: a lane is as wide as its widest tenant and lanes sum up to the home
+(docs/sharing.md), so all of these fit side by side. The rest of the SMs goes to any tenant within its limit, so that no
+wanted SM idles. Pure.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -22,17 +20,12 @@ class Selection:
 
     tenant: Tenant
     is_sure: bool
-    """Whether by right (`HeldToken.is_sure`)."""
 
 
 def select_tenants(
     candidates: Iterable[Tenant], running: Collection[tuple[Tenant, HeldToken]], now_us: int
 ) -> list[Selection]:
-    """
-    Tenants that may start now beside those that run, in the order of their claims.
-
-    `candidates` are within their limits. `running` holds no stalled token.
-    """
+    """Tenants that may start now, by claim. `candidates` are within their limits; `running` holds no stalled token."""
     waiting = list(candidates)
     if not waiting:
         return []
@@ -70,9 +63,8 @@ def select_tenants(
 
 def assign_lanes(tenants: Collection[Tenant]) -> dict[str, int]:
     """
-    Assign lanes: the widest tenant first, each to the first lane that has the time, else to a new one.
-
-    Where that needs more than the home (it is over-booked), the rest goes to the existing lane with most time left.
+    The widest tenant first, each to the first lane with the time, else to a new one; in an over-booked home the rest
+    goes to the lane with most time left.
     """
     times: list[int] = []
     width, found = 0, {}

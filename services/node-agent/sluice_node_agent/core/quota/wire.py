@@ -1,15 +1,12 @@
 """
-The messages between scheduler and client library: packets of 64 bytes, little-endian (docs/time-quota.md).
-
-Strict, since tenants write what comes in: a packet is exactly one of our messages or a `WireError`. `native/quota` has
-the same layout in C.
+The messages between scheduler and client library: packets of 64 bytes, little-endian (docs/time-quota.md;
+`native/quota` has them in C). Strict, since tenants write them: a packet is exactly one of ours or a `WireError`.
 """
 
 import struct
 from dataclasses import dataclass
 
 MAGIC = 0x54514C53
-"""The bytes `SLQT`."""
 VERSION = 1
 PACKET_BYTES = 64
 
@@ -23,7 +20,6 @@ _STOP = struct.Struct("<Q")
 _REFUSED = struct.Struct("<I")
 
 FAIL_CLOSED = 1
-"""Bit 0 of HELLO's flags."""
 
 BAD_VERSION, NOT_A_TENANT, TOO_MANY, ENDING = 1, 2, 3, 4
 """Why a client is refused."""
@@ -33,7 +29,6 @@ class WireError(ValueError):
     """A packet that is not a message. `reason` is the REFUSED to answer with, 0 for none."""
 
     def __init__(self, message: str, reason: int = 0) -> None:
-        """Keep both."""
         super().__init__(message)
         self.reason = reason
 
@@ -88,7 +83,6 @@ class Quota:
     patience_us: int
     """A client waits at least so long before it goes on without a scheduler."""
     is_news: bool = False
-    """Whether it is CHANGED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +104,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """
-    The request is wrong in itself, or exceeds the configured limits.
-
-    Older allocators also refused what no known model could serve; a newer one waives that.
-    """
+    """The scheduler serves this connection no more."""
 
     reason: int
 

@@ -1,10 +1,9 @@
 """
-Instances, tickets and homes found at the start without a record: ours perhaps, if the journal was lost.
-
-An instance belongs to a slice only if the ledger or a ticket names it in exactly its place, and, where marks are
-complete, a mark shows that we created it. An unassigned instance with a mark is ours still (`orphaned_instances`); one
-without is foreign and never touched. A home's directory and daemon are always ours; the ledger or a ticket must name
-their tenants. A GPU that did not answer is unknown until it does: seeing nothing there proves nothing.
+Instances, tickets and homes found at the start without a record: ours perhaps, if the journal was lost. An instance
+belongs to a slice only if the ledger or a ticket names its exact place and, where marks are complete, a mark shows that
+we created it. An unassigned one with a mark is ours still (`orphaned_instances`); one without is foreign and never
+touched. A home's directory and daemon are ours. A GPU that did not answer is unknown: seeing nothing there proves
+nothing.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import AgentStarted, FoundMpsHome
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
@@ -34,7 +33,6 @@ class Discovered:
     tickets: tuple[str, ...] = ()
     homes: dict[HomeId, FoundMpsHome] = field(default_factory=dict)
     unseen: dict[GpuUuid, None] = field(default_factory=dict)
-    """GPUs with unknown content."""
     nameless: bool = False
     """Some GPUs could not read their UUID when the journal was lost: a GPU first named now is one of the unseen."""
     speaking: tuple[str, ...] = ()
@@ -53,11 +51,7 @@ class Discovered:
         return any(grant.gpu in self.unseen for grant in booking.devices if grant.profile is not None)
 
     def instance_at(self, grant: DeviceGrant, devices: Devices) -> DeviceRecord:
-        """
-        The unrecorded instance at exactly a granted place, if it may be ours.
-
-        A foreign one has no mark: its creator could not know of the grant.
-        """
+        """The unrecorded instance at exactly a granted place, if it may be ours: a foreign one has no mark."""
         there = devices.instance_at(grant) if grant.profile is not None else None
         if there is None or self.unclaimed.get((grant.gpu, there.gi_id)) != there.uuid:
             return DeviceRecord()
@@ -136,10 +130,8 @@ class Discovered:
 
     def deserted(self, awaited: Collection[SharedDeviceKey]) -> list[FoundMpsHome]:
         """
-        Homes without a daemon that no order has claimed, once all orders were read. They are dropped here.
-
-        Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
-        still be in use (see `orphaned_instances`); one on an unseen GPU, or at the place of a waiting order
+        Homes without a daemon that no order has claimed, once all orders were read. They are dropped here. Before that
+        a container may have to find the directory. One on an unseen GPU, or at the place of a waiting order
         (`awaited`), may still be claimed.
         """
         kept = {*self.unseen, *(gpu for gpu, _, _ in awaited)}

@@ -1,14 +1,12 @@
 """
-Destroy orphans: instances of slices that were being created or destroyed when journal and ledger were lost.
-
-A ready slice has a ticket and is adopted by it (`ticket_proofs`); a slice in transition has none. A mark at its place,
-or a home around its daemon, shows that its instance is ours. Once all orders and tickets were read and no process uses
-it, it is destroyed as a home is. The instance of a fixed layout stays.
-
-While one ticket is doubted, or one process is on the instance, it stays and is shown as foreign. An instance without a
-mark is never touched: it is not ours.
+Destroy what no slice can claim: orphans, and tickets, CDI files and home directories without a record. An orphan is an
+instance of a slice in transition when journal and ledger were lost: a mark at its place, or a home around its daemon,
+shows that it is ours. Once all orders and tickets were read and no process uses it, it is destroyed as a home is. While
+a ticket is doubted it is shown as foreign; one without a mark, or of a fixed layout, is never touched. A refusal is
+retried with backoff, and nothing of this is in the journal: the next run finds what is left.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,15 +14,77 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import DeviceRefused, FoundMpsHome, HoldersListed, OwnershipMark, Result
-from sluice_node_agent.core.instructions import ListHolders
+from sluice_node_agent.core.events import (
+    CdiRefused,
+    DeviceRefused,
+    FoundMpsHome,
+    HoldersListed,
+    MpsRefused,
+    OwnershipMark,
+    Result,
+    TicketRefused,
+)
+from sluice_node_agent.core.instructions import ListHolders, RemoveCdi, RemoveTicket, StopMps
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.shared.controller import SharedDeviceController
-from sluice_node_agent.core.state.backoff import back_off
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, Task, shared_device_key
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, Task, back_off, shared_device_key
+
+
+@dataclass(slots=True)
+class Garbage(Task):
+    """One ticket, home or CDI file to remove, by its file name or claim."""
+
+    name: str
+    order: StopMps | RemoveTicket | RemoveCdi
+    """With any token."""
+
+
+class GarbageCollector:
+    """All garbage of one node."""
+
+    def __init__(self, config: AgentConfig, in_flight: InFlight) -> None:
+        self._config = config
+        self._in_flight = in_flight
+        self._left: dict[str, Garbage] = {}
+        """What is not removed yet, by name: names of homes, tickets and claims are unique."""
+
+    def home(self, found: FoundMpsHome) -> None:
+        """Remove a home without a record: its daemon, if there is one, and its directory."""
+        self._clear(found.home, StopMps(0, found.home, found.pid, found.started_at))
+
+    def ticket(self, ticket: str) -> None:
+        """Remove a ticket that no slice has."""
+        self._clear(ticket, RemoveTicket(0, ticket))
+
+    def cdi_file(self, claim: str) -> None:
+        """Remove the CDI file of a claim that no slice has."""
+        self._clear(claim, RemoveCdi(0, claim))
+
+    def take_result(self, garbage: Garbage, result: Result, now: float) -> None:
+        """It is removed, or retried later."""
+        if isinstance(result, (MpsRefused, TicketRefused, CdiRefused)):
+            back_off(garbage, result.message, self._config, now)
+        else:
+            self._left.pop(garbage.name, None)
+
+    def tick(self, now: float) -> None:
+        """Retry what is due."""
+        for garbage in self._left.values():
+            if garbage.retry_at is not None and garbage.retry_at <= now:
+                garbage.retry_at = None
+                self._send(garbage)
+
+    def _clear(self, name: str, order: StopMps | RemoveTicket | RemoveCdi) -> None:
+        if name not in self._left:
+            self._left[name] = Garbage(name=name, order=order)
+            self._send(self._left[name])
+
+    def _send(self, garbage: Garbage) -> None:
+        self._in_flight.send(dataclasses.replace(garbage.order, token=self._in_flight.next_token), garbage)
+
 
 DaemonHomes = Mapping[tuple[GpuUuid, str], FoundMpsHome]
 """Homes with a daemon by their GPU and device."""
@@ -43,7 +103,6 @@ class OrphanedInstances:
     def __init__(
         self, config: AgentConfig, state: NodeState, in_flight: InFlight, shared_devices: SharedDeviceController
     ) -> None:
-        """Start empty."""
         self._config = config
         self._state = state
         self._in_flight = in_flight
@@ -87,8 +146,6 @@ class OrphanedInstances:
             case _:
                 raise AssertionError(f"{result} answers no look at who uses a device")
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _unmake(self, one: OrphanedInstance, found: Discovered) -> None:
         record = one.record if one.record.home else replace(one.record, home=self._shared_devices.new_name())
         found.claim(record)
@@ -98,9 +155,8 @@ class OrphanedInstances:
         self, found: Discovered, awaited: Collection[SharedDeviceKey]
     ) -> dict[SharedDeviceKey, SharedDeviceRecord]:
         """
-        Our unassigned instances, by place; nothing while a doubted ticket may still be in use.
-
-        The place of a waiting order (`awaited`) is excluded: it is adopted with that order.
+        Our unassigned instances by place, except of waiting orders (`awaited`); none while a doubted ticket may be in
+        use.
         """
         if found.doubtful:
             return {}
@@ -146,11 +202,7 @@ class OrphanedInstances:
             yield self._to_unmake(OwnershipMark(gpu, instance.start, instance.size), instance.profile, device, home)
 
     def _gpus_in_use(self) -> Iterator[GpuUuid]:
-        """
-        GPUs that are being prepared for a slice, or are assigned.
-
-        A revoked slice waits for everything on its GPU, orphans included.
-        """
+        """GPUs that are assigned or being prepared. A revoked slice waits for all on its GPU, orphans included."""
         for work in self._state.slices.values():
             if work.record.phase not in {"planned", "unmaking"}:
                 yield from (grant.gpu for grant in work.record.booking.devices)

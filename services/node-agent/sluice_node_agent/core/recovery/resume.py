@@ -1,8 +1,4 @@
-"""
-Resume after a crash, a reboot, or the loss of the journal: bring records in line with the devices.
-
-Only records change here, so that the next step is the right one.
-"""
+"""Resume after a crash, a reboot, or the loss of the journal: bring records in line with the devices."""
 
 from collections.abc import Iterable
 
@@ -10,7 +6,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.journal_records import DeviceRecord, ResizeRecord, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.recovery.discovered import Discovered
 from sluice_node_agent.core.slices import fixed_layouts, mig_instance
@@ -42,11 +38,7 @@ def has_changed(before: SliceRecord, now: SliceRecord) -> bool:
 def claims_of(
     slices: Iterable[SliceRecord], homes: Iterable[SharedDeviceRecord], devices: Devices
 ) -> dict[InstanceKey, None]:
-    """
-    All instances that records name.
-
-    The driver reuses the id of a gone instance: one at another place under a record's id is another instance.
-    """
+    """All instances that records name. The driver reuses ids: one at another place is another instance."""
     named: list[tuple[DevicePlacement, DeviceRecord]] = [
         (grant, device) for record in slices for _, grant, device in numbered_devices(record)
     ]
@@ -74,12 +66,9 @@ def planned_after_others(order: Grant | Revoke) -> SliceRecord:
 
 def can_only_belong_to(booking: Booking, others: list[Booking], state: NodeState, found: Discovered) -> bool:
     """
-    Whether a device exists that can only have been created for this booking: neither for its predecessors nor for
-    another slice that may have devices already (`others`). One pod may have two shares of one home.
-
-    An instance at exactly its place is not of a slice booked at another place; nor is a daemon of its trust domain on a
-    whole GPU of a slice of another one. An instance without a compute instance proves nothing: it may be warm, from a
-    slice that is gone and no longer among them.
+    Whether a device exists that can only have been created for this booking, not for `others` that may have devices
+    already. That is an instance at exactly its place, or a daemon of its trust domain on a whole GPU. An instance
+    without a compute instance proves nothing: it may be warm, from a slice that is gone.
     """
     theirs = {_place_of(grant) for other in others for grant in other.devices}
     served = {_served_of(other, grant) for other in others for grant in other.devices}
@@ -97,11 +86,9 @@ def can_only_belong_to(booking: Booking, others: list[Booking], state: NodeState
 
 def adopt_slice(entry: Grant | Revoke, state: NodeState, found: Discovered) -> SliceRecord:
     """
-    The record for an order that the journal does not know. The homes of its shares were adopted before.
-
-    After a lost journal, an instance of ours at exactly a granted place belongs to the grant, and so does the one
-    ticket of the allocation. With that ticket it was handed out and may be in use: its devices were verified then, and
-    a later failure does not make it a slice that could never be created. Otherwise there is nothing yet.
+    The record for an order that the journal does not know. The homes of its shares were adopted before. After a lost
+    journal, an instance of ours at exactly a granted place belongs to the grant, and so does the one ticket of the
+    allocation: with that it was handed out and may be in use.
     """
     booking = entry.booking
     theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
@@ -131,12 +118,7 @@ def adopt_slice(entry: Grant | Revoke, state: NodeState, found: Discovered) -> S
 
 
 def as_lived_in(record: SliceRecord) -> SliceRecord:
-    """
-    What was adopted of a slice that the ledger calls ready: its pod may use what exists, whatever is missing.
-
-    An existing instance was handed out then. It stays until the slice is revoked, even if the missing ones cannot be
-    created again.
-    """
+    """What was adopted of a slice that the ledger calls ready: what exists was handed out, and stays until a Revoke."""
     there = tuple(replace(device, step="made") if device.uuid else device for device in record.devices)
     return replace(record, devices=there, lost=True)
 
@@ -145,10 +127,9 @@ def adopt_shared_device(
     booking: Booking, grant: DeviceGrant, state: NodeState, found: Discovered, *, name: HomeId
 ) -> SharedDeviceRecord | None:
     """
-    The record of a home that the journal does not know; None when nothing of it exists.
-
-    After a lost journal: the instance at exactly its place, and the daemon whose directories name this device and trust
-    domain; or a whole GPU that is still set to serve one. `name` is for a home without a daemon.
+    The record of a home that the journal does not know; None when nothing of it exists: no instance at exactly its
+    place, no daemon of this device and trust domain, no whole GPU set to serve one. `name` is for a home without a
+    daemon.
     """
     assert grant.share is not None
     is_fixed = grant.profile is not None and state.devices.is_fixed(grant.gpu)
@@ -184,9 +165,6 @@ def adopt_shared_device(
     )
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:
     return str(grant.gpu), grant.profile, grant.start, grant.size
 
@@ -198,9 +176,8 @@ def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | No
 
 def _after_reboot(record: SliceRecord) -> SliceRecord:
     """
-    No instance and no process survives a reboot. A standing grant is created again, under a new ticket.
-
-    It gets the size that was ordered last, so a pending resize is done. A kubelet prepares its claims again.
+    No instance and no process survives a reboot. A standing grant is created again, in the size ordered last, under a
+    new ticket.
     """
     record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None, prepared=())
     if record.phase in {"making", "ready", "degraded"}:

@@ -1,10 +1,7 @@
 """
-Recover slices from tickets when the journal was lost, and decide which tickets to trust.
-
-A ticket exists exactly while its slice is ready, and only the agent can write it: it is the second copy of the record,
-for the case that the ledger is lost as well. It is trusted if the devices that it names are at exactly their places and
-assigned to no other slice, or on a GPU that does not answer: as the journal would be. Otherwise it becomes a warning.
-What happens to a slice is decided by the ledger.
+Recover slices from tickets when the journal was lost. A ticket exists exactly while its slice is ready, and only the
+agent can write it. It is trusted if its devices are at exactly their places and assigned to no other slice, or on a GPU
+that does not answer. Otherwise it becomes a warning. What happens to a slice is decided by the ledger.
 """
 
 from collections.abc import Iterable
@@ -12,7 +9,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Booking, DeviceGrant
-from sluice.contracts.ticket_names import is_ticket_of
+from sluice.contracts.ticket_paths import is_ticket_of
 from sluice_node_agent.core.events import FoundMpsHome, FoundTicket
 from sluice_node_agent.core.journal_records import (
     DeviceRecord,
@@ -38,11 +35,7 @@ class TicketProof:
 
 @dataclass(frozen=True, slots=True)
 class TicketRejected:
-    """
-    Why a ticket is rejected.
-
-    `over`: its devices are gone, so no process can use them; otherwise one may.
-    """
+    """Why a ticket is rejected. `over`: its devices are gone, so no process can use them."""
 
     why: str
     over: bool = False
@@ -79,9 +72,6 @@ def verify_ticket(
             homes[shared_device_key(grant)] = home
         devices.append(DeviceRecord(step="made", uuid=device.uuid))
     return TicketProof(_slice_of(ticket.ticket, record, tuple(devices), found), tuple(homes.values()))
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 
 def _slice_of(name: str, record: TicketRecord, devices: tuple[DeviceRecord, ...], found: Discovered) -> SliceRecord:

@@ -1,8 +1,4 @@
-"""
-Controls the node's homes of shares: each is created with its first share, kept, and destroyed with its last.
-
-It runs `lifecycle` for every home; `node_state` knows the tenants.
-"""
+"""Controls the node's homes of shares (`lifecycle`): created with the first share, destroyed with the last."""
 
 from msgspec.structs import replace
 
@@ -10,7 +6,6 @@ from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, Result
-from sluice_node_agent.core.hand_over.users import is_shared
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyGpuInstance,
@@ -23,12 +18,19 @@ from sluice_node_agent.core.publish.slice_status import daemon_report, is_going,
 from sluice_node_agent.core.recovery.resume import claims_of
 from sluice_node_agent.core.shared import lifecycle, mps_limits
 from sluice_node_agent.core.shared.lifecycle import TenantDemand
-from sluice_node_agent.core.shared.quota_tenants import tenants_of
+from sluice_node_agent.core.shared.mps_limits import tenants_of
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE, is_another
-from sluice_node_agent.core.state.backoff import back_off, is_stuck
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import SharedDeviceKey, SharedDeviceTask, SliceTask, shared_device_key
+from sluice_node_agent.core.state.tasks import (
+    SharedDeviceKey,
+    SharedDeviceTask,
+    SliceTask,
+    back_off,
+    is_shared,
+    is_stuck,
+    shared_device_key,
+)
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 
@@ -36,7 +38,6 @@ class SharedDeviceController:
     """All homes of one node, and their steps in flight."""
 
     def __init__(self, run: RunId, config: AgentConfig, state: NodeState, in_flight: InFlight, warm: WarmPool) -> None:
-        """Start empty."""
         self._run = run
         self._config = config
         self._state = state
@@ -80,10 +81,8 @@ class SharedDeviceController:
 
     def out_of_use(self) -> list[tuple[GpuUuid, PlacementReport]]:
         """
-        Places that are closed to new tenants: a home that cannot be destroyed, or whose daemon is out of order.
-
-        Also an inherited home, until its clients are known; and a whole GPU that is set to serve a daemon without a
-        tenant: no instance shows that it is not free.
+        Places that are closed to new tenants: a home that cannot be destroyed, is out of order, or inherited; and a
+        whole GPU that serves a daemon without a tenant, as no instance shows that it is not free.
         """
         return [
             (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
@@ -141,11 +140,7 @@ class SharedDeviceController:
             self._look_for_strangers(home, result)
 
     def _look_for_strangers(self, home: SharedDeviceTask, seen: MpsSeen) -> None:
-        """
-        An inherited home is like any other once only its tenants use it. All orders are read by now.
-
-        Of a prepared claim that is shared, not all pods are known here: any pod there may be one of them.
-        """
+        """An inherited home is like others once only tenants use it. Of a shared claim not all pods are known here."""
         tenants = [work.record for work, _, _ in self._state.tenants(home.key)]
         owners = {record.booking.owner for record in tenants}
         any_pod = any(is_shared(record.booking) and record.prepared for record in tenants)
@@ -214,8 +209,6 @@ class SharedDeviceController:
                 ready.append(key)
         return ready
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _wish(self, key: SharedDeviceKey) -> TenantDemand:
         state, home = self._state, self._state.homes.get(key)
         tickets = any(_lets_in(work) for work, _, _ in state.tenants(key))
@@ -226,7 +219,6 @@ class SharedDeviceController:
         return TenantDemand(state.wants_home(key), limits, tenants_of(state, key), tickets)
 
     def _begin_for(self, key: SharedDeviceKey) -> bool:
-        """Create the record of a home from its first tenant."""
         first = next(
             (pair for pair in self._state.tenants(key) if pair[0].record.phase == "making" and not pair[0].saving), None
         )

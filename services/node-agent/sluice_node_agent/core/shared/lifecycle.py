@@ -1,8 +1,6 @@
 """
-How a home of shares is created, kept and destroyed: the device, then its MPS daemon; and in reverse.
-
-A state machine over one `SharedDeviceRecord`: `next_step` returns what is needed now, `take_result` the record that
-follows. A step that leaves something behind is saved in the journal first. The caller passes what the tenants need.
+How a home is created, kept and destroyed: the device, then its MPS daemon; and in reverse. Pure steps over one record,
+as in `slices.create`. The caller passes what the tenants need.
 """
 
 from collections.abc import Iterable
@@ -10,39 +8,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from sluice_node_agent.core.events import (
-    ComputeModeSet,
-    DeviceErrorKind,
-    DeviceRefused,
-    FoundMpsHome,
-    Holder,
-    HoldersListed,
-    MpsLimitsSet,
-    MpsRefused,
-    MpsSeen,
-    MpsStarted,
-    MpsStopped,
-    QuotasSet,
-    QuotaTenant,
-    Result,
-)
-from sluice_node_agent.core.instructions import (
-    ListHolders,
-    OwnInstruction,
-    SetComputeMode,
-    SetMpsLimits,
-    SetQuotas,
-    StartMps,
-    StopMps,
-    WatchMps,
-)
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SharedDeviceGone, SharedDeviceRecord
 from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.state.devices import Devices, InstanceKey
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import NextSharedDeviceStep, SharedDeviceTask
 
-_CANNOT = {DeviceErrorKind.NOT_SUPPORTED, DeviceErrorKind.NO_PERMISSION}
+_CANNOT = {events.DeviceErrorKind.NOT_SUPPORTED, events.DeviceErrorKind.NO_PERMISSION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +25,7 @@ class TenantDemand:
     wanted: bool
     limits: MpsLimits | None
     """Those of the largest of them; None when all are leaving, or their GPU's size is unknown."""
-    quotas: tuple[QuotaTenant, ...] = ()
-    """Tenants whose time is enforced."""
+    quotas: tuple[events.QuotaTenant, ...] = ()
     lets_in: bool = False
     """A ticket of one of them still exists, for example from before a reboot, and could not be removed yet."""
 
@@ -74,45 +46,40 @@ def next_step(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, toke
 
 
 def take_result(
-    home: SharedDeviceTask, sent: OwnInstruction, result: Result, state: NodeState
+    home: SharedDeviceTask, sent: instructions.OwnInstruction, result: events.Result, state: NodeState
 ) -> SharedDeviceRecord | str | None:
     """The next record, why the step failed, or None when only `home` itself changed."""
     if home.record.phase in {"undoing", "unmaking"}:
         return _unmade(home, sent, result)
     match result:
-        case HoldersListed(holders=holders):
-            assert isinstance(sent, ListHolders)
+        case events.HoldersListed(holders=holders):
+            assert isinstance(sent, instructions.ListHolders)
             return _take(home.record, sent, holders, state)
-        case ComputeModeSet():
+        case events.ComputeModeSet():
             home.mode_set = True
             return None
-        case MpsStarted(pid=pid, started_at=started_at):
-            assert isinstance(sent, StartMps)
+        case events.MpsStarted(pid=pid, started_at=started_at):
+            assert isinstance(sent, instructions.StartMps)
             home.watch = False  # it has just answered
             home.seen, home.strangers = None, ()
             return replace(home.record, phase="ready", pid=pid, started_at=started_at, limits=sent.limits)
-        case MpsLimitsSet():
-            assert isinstance(sent, SetMpsLimits)
+        case events.MpsLimitsSet():
+            assert isinstance(sent, instructions.SetMpsLimits)
             return replace(home.record, limits=sent.limits)
-        case QuotasSet():
-            assert isinstance(sent, SetQuotas)
+        case events.QuotasSet():
+            assert isinstance(sent, instructions.SetQuotas)
             home.quotas = sent.tenants
             return None
-        case MpsSeen():
+        case events.MpsSeen():
             return _seen(home, result)
-        case MpsRefused() | DeviceRefused():
+        case events.MpsRefused() | events.DeviceRefused():
             return _refused(home.record, sent, result)
         case _:
             return _made(home.record, result)
 
 
 def had_tenants(record: SharedDeviceRecord) -> bool:
-    """
-    Whether its daemon was ready once, so that pods may be in a home that is being created.
-
-    Only a Revoke takes a device from a pod: a refused start does not undo this home. It is retried while it has
-    tenants.
-    """
+    """Whether its daemon was ready once: only a Revoke takes a device from its pods, so it is retried."""
     return record.phase == "making" and record.restarts > 0
 
 
@@ -135,7 +102,7 @@ def given_up(home: SharedDeviceTask) -> SharedDeviceRecord:
     return _down(home.record)
 
 
-def held_against(record: SharedDeviceRecord, found: Iterable[FoundMpsHome]) -> SharedDeviceRecord:
+def held_against(record: SharedDeviceRecord, found: Iterable[events.FoundMpsHome]) -> SharedDeviceRecord:
     """The record in line with the daemons that run at the start: one that was ready may have died meanwhile."""
     answering = {home.home: (home.pid, home.started_at) for home in found}
     is_down = record.phase == "ready" and answering.get(record.home) != (record.pid, record.started_at)
@@ -155,7 +122,7 @@ def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token
     if problem is not None:
         return None if had_tenants(record) else _failing(record, *problem)
     if record.profile is None and not record.device.uuid:
-        return ListHolders(token, record.gpu, str(record.gpu))
+        return instructions.ListHolders(token, record.gpu, str(record.gpu))
     if fixed_layouts.is_to_be_taken(record, record.device, devices):
         take = fixed_layouts.step_to_take(record, devices, state.claims(), token)
         return _failing(record, *take) if isinstance(take, tuple) else take
@@ -167,22 +134,21 @@ def _to_make(home: SharedDeviceTask, wish: TenantDemand, state: NodeState, token
     if not record.daemon:
         return replace(record, daemon=True)
     if record.profile is None and not home.mode_set:
-        return SetComputeMode(token, record.gpu, exclusive_process=True)
+        return instructions.SetComputeMode(token, record.gpu, exclusive_process=True)
     limits = wish.limits or record.limits
     if limits is None:
         return None  # its first tenant left before it was ready
     uuid, space = record.device.uuid, record.namespace
-    return StartMps(token, record.home, record.gpu, uuid, space, record.uid, limits)
+    return instructions.StartMps(token, record.home, record.gpu, uuid, space, record.uid, limits)
 
 
-def _made(record: SharedDeviceRecord, result: Result) -> SharedDeviceRecord:
-    """A step of creation succeeded. With the last one the daemon is announced."""
+def _made(record: SharedDeviceRecord, result: events.Result) -> SharedDeviceRecord:
     device = mig_instance.made(record.device, result)
     return replace(record, device=device, daemon=record.daemon or device.step == "made")
 
 
 def _take(
-    record: SharedDeviceRecord, listed: ListHolders, holders: tuple[Holder, ...], state: NodeState
+    record: SharedDeviceRecord, listed: instructions.ListHolders, holders: tuple[events.Holder, ...], state: NodeState
 ) -> SharedDeviceRecord:
     """A whole GPU, or an instance of a fixed layout: nothing is created, but no foreign process may use it."""
     strangers = fixed_layouts.strangers_of(holders)
@@ -190,16 +156,18 @@ def _take(
         found = fixed_layouts.taken(record, listed.uuid, strangers, state.devices, state.claims())
         return _failing(record, *found) if isinstance(found, tuple) else replace(record, device=found)
     if strangers:
-        return _failing(record, str(DeviceErrorKind.IN_USE), f"{record.gpu} is used by {', '.join(strangers)}")
+        return _failing(record, str(events.DeviceErrorKind.IN_USE), f"{record.gpu} is used by {', '.join(strangers)}")
     return replace(record, device=DeviceRecord(step="made", uuid=str(record.gpu)), daemon=True)
 
 
 def _refused(
-    record: SharedDeviceRecord, sent: OwnInstruction, refusal: MpsRefused | DeviceRefused
+    record: SharedDeviceRecord, sent: instructions.OwnInstruction, refusal: events.MpsRefused | events.DeviceRefused
 ) -> SharedDeviceRecord | str:
     """A new home is given up. One that pods use, or used, is retried, and so are limits and polls."""
-    if isinstance(refusal, MpsRefused):
-        is_tried_again = had_tenants(record) or isinstance(sent, (SetMpsLimits, SetQuotas, WatchMps))
+    if isinstance(refusal, events.MpsRefused):
+        is_tried_again = had_tenants(record) or isinstance(
+            sent, (instructions.SetMpsLimits, instructions.SetQuotas, instructions.WatchMps)
+        )
         return refusal.message if is_tried_again else _failing(record, "MpsRefused", refusal.message)
     if had_tenants(record):
         return f"{refusal.kind}: {refusal.message}"
@@ -220,14 +188,14 @@ def _to_keep(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, token
     if vanished is not None:
         return vanished
     if home.watch:
-        return WatchMps(token, record.home, record.pid, record.started_at, record.uid)
+        return instructions.WatchMps(token, record.home, record.pid, record.started_at, record.uid)
     if wish.quotas != home.quotas:
-        return SetQuotas(token, record.home, wish.quotas)
+        return instructions.SetQuotas(token, record.home, wish.quotas)
     if wish.limits is None or wish.limits == record.limits:
         return None
     if record.limits is not None:
         return replace(record, limits=None)  # unknown until they are set; no tenant joins meanwhile
-    return SetMpsLimits(token, record.home, wish.limits)
+    return instructions.SetMpsLimits(token, record.home, wish.limits)
 
 
 def _vanished(record: SharedDeviceRecord, devices: Devices) -> SharedDeviceRecord | None:
@@ -244,7 +212,7 @@ def _vanished(record: SharedDeviceRecord, devices: Devices) -> SharedDeviceRecor
     return None
 
 
-def _seen(home: SharedDeviceTask, seen: MpsSeen) -> SharedDeviceRecord | None:
+def _seen(home: SharedDeviceTask, seen: events.MpsSeen) -> SharedDeviceRecord | None:
     """A daemon that died is restarted: its device exists, and tenants may come back to it."""
     home.watch = False
     home.unanswered = 0
@@ -260,7 +228,7 @@ def _seen(home: SharedDeviceTask, seen: MpsSeen) -> SharedDeviceRecord | None:
     return _down(home.record)
 
 
-def _silent_in(seen: MpsSeen) -> frozenset[int]:
+def _silent_in(seen: events.MpsSeen) -> frozenset[int]:
     """Clients without a HELLO to the token scheduler, where those with one can be told apart."""
     if seen.quota is None or 0 in seen.quota.greeted:
         return frozenset()
@@ -279,9 +247,9 @@ def _to_unmake(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, tok
     if record.daemon and wish.lets_in:
         return None  # a container without the daemon's directory would compute beside the next tenant
     if record.daemon and not home.stopped:
-        return StopMps(token, record.home, record.pid, record.started_at)
+        return instructions.StopMps(token, record.home, record.pid, record.started_at)
     if record.daemon and record.profile is None and devices.knows(record.gpu):
-        return SetComputeMode(token, record.gpu, exclusive_process=False)
+        return instructions.SetComputeMode(token, record.gpu, exclusive_process=False)
     if record.daemon:
         return replace(record, daemon=False, pid=0, started_at=0)
     if record.profile is not None and not fixed_layouts.is_kept(record, record.device, devices):
@@ -293,18 +261,20 @@ def _to_unmake(home: SharedDeviceTask, wish: TenantDemand, devices: Devices, tok
     return replace(record, phase="failed", device=mig_instance.NO_DEVICE)
 
 
-def _unmade(home: SharedDeviceTask, sent: OwnInstruction, result: Result) -> SharedDeviceRecord | str | None:
+def _unmade(
+    home: SharedDeviceTask, sent: instructions.OwnInstruction, result: events.Result
+) -> SharedDeviceRecord | str | None:
     record = home.record
     match result:
-        case MpsStopped():
+        case events.MpsStopped():
             home.stopped = True
             return None if record.profile is None else replace(record, daemon=False, pid=0, started_at=0)
-        case ComputeModeSet():
+        case events.ComputeModeSet():
             return replace(record, daemon=False, pid=0, started_at=0, device=mig_instance.NO_DEVICE)
-        case DeviceRefused(kind=kind, message=message) if isinstance(sent, SetComputeMode):
+        case events.DeviceRefused(kind=kind, message=message) if isinstance(sent, instructions.SetComputeMode):
             gone = replace(record, daemon=False, pid=0, started_at=0, device=mig_instance.NO_DEVICE)
             return gone if kind in _CANNOT else f"{kind}: {message}"  # a mode that could not be set needs no reset
-        case MpsRefused(message=message):
+        case events.MpsRefused(message=message):
             return message
         case _:
             device = mig_instance.unmade(record.device, sent, result)

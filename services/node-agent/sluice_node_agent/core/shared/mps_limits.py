@@ -1,11 +1,10 @@
 """
-The limits of shares on their device: those that containers get, and those of the MPS server.
-
-Pure arithmetic over grants and what the GPU reports. The server's limits are those of its largest tenant; smaller
-shares get lower ones through their containers' environment (NVIDIA MPS documentation,
+The limits of shares that containers and MPS servers get, and the tenants of a home's token scheduler. A server's limits
+are those of its largest tenant; smaller shares get lower ones through their containers' environment (NVIDIA MPS,
 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" and "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").
 """
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,9 +13,11 @@ from msgspec.structs import replace
 from sluice.contracts.messages import ContainerDevices, DeviceGrant, GpuReport, Share
 from sluice.contracts.ticket_paths import QUOTA, quota_socket_name
 from sluice.mig.share_width import FULL_WIDTH_PERCENT, width_percent
-from sluice_node_agent.core.journal_records import MpsLimits, SharedDeviceRecord, SliceRecord
+from sluice_node_agent.core.events import QuotaTenant
+from sluice_node_agent.core.journal_records import DeviceRecord, MpsLimits, SharedDeviceRecord, SliceRecord
 from sluice_node_agent.core.state.devices import Devices
-from sluice_node_agent.core.state.tasks import numbered_devices
+from sluice_node_agent.core.state.node_state import NodeState
+from sluice_node_agent.core.state.tasks import SharedDeviceKey, SliceTask, is_shared, numbered_devices
 
 _INDEX = 0
 """A daemon serves one device; its clients see it under this index."""
@@ -26,8 +27,7 @@ def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
     """The limits of one tenant of a shared device."""
     assert grant.share is not None
     return MpsLimits(
-        active_thread_percentage=_thread_percentage(grant, grant.share, devices),
-        memory_mib=grant.share.memory_mib,
+        active_thread_percentage=_thread_percentage(grant, grant.share, devices), memory_mib=grant.share.memory_mib
     )
 
 
@@ -51,10 +51,8 @@ def containers_of(
     record: SliceRecord, devices: Devices, homes: dict[int, SharedDeviceRecord], mps_root: str, *, time_quota: bool
 ) -> tuple[ContainerDevices, ...]:
     """
-    What each container gets, in the order of the booking. `homes` are those of its shared devices, by number.
-    `time_quota`: the time of fractional shares is enforced.
-
-    A CUDA process can talk to one MPS daemon only: a container with several shares gets the first one's.
+    What each container gets, in the order of the booking. `homes` are those of its shared devices, by number. A CUDA
+    process can talk to one MPS daemon only: a container with several shares gets the first one's.
     """
     told: dict[str, ContainerDevices] = {}
     for number, grant, device in numbered_devices(record):
@@ -73,9 +71,6 @@ def containers_of(
         visible = f"{before.visible_devices},{device.uuid}"
         told[name] = replace(before, visible_devices=visible, memory_mib=before.memory_mib + memory_mib, **more)
     return tuple(told.values())
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 
 def _mps_of(grant: DeviceGrant, home: SharedDeviceRecord | None, devices: Devices, mps_root: str) -> dict[str, Any]:
@@ -103,3 +98,58 @@ def _gives_sms(report: GpuReport) -> int:
     if not report.mig_enabled:
         return report.multiprocessors
     return max((profile.multiprocessors for profile in report.profiles), default=report.multiprocessors)
+
+
+_WHOLE_PERMILLE = 1000
+
+
+def tenants_of(state: NodeState, key: SharedDeviceKey) -> tuple[QuotaTenant, ...]:
+    """
+    The tenants of a home by name, one per container, until they are gone; none where no time is enforced. Several
+    shares of a container count together, with the width and memory of the first one, which its environment has.
+    """
+    if not state.time_quota:
+        return ()
+    found: dict[str, QuotaTenant] = {}
+    for work, grant, device in state.tenants(key):
+        if grant.share is None or grant.share.mode != "fractional" or not _is_in_it(work, device):
+            continue
+        tenant = _tenant(work, grant, state)
+        before = found.get(tenant.name)
+        found[tenant.name] = tenant if before is None else _together(before, tenant)
+    return tuple(found[name] for name in sorted(found))
+
+
+def unheld_clients(owner: str, state: NodeState, key: SharedDeviceKey) -> tuple[int, ...]:
+    """Processes of the pod, or of unknown pods, that sent no HELLO to the token scheduler in two polls in a row."""
+    home = state.homes.get(key)
+    if home is None or home.seen is None:
+        return ()
+    return tuple(each.pid for each in home.seen.clients if each.pid in home.unheld and each.owner in {owner, ""})
+
+
+def _is_in_it(work: SliceTask, device: DeviceRecord) -> bool:
+    return device.step == "made" or work.record.phase in {"making", "ready"}
+
+
+def _tenant(work: SliceTask, grant: DeviceGrant, state: NodeState) -> QuotaTenant:
+    assert grant.share is not None
+    booking, share = work.record.booking, grant.share
+    return QuotaTenant(
+        name=f"{booking.allocation}/{grant.container}",
+        socket=quota_socket_name(booking.allocation, grant.container),
+        owner="" if is_shared(booking) else booking.owner,
+        uid=share.uid,
+        request_permille=share.quota_request_permille,
+        limit_permille=share.quota_limit_permille,
+        width_percent=limits_of(grant, state.devices).active_thread_percentage,
+        memory_mib=share.memory_mib,
+    )
+
+
+def _together(first: QuotaTenant, other: QuotaTenant) -> QuotaTenant:
+    return dataclasses.replace(
+        first,
+        request_permille=min(_WHOLE_PERMILLE, first.request_permille + other.request_permille),
+        limit_permille=min(_WHOLE_PERMILLE, first.limit_permille + other.limit_permille),
+    )

@@ -1,14 +1,10 @@
-"""
-Runs the slices of a node: the next step of each, and what its result means.
-
-The agent applies orders to a slice's record (through `save`); this carries them out.
-"""
+"""Runs the slices of a node: the next step of each, and what its result means."""
 
 from collections.abc import Collection
 
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
-from sluice.contracts.ticket_names import ticket_name
+from sluice.contracts.ticket_paths import ticket_name
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result, TicketMade
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, MakeTicket, OwnInstruction
@@ -16,10 +12,16 @@ from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, To
 from sluice_node_agent.core.recovery.resume import claims_of, has_changed, resume
 from sluice_node_agent.core.slices import create, destroy, resize
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
-from sluice_node_agent.core.state.backoff import back_off, wait_for_end
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import NextStep, SliceTask, numbered_devices, with_device
+from sluice_node_agent.core.state.tasks import (
+    NextStep,
+    SliceTask,
+    back_off,
+    numbered_devices,
+    wait_for_end,
+    with_device,
+)
 from sluice_node_agent.core.state.warm_pool import WarmPool
 
 
@@ -27,7 +29,6 @@ class SliceController:
     """The slices of one node that are not gone, step by step."""
 
     def __init__(self, run: RunId, config: AgentConfig, state: NodeState, in_flight: InFlight, warm: WarmPool) -> None:
-        """Start empty."""
         self._run = run
         self._config = config
         self.state = state
@@ -190,6 +191,5 @@ class SliceController:
 
 
 def _created(record: SliceRecord, step: CreateGpuInstance) -> tuple[int, DeviceGrant]:
-    """The device of a slice that an instance is created for."""
     place = (step.gpu, step.start, step.size)
     return next((n, grant) for n, grant, _ in numbered_devices(record) if (grant.gpu, grant.start, grant.size) == place)

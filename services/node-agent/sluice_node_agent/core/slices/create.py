@@ -1,38 +1,26 @@
 """
-How a slice is created: intent saved, GPU instance, saved, compute instance, saved, verified, ticket, ready.
-
-Pure decisions over one record: `next_step` returns what is needed now, `take_result` the record that follows. A step is
-saved in the journal before it is taken, so a crash at any point finds either the intent or the result. Devices of one
-slice are created one after another; if one fails, all are undone in reverse (see `destroy`). A shared device is created
-by its home (see `shared.lifecycle`): the slice waits for it and joins.
+How a slice is created: intent saved, GPU instance, saved, compute instance, saved, verified, ticket, ready. Pure:
+`next_step` returns what is needed now, `take_result` the record that follows. A step is saved before it is taken, so
+after a crash either the intent or the result is found. Devices are created one after another; if one fails, all are
+undone in reverse (`destroy`). A shared device is created by its home (`shared.lifecycle`): the slice waits and joins.
 """
 
 from msgspec.structs import replace
 
 from sluice.contracts.messages import ContainerDevices, DeviceGrant
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.config import AgentConfig
-from sluice_node_agent.core.events import (
-    DeviceErrorKind,
-    DeviceRefused,
-    Holder,
-    HoldersListed,
-    Result,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
-)
-from sluice_node_agent.core.instructions import ListHolders, MakeTicket, OwnInstruction, RemoveCdi, RemoveTicket
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord, TicketRecord
 from sluice_node_agent.core.shared import mps_limits
 from sluice_node_agent.core.shared.lifecycle import had_tenants
 from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.slices.fixed_layouts import strangers_of
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
-from sluice_node_agent.core.state.backoff import is_stuck
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import (
     NextStep,
     SharedDeviceTask,
+    is_stuck,
     numbered_devices,
     shared_device_key,
     undoing,
@@ -50,9 +38,9 @@ def begin(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
 def next_step(record: SliceRecord, state: NodeState, config: AgentConfig, token: int, ticket: str) -> NextStep:
     """The next step of creation. `ticket` is a name never used before."""
     if record.stale_tickets:
-        return RemoveTicket(token, record.stale_tickets[0])
+        return instructions.RemoveTicket(token, record.stale_tickets[0])
     if record.cdi_files:
-        return RemoveCdi(token, record.cdi_files[0])  # of devices that are gone
+        return instructions.RemoveCdi(token, record.cdi_files[0])  # of devices that are gone
     if record.boot_id != state.boot_id:
         return begin(record, state, ticket)
     for number, grant, device in numbered_devices(record):
@@ -72,25 +60,25 @@ def next_step(record: SliceRecord, state: NodeState, config: AgentConfig, token:
 
 
 def take_result(
-    record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str, state: NodeState
+    record: SliceRecord, sent: instructions.OwnInstruction, result: events.Result, ticket: str, state: NodeState
 ) -> SliceRecord:
     """The record after the result of a step. `ticket` is a name never used before."""
     number = next((n for n, _, device in numbered_devices(record) if device.step != "made"), 0)
     match result:
-        case HoldersListed(holders=holders) if record.booking.devices[number].profile is None:
+        case events.HoldersListed(holders=holders) if record.booking.devices[number].profile is None:
             return _take_whole(record, number, holders, state, ticket)
-        case HoldersListed(holders=holders):
-            assert isinstance(sent, ListHolders)
+        case events.HoldersListed(holders=holders):
+            assert isinstance(sent, instructions.ListHolders)
             grant, strangers = record.booking.devices[number], strangers_of(holders, record.booking.owner)
             found = fixed_layouts.taken(grant, sent.uuid, strangers, state.devices, state.claims())
             return undoing(record, *found) if isinstance(found, tuple) else with_device(record, number, found)
-        case TicketRemoved():
+        case events.TicketRemoved():
             return replace(record, stale_tickets=record.stale_tickets[1:])
-        case TicketMade():
+        case events.TicketMade():
             return replace(record, phase="ready", lost=False)
-        case TicketRefused(message=message):
+        case events.TicketRefused(message=message):
             return undoing(record, "TicketRefused", message)
-        case DeviceRefused(kind=kind, message=message):
+        case events.DeviceRefused(kind=kind, message=message):
             device = mig_instance.after_refusal(record.devices[number], sent, kind)
             return undoing(with_device(record, number, device), str(kind), message)
     device = mig_instance.made(record.devices[number], result)
@@ -122,10 +110,7 @@ def lost_devices(record: SliceRecord, state: NodeState) -> SliceRecord | None:
 
 
 def to_make_again(record: SliceRecord) -> SliceRecord:
-    """
-    Devices vanished: remove the old ticket before a new one, so that no container starts with an old UUID. Likewise the
-    CDI files of its claims: the minor number in one may be another tenant's by then.
-    """
+    """Devices vanished: remove the old ticket and CDI files first: their UUIDs may be another tenant's by then."""
     stale = (*record.stale_tickets, record.ticket) if record.ticket else record.stale_tickets
     return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
 
@@ -138,7 +123,7 @@ def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevic
     return mps_limits.containers_of(record, state.devices, homes, state.mps_root, time_quota=state.time_quota)
 
 
-def make_ticket(record: SliceRecord, state: NodeState, token: int) -> MakeTicket:
+def make_ticket(record: SliceRecord, state: NodeState, token: int) -> instructions.MakeTicket:
     """The ticket of a slice whose devices all exist: its containers' devices, and a copy of its record."""
     copy = TicketRecord(
         booking=record.booking,
@@ -147,7 +132,7 @@ def make_ticket(record: SliceRecord, state: NodeState, token: int) -> MakeTicket
         devices=tuple(_with_home(device, state.home_of(grant)) for _, grant, device in numbered_devices(record)),
         counts=record.adjusting.counts if record.adjusting is not None else (),
     )
-    return MakeTicket(token, record.ticket, copy, containers_of(record, state))
+    return instructions.MakeTicket(token, record.ticket, copy, containers_of(record, state))
 
 
 def is_served(grant: DeviceGrant, state: NodeState) -> bool:
@@ -160,22 +145,18 @@ def is_served(grant: DeviceGrant, state: NodeState) -> bool:
     return mps_limits.covers(home.record.limits, mps_limits.limits_of(grant, state.devices))
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _with_home(device: DeviceRecord, home: SharedDeviceRecord | None) -> DeviceRecord:
     """A device as its ticket records it: of a share also its home's instance."""
     return device if home is None else replace(device, gi_id=home.device.gi_id, found=home.device.found)
 
 
 def _step_to_make(record: SliceRecord, number: int, state: NodeState, token: int, ticket: str) -> NextStep:
-    """The next step of a device that is not shared."""
     _, grant, device = numbered_devices(record)[number]
     problem = mig_instance.why_impossible(grant, state.devices)
     if problem is not None:
         return undoing(record, *problem)
     if grant.profile is None:
-        return ListHolders(token, grant.gpu, str(grant.gpu))
+        return instructions.ListHolders(token, grant.gpu, str(grant.gpu))
     if fixed_layouts.is_to_be_taken(grant, device, state.devices):
         step = fixed_layouts.step_to_take(grant, state.devices, state.claims(), token)
         return undoing(record, *step) if isinstance(step, tuple) else step
@@ -186,9 +167,8 @@ def _step_to_make(record: SliceRecord, number: int, state: NodeState, token: int
 
 def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceRecord:
     """
-    Save the next intent together with the last result: the next device's, or the ticket's name.
-
-    On a GPU that does not answer no intent is saved: an instance found later would pass for ours.
+    Save the next intent together with the last result: the next device's, or the ticket's name. Not on a GPU that does
+    not answer: an instance found later would pass for ours.
     """
     for number, grant, device in numbered_devices(record):
         if device.step == "planned" and grant.profile is not None and grant.share is None:
@@ -201,20 +181,19 @@ def _announce_next(record: SliceRecord, state: NodeState, ticket: str) -> SliceR
 
 
 def _take_whole(
-    record: SliceRecord, number: int, holders: tuple[Holder, ...], state: NodeState, ticket: str
+    record: SliceRecord, number: int, holders: tuple[events.Holder, ...], state: NodeState, ticket: str
 ) -> SliceRecord:
     """A whole GPU: nothing is created, but no foreign process may use it."""
     grant = record.booking.devices[number]
     strangers = strangers_of(holders, record.booking.owner)
     if strangers:
         message = f"{grant.gpu} is used by {', '.join(strangers)}"
-        return undoing(record, str(DeviceErrorKind.IN_USE), message)
+        return undoing(record, str(events.DeviceErrorKind.IN_USE), message)
     taken = with_device(record, number, DeviceRecord(step="made", uuid=str(grant.gpu)))
     return _announce_next(taken, state, ticket)
 
 
 def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfig, ticket: str) -> SliceRecord | None:
-    """Join the home of a shared device once it is ready for this tenant; None before."""
     grant = record.booking.devices[number]
     problem = mig_instance.why_impossible(grant, state.devices)
     if problem is not None:
@@ -225,14 +204,14 @@ def _join(record: SliceRecord, number: int, state: NodeState, config: AgentConfi
     there = home.record
     if there.phase in {"undoing", "unmaking"}:
         why = f"{grant.gpu} {grant.start}:{grant.size}: an earlier home cannot be destroyed: {home.trouble}"
-        return undoing(record, str(DeviceErrorKind.IN_USE), why) if is_stuck(home, config) else None
+        return undoing(record, str(events.DeviceErrorKind.IN_USE), why) if is_stuck(home, config) else None
     if there.phase == "failed":
         return undoing(record, there.error, there.message)
     mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
     if mismatch:
-        return undoing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch)
+        return undoing(record, str(events.DeviceErrorKind.NOT_SUPPORTED), mismatch)
     if home.strangers:
-        return undoing(record, str(DeviceErrorKind.IN_USE), f"{grant.gpu} is {home.trouble}")
+        return undoing(record, str(events.DeviceErrorKind.IN_USE), f"{grant.gpu} is {home.trouble}")
     if there.inherited or not is_served(grant, state):
         return None
     joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
@@ -247,7 +226,7 @@ def _await_service(
     if home is None or home.record.phase not in {"making", "ready"}:
         return to_make_again(without_device(record, record.booking.devices.index(grant)))
     mismatch = _why_not_in(grant, record.booking.namespace, home, state, config)
-    return undoing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch) if mismatch else None
+    return undoing(record, str(events.DeviceErrorKind.NOT_SUPPORTED), mismatch) if mismatch else None
 
 
 def _why_not_in(

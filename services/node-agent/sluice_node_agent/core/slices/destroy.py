@@ -1,15 +1,11 @@
 """
-How a slice is destroyed: ticket and CDI files, then the pod's processes, then each device in reverse: the tenant's
-processes, compute instance, GPU instance; each result saved. Used for a Revoke (which ends in a tombstone) and for
-undoing a failed creation. A share leaves its home, and is gone when the home is destroyed or has other tenants.
-
-An empty device does not mean that its pod is gone: a process may open it later, and then the same device file may be a
-new instance. So no process of the pod, or of another one with its claim, may be left, with or without a device. That
-the kubelet has ended the use of its claims does not prove it: once a minute it does so for pods whose objects are gone,
-although their containers still run (k8s.io/kubernetes, pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37 for
-a pod deleted by force).
-
-Pure decisions over one record. The caller retries what is refused without end, because only the device frees a place.
+How a slice is destroyed, by a Revoke (which ends in a tombstone) or after a failed creation: ticket and CDI files, the
+pod's processes, then each device in reverse: the tenant's processes, compute instance, GPU instance; each result saved.
+A share leaves its home, and is gone when that is destroyed or has other tenants. No process of the pod, or of another
+one with its claim, may be left, with or without a device: it could open one later, and the same device file may be a
+new instance then. An unprepared claim does not prove that: a kubelet unprepares claims of pods whose objects are gone,
+although their containers still run (pkg/kubelet/cm/dra/manager.go, reconcileLoop; seen with 1.37). Pure; the caller
+retries without end, because only the device frees a place.
 """
 
 from dataclasses import dataclass
@@ -17,28 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from sluice.contracts.messages import DeviceGrant
-from sluice_node_agent.core.events import (
-    DeviceRefused,
-    Holder,
-    HoldersListed,
-    MpsClientsTerminated,
-    MpsRefused,
-    PodProcess,
-    Result,
-    TenantsListed,
-    TenantsUnseen,
-    TicketRefused,
-    TicketRemoved,
-)
-from sluice_node_agent.core.hand_over.users import is_shared, shared_claims
-from sluice_node_agent.core.instructions import (
-    ListHolders,
-    ListTenants,
-    OwnInstruction,
-    RemoveCdi,
-    RemoveTicket,
-    TerminateMpsClients,
-)
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.slices import fixed_layouts, mig_instance
 from sluice_node_agent.core.slices.mig_instance import NO_DEVICE
@@ -47,14 +22,15 @@ from sluice_node_agent.core.state.tasks import (
     NextStep,
     SharedDeviceKey,
     SliceTask,
+    is_shared,
     numbered_devices,
+    shared_claims,
     shared_device_key,
     with_device,
     without_device,
 )
 
 _NAMED_MAX = 5
-"""How many processes a sentence names."""
 
 
 def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
@@ -98,53 +74,51 @@ class Outcome:
     """The trouble is something that ends without us."""
 
 
-def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, state: NodeState) -> Outcome:
+def take_result(
+    record: SliceRecord, sent: instructions.OwnInstruction, result: events.Result, state: NodeState
+) -> Outcome:
     """Apply the result of a step."""
     match result:
-        case TicketRemoved():
-            assert isinstance(sent, RemoveTicket)
+        case events.TicketRemoved():
+            assert isinstance(sent, instructions.RemoveTicket)
             ticket = "" if record.ticket == sent.ticket else record.ticket
             stale = tuple(ticket for ticket in record.stale_tickets if ticket != sent.ticket)
             return Outcome(replace(record, ticket=ticket, stale_tickets=stale))
-        case HoldersListed():
+        case events.HoldersListed():
             return _take_holders(record, result, _number_of(record, sent), state)
-        case TenantsListed(processes=processes):
+        case events.TenantsListed(processes=processes):
             return _take_tenants(processes)
-        case TenantsUnseen(message=message):
+        case events.TenantsUnseen(message=message):
             return Outcome(trouble=f"cannot see whether processes of its pod are left: {message}")
-        case MpsClientsTerminated():
+        case events.MpsClientsTerminated():
             return Outcome()
-        case TicketRefused(message=message) | MpsRefused(message=message):
+        case events.TicketRefused(message=message) | events.MpsRefused(message=message):
             return Outcome(trouble=message)
-        case DeviceRefused(kind=kind, message=message) if isinstance(sent, ListHolders):
+        case events.DeviceRefused(kind=kind, message=message) if isinstance(sent, instructions.ListHolders):
             return Outcome(trouble=f"{kind}: {message}")
     number = _number_of(record, sent)
     device = mig_instance.unmade(record.devices[number], sent, result)
     return Outcome(trouble=device) if isinstance(device, str) else Outcome(with_device(record, number, device))
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
-def _to_close(record: SliceRecord, token: int) -> OwnInstruction | None:
+def _to_close(record: SliceRecord, token: int) -> instructions.OwnInstruction | None:
     """What is left of its ways into a container; None when no container can start with it any more."""
     for ticket in (record.ticket, *record.stale_tickets):
         if ticket:
-            return RemoveTicket(token, ticket)
+            return instructions.RemoveTicket(token, ticket)
     if record.cdi_files:
-        return RemoveCdi(token, record.cdi_files[0])
+        return instructions.RemoveCdi(token, record.cdi_files[0])
     return None
 
 
-def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
+def _to_empty(work: SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
     """
-    The next check that no process of the pod is left, and none on this device; None when both are known.
-
-    Listing the pod's processes costs less than listing a device's, so it comes first. But clients of a shared device
-    are disconnected by its server before: they would compute until their process ends.
+    The next check that no process of the pod is left, and none on this device; None when both are known. Listing the
+    pod's processes costs less, so it comes first, except that a server disconnects clients of a shared device before:
+    they would compute until their process ends.
     """
     booking = work.record.booking
-    grant, look = booking.devices[number], ListTenants(token, booking.owner, shared_claims(booking))
+    grant, look = booking.devices[number], instructions.ListTenants(token, booking.owner, shared_claims(booking))
     looks_for_pod = _may_run(work, state) and not work.deserted and not _lives_on(work, state)
     is_let_go = grant.share is None or (bool(work.holders) and not work.to_terminate)
     if looks_for_pod and is_let_go:
@@ -166,7 +140,7 @@ def _lives_on(work: SliceTask, state: NodeState) -> bool:
     return any(_stands(other.record) for other in others)
 
 
-def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int) -> OwnInstruction | None:
+def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int) -> instructions.OwnInstruction | None:
     """The next check that no process of the tenant is left on a device; None when there can be none."""
     _, grant, device = numbered_devices(work.record)[number]
     if grant.share is not None:
@@ -176,19 +150,17 @@ def _to_empty_device(work: SliceTask, number: int, state: NodeState, token: int)
         if _has_another(work, grant, state):
             return None
         if work.to_terminate:
-            return TerminateMpsClients(token, home.home, work.to_terminate)
-        return ListHolders(token, grant.gpu, device.uuid)
+            return instructions.TerminateMpsClients(token, home.home, work.to_terminate)
+        return instructions.ListHolders(token, grant.gpu, device.uuid)
     if grant.profile is None:
-        return ListHolders(token, grant.gpu, str(grant.gpu)) if _may_hold(work.record, grant, state) else None
-    return ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
+        return (
+            instructions.ListHolders(token, grant.gpu, str(grant.gpu)) if _may_hold(work.record, grant, state) else None
+        )
+    return instructions.ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
 
 
 def _has_another(work: SliceTask, grant: DeviceGrant, state: NodeState) -> bool:
-    """
-    Whether the same pod has another standing share there, which its processes may belong to.
-
-    One that is still being created was never ready: nothing runs on it yet, and it may fail.
-    """
+    """Whether the same pod has another standing share there. One that is being created was never ready."""
     owner = work.record.booking.owner
     return any(
         other is not work and other.record.booking.owner == owner and _stands(other.record) and device.step == "made"
@@ -201,11 +173,7 @@ def _stands(record: SliceRecord) -> bool:
 
 
 def _may_hold(record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
-    """
-    Whether processes can be on a GPU that was granted whole: not if it is absent and was in this boot.
-
-    A GPU of this boot that does not answer is asked again and again: what runs on it is unknown.
-    """
+    """Whether processes can be on a GPU that was granted whole: not if it is absent, and not of this boot."""
     return state.devices.knows(grant.gpu) or record.boot_id == state.boot_id
 
 
@@ -227,13 +195,13 @@ def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
     return replace(record, phase="degraded", devices=left)
 
 
-def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:
+def _number_of(record: SliceRecord, sent: instructions.OwnInstruction) -> int:
     """The device that an instruction was about: the last one that exists, since they are destroyed in reverse."""
     for number, grant, device in reversed(numbered_devices(record)):
         gpu = getattr(sent, "gpu", None)
         uuid = getattr(sent, "uuid", None)
         gi_id = getattr(sent, "gi_id", None)
-        if isinstance(sent, ListHolders) and (gpu, uuid) == (grant.gpu, _looked_at(grant, device)):
+        if isinstance(sent, instructions.ListHolders) and (gpu, uuid) == (grant.gpu, _looked_at(grant, device)):
             return number
         if gi_id is not None and (gpu, gi_id) == (grant.gpu, device.gi_id):
             return number
@@ -245,7 +213,7 @@ def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
     return str(grant.gpu) if grant.profile is None and grant.share is None else device.uuid
 
 
-def _take_tenants(processes: tuple[PodProcess, ...]) -> Outcome:
+def _take_tenants(processes: tuple[events.PodProcess, ...]) -> Outcome:
     if not processes:
         return Outcome(deserted=True)
     named = tuple(_named_process(process) for process in processes)
@@ -253,7 +221,7 @@ def _take_tenants(processes: tuple[PodProcess, ...]) -> Outcome:
     return Outcome(trouble=f"processes of its pod still run: {shown}", holders=named, ends_by_itself=True)
 
 
-def _take_holders(record: SliceRecord, result: HoldersListed, number: int, state: NodeState) -> Outcome:
+def _take_holders(record: SliceRecord, result: events.HoldersListed, number: int, state: NodeState) -> Outcome:
     grant = record.booking.devices[number]
     left = [holder for holder in result.holders if _is_in_the_way(holder, record, grant, state)]
     if not left:
@@ -266,7 +234,7 @@ def _take_holders(record: SliceRecord, result: HoldersListed, number: int, state
     )
 
 
-def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
+def _is_in_the_way(holder: events.Holder, record: SliceRecord, grant: DeviceGrant, state: NodeState) -> bool:
     """Whether a process keeps a slice: its tenant's, or an unknown one unless it only monitors the device."""
     if holder.kind == "mps" and _has_home(grant, state) and holder.owner != record.booking.owner:
         return False  # the home's own server; a tenant may call itself like one
@@ -279,10 +247,8 @@ def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, stat
 
 def _has_home(grant: DeviceGrant, state: NodeState) -> bool:
     """
-    Whether an MPS server there belongs to a home: of its shares, or of the next tenant.
-
-    After a lost journal, it is not known that a whole GPU was returned and shares use it since: while they do, their
-    server would keep the old booking.
+    Whether an MPS server there belongs to a home: of its shares, or of the next tenant. After a lost journal a whole
+    GPU may be in use by shares since: their server would keep the old booking.
     """
     return grant.share is not None or (grant.profile is None and shared_device_key(grant) in state.homes)
 
@@ -292,10 +258,10 @@ def _was_to_come_later(record: SliceRecord) -> bool:
     return bool(record.after) and not record.boot_id
 
 
-def _named_process(process: PodProcess) -> str:
+def _named_process(process: events.PodProcess) -> str:
     waits = " (waits in the kernel, so that no signal ends it)" if process.in_kernel else ""
     return f"{process.name or 'process'} {process.pid}{waits}"
 
 
-def _named(holders: tuple[Holder, ...] | list[Holder]) -> tuple[str, ...]:
+def _named(holders: tuple[events.Holder, ...] | list[events.Holder]) -> tuple[str, ...]:
     return tuple(f"{holder.name or 'process'} {holder.pid}" for holder in holders)

@@ -1,8 +1,6 @@
 """
-GPUs with a layout that an administrator fixed: existing instances are handed out; none is created or destroyed.
-
-Two facts protect an administrator's instance: the GPU's (`Devices.is_fixed`), and the record's (`DeviceRecord.found`,
-for the time after the GPU was returned to Sluice). Either is enough. Pure decisions.
+GPUs whose layout an administrator fixed: existing instances are handed out, none is created or destroyed. Two facts
+protect them, and either is enough: `Devices.is_fixed`, and `DeviceRecord.found` after the GPU was returned to Sluice.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +15,6 @@ from sluice_node_agent.core.state.devices import DevicePlacement, Devices, Insta
 Claims = Mapping[InstanceKey, AllocationId | None]
 """The instances that records name, and their allocations."""
 Refusal = tuple[str, str]
-"""Error and message."""
 
 
 def is_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
@@ -68,11 +65,7 @@ def found_again(place: DevicePlacement, devices: Devices, claims: Claims) -> Dev
 
 
 def resumed(place: DevicePlacement, device: DeviceRecord, devices: Devices, *, making: bool) -> DeviceRecord:
-    """
-    A record of an earlier run: the very same instance exists, or nothing of ours does.
-
-    One that was not handed out yet is checked again: its users may have changed.
-    """
+    """A record of an earlier run: the very same instance exists, or nothing of ours; its users are listed again."""
     if making and device.step != "made":
         return DeviceRecord()
     found = devices.instance(place.gpu, device.gi_id)
@@ -88,11 +81,7 @@ def resumed(place: DevicePlacement, device: DeviceRecord, devices: Devices, *, m
 
 
 def _instance_for(place: DevicePlacement, devices: Devices, claims: Claims) -> InstanceReport | Refusal:
-    """
-    The instance that serves a place.
-
-    The hardware would let two tenants have one instance; only `claims` prevents it.
-    """
+    """The instance that serves a place. The hardware would let two tenants have it; only `claims` prevents that."""
     found, where = devices.instance_at(place), f"{place.gpu} {place.start}:{place.size}"
     if found is None:
         cure = "its administrator has to make one"

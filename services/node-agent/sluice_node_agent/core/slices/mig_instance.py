@@ -1,8 +1,4 @@
-"""
-One MIG instance, of a slice or of a home: its next step, and what a result means.
-
-Pure decisions over a place and its `DeviceRecord`; its owner saves that before and after each step.
-"""
+"""One MIG instance, of a slice or of a home: its next step, and what a result means for its `DeviceRecord`."""
 
 from msgspec.structs import replace
 
@@ -76,11 +72,7 @@ def made(device: DeviceRecord, result: Result) -> DeviceRecord:
 
 
 def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorKind) -> DeviceRecord:
-    """
-    What exists after a refused step: a refused creation leaves nothing.
-
-    One that differs may be ours without its compute instance: each step of destroying it checks that.
-    """
+    """What exists after a refused step: a refused creation leaves nothing; one that differs may be ours."""
     is_gone = kind is DeviceErrorKind.NOT_FOUND and isinstance(sent, (CreateComputeInstance, VerifyInstance))
     if isinstance(sent, CreateGpuInstance) or is_gone:
         return NO_DEVICE
@@ -133,11 +125,9 @@ def resumed(
     place: DevicePlacement, device: DeviceRecord, devices: Devices, claimed: dict[InstanceKey, None], *, making: bool
 ) -> DeviceRecord:
     """
-    A record of an earlier run, in line with a GPU that answers. `claimed` are instances that belong to other records.
-
-    If the intent was saved and the result was not, an instance at exactly this place is ours if it has no compute
-    instance and may be ours. One with a compute instance is foreign: ours gets one only after its id is in the journal
-    (`is_another`).
+    A record of an earlier run, in line with a GPU that answers. `claimed` are other records' instances. If only the
+    intent was saved, an instance at exactly this place that may be ours is, unless it has a compute instance: ours gets
+    one only after its id is in the journal (`is_another`).
     """
     if fixed_layouts.is_kept(place, device, devices):
         return fixed_layouts.resumed(place, device, devices, making=making)
@@ -160,8 +150,5 @@ def resumed(
 
 
 def is_another(before: DeviceRecord, now: DeviceRecord) -> bool:
-    """
-    Whether a record names another instance than the journal, or none: it must be saved before the next step, or what
-    that creates belongs to no slice after a crash.
-    """
+    """Whether it names another instance than the journal: saved first, or after a crash what follows is no slice's."""
     return now.gi_id != before.gi_id

@@ -1,14 +1,9 @@
 """
 How a ready share is resized: limits of its server, environment of its containers, and the end of the old size's use.
-
-Pure decisions over one slice: `next_step` returns what is needed now, `take_result` the record that follows. The slice
-keeps all that it has meanwhile, and failures are retried. `shared.lifecycle` sets a home's limits to those of its
-largest tenant; once they cover this tenant's grant, its containers get their new values.
-
-Limits hold for clients that connect afterwards (NVIDIA MPS documentation, "nvidia-cuda-mps-control"), and below a
-larger tenant's limits a container is held by its own environment alone. So a share that shrinks gets a new ticket,
-since no container may start again with the old values; and it counts with its old size until every process that was a
-client when the old ticket was removed has ended. Then the new ticket's record shows the new size too.
+Pure, as `create`. The slice keeps all that it has meanwhile, and failures are retried. `shared.lifecycle` sets a home's
+limits to those of its largest tenant; once they cover this one, its containers get their new values. Limits hold for
+clients that connect afterwards (NVIDIA MPS, "nvidia-cuda-mps-control"). So a share that shrinks gets a new ticket, and
+counts with its old size until every process that was a client when the old ticket was removed has ended.
 """
 
 from collections.abc import Iterable
@@ -35,11 +30,7 @@ def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[D
 
 
 def next_step(work: SliceTask, state: NodeState, token: int, ticket: str) -> NextStep:
-    """
-    The next step of a resized slice; None while it waits for its homes, or needs none.
-
-    `ticket` is a name never used before.
-    """
+    """The next step of a resized slice; None while it waits for homes, or needs none. `ticket` was never used."""
     record, adjusting = work.record, work.record.adjusting
     if adjusting is None:
         return None
@@ -78,7 +69,6 @@ def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
 
 
 def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDeviceTask]:
-    """Homes where earlier processes may use more than the slice has now."""
     found: dict[SharedDeviceKey, SharedDeviceTask] = {}
     had = record.adjusting.counts if record.adjusting is not None else ()
     for was, grant in zip(had or record.booking.devices, record.booking.devices, strict=True):
@@ -90,10 +80,8 @@ def _homes_used_more(record: SliceRecord, state: NodeState) -> list[SharedDevice
 
 def _note_clients(work: SliceTask, homes: list[SharedDeviceTask]) -> None:
     """
-    For each home that was polled since: every process of the tenant that was a client then.
-
-    A poll in flight may have begun too early, so it does not count. Later clients do not count either, even if another
-    home answers late: their container got the new values.
+    For each home that was polled since: every process of the tenant that was a client then. A poll in flight may have
+    begun too early. Later clients do not count: their container got the new values.
     """
     owners = {work.record.booking.owner, ""}
     for home in homes:

@@ -1,8 +1,4 @@
-"""
-The GPUs of the node: the last reading of each, and what our own steps have changed since.
-
-A caller that wants a report passes the owners of instances.
-"""
+"""The GPUs of the node: the last reading of each, and what our own steps have changed since."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -76,11 +72,7 @@ class Devices:
         return gpu in self.reports
 
     def may_be_ours(self, place: DevicePlacement) -> bool:
-        """
-        Whether an instance found at the start, at exactly this place, may have been created by an earlier run.
-
-        One without a mark is foreign: its creator could not know of the grant.
-        """
+        """Whether an earlier run may have created an instance at exactly this place; one without a mark is foreign."""
         at = OwnershipMark(place.gpu, place.start, place.size)
         return self._unmarked is None or at in self.marks or at in self._unmarked
 
@@ -142,11 +134,7 @@ class Devices:
     # -- updating -------------------------------------------------------------------------------------------------
 
     def expect(self, gpu: GpuUuid) -> bool:
-        """
-        A GPU is named. Returns whether it was unknown; from now on it counts as lost until it answers.
-
-        It can exist and be unknown where GPUs could not read their UUID: it may be any of them.
-        """
+        """A GPU is named: it counts as lost until it answers. Returns whether it may be a nameless one."""
         if gpu in self.reports or not self._nameless:
             return False
         indexes = {report.index for report in self.reports.values()}
@@ -295,11 +283,7 @@ _LAYOUTS_REMEMBERED = 256
 
 
 def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> GpuReport:
-    """
-    A GPU that could not be read since this process began: only its existence is known.
-
-    It must be reported all the same: a node without it would look empty.
-    """
+    """A GPU that could not be read yet: only its existence is known. A node without it would look empty."""
     return GpuReport(
         uuid=gpu,
         index=index,

@@ -1,8 +1,4 @@
-"""
-Instructions in flight: each with its token and its task, one at a time per GPU and per home.
-
-It numbers and queues them, and detects hung drivers; the controllers decide what to send.
-"""
+"""Instructions in flight: each with its token and its task, one at a time per GPU and per home; and hung drivers."""
 
 from collections import deque
 from collections.abc import Collection
@@ -11,7 +7,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import Result
 from sluice_node_agent.core.instructions import (
-    GPU_INSTRUCTIONS,
     GpuInstruction,
     MpsInstruction,
     OwnInstruction,
@@ -28,7 +23,6 @@ class InFlight:
     """Instructions that are in flight or wait for their GPU or home."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._queues = DeviceQueues()
         self._sent: dict[int, tuple[OwnInstruction, Task | None]] = {}
         self._token = 0
@@ -72,7 +66,7 @@ class InFlight:
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
         """The current instruction of each busy GPU."""
-        return {order.gpu: order for order in self._queues.out() if isinstance(order, GPU_INSTRUCTIONS)}
+        return {order.gpu: order for order in self._queues.out() if isinstance(order, GpuInstruction)}
 
     def is_ending(self, job: Task) -> bool:
         """Whether a task's last record is being saved: none may follow it."""
@@ -100,13 +94,11 @@ class InFlight:
 
 class HungDrivers:
     """
-    GPUs whose driver does not return from a call: their state is unknown, so they count as lost.
-
-    A hung driver reports no error, and all other work on its GPU waits behind the call.
+    GPUs whose driver does not return from a call, and so reports no error: all work waits behind it, so they count as
+    lost.
     """
 
     def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
-        """Start with nothing in flight."""
         self._in_flight = in_flight
         self._patience_s = config.driver_patience_s
         self._since: dict[GpuUuid, tuple[int, float]] = {}
@@ -128,7 +120,6 @@ class DeviceQueues:
     """In-flight and waiting instructions, in order of arrival: a queue per GPU and per MPS daemon's home."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._out: dict[str, QueuedInstruction] = {}
         self._waiting: dict[str, deque[QueuedInstruction]] = {}
 

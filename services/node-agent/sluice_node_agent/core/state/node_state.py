@@ -1,20 +1,19 @@
-"""
-The state of one node: its devices, the slices and homes of shares on them, and the boot.
-
-Plain state with the queries that slices and homes share.
-"""
+"""The state of one node: its devices, the slices and homes of shares on them, and the boot."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord, SliceRecord
-from sluice_node_agent.core.state.devices import Devices, InstanceKey
+from sluice_node_agent.core.slices.fixed_layouts import strangers_of
+from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.tasks import (
     SharedDeviceKey,
     SharedDeviceTask,
     SliceTask,
+    Task,
     numbered_devices,
     shared_device_key,
 )
@@ -29,7 +28,6 @@ class NodeState:
     has_pods: bool = False
     """Whether a kubelet may run pods here: then their processes are listed too, not only those on devices."""
     time_quota: bool = False
-    """Whether the time of fractional shares is enforced."""
     devices: Devices = field(default_factory=Devices)
     slices: dict[AllocationId, SliceTask] = field(default_factory=dict)
     homes: dict[SharedDeviceKey, SharedDeviceTask] = field(default_factory=dict)
@@ -96,3 +94,53 @@ class NodeState:
         return any(
             device.step == "made" or work.record.phase in {"making", "ready"} for work, _, device in self.tenants(key)
         )
+
+
+def apply_result(state: NodeState, sent: instructions.OwnInstruction, result: events.Result, job: Task | None) -> None:
+    """Update the node's devices from the result."""
+    devices = state.devices
+    match sent, result:
+        case instructions.CreateGpuInstance(), events.GpuInstanceCreated(gi_id=gi_id):
+            devices.add(_place_of(sent, job), gi_id)
+        case instructions.CreateComputeInstance(gpu=gpu, gi_id=gi_id), events.ComputeInstanceCreated(uuid=uuid):
+            devices.name(gpu, gi_id, uuid)
+        case instructions.DestroyComputeInstance(gpu=gpu, gi_id=gi_id), events.ComputeInstanceDestroyed():
+            devices.name(gpu, gi_id, "")
+        case instructions.DestroyGpuInstance(
+            gpu=gpu, gi_id=gi_id, start=start, size=size
+        ), events.GpuInstanceDestroyed():
+            devices.remove(gpu, gi_id)
+            devices.unmade(events.OwnershipMark(gpu, start, size))
+        case instructions.ListHolders(gpu=gpu, uuid=uuid), events.HoldersListed(holders=holders) if devices.is_fixed(
+            gpu
+        ):
+            _note_users(state, uuid, holders, job)
+        case _, events.GpuRead(report=report):
+            devices.read(report)
+        case instructions.ReadGpu(gpu=gpu), events.DeviceRefused(message=message):
+            devices.lose(gpu, message)
+        case _, events.DeviceRefused(kind=events.DeviceErrorKind.GPU_LOST, message=message) if isinstance(
+            sent, instructions.GpuInstruction
+        ):
+            devices.lose(sent.gpu, message)
+        case _:
+            pass
+
+
+def _note_users(state: NodeState, uuid: str, holders: tuple[events.Holder, ...], job: Task | None) -> None:
+    """Note the processes on an unassigned device of a fixed layout: else they are the tenant's and its server's."""
+    if job is None:
+        state.devices.note_users(uuid, strangers_of(holders))
+    elif isinstance(job, SliceTask) and job.record.phase == "making":
+        state.devices.note_users(uuid, strangers_of(holders, job.record.booking.owner))
+    elif isinstance(job, SharedDeviceTask) and job.record.phase == "making":
+        state.devices.note_users(uuid, strangers_of(holders))
+
+
+def _place_of(sent: instructions.CreateGpuInstance, job: Task | None) -> DevicePlacement:
+    """The home, or the slice's device, that an instance was created for."""
+    if isinstance(job, SharedDeviceTask):
+        return job.record
+    assert isinstance(job, SliceTask)
+    place = (sent.gpu, sent.start, sent.size)
+    return next(d for d in job.record.booking.devices if (d.gpu, d.start, d.size) == place)

@@ -1,15 +1,16 @@
 """
-Work in progress: a slice or a home of shares, what it waits for, and how often destroying it has failed.
-
-Also the few changes to a slice's record that creating and destroying share.
+Work in progress: a slice or a home of shares, what it waits for, how often it failed, and when it is retried. Retries
+never end, because only success frees a place.
 """
 
 from dataclasses import dataclass, field
+from math import log2
 
 from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.messages import Booking, DeviceGrant
+from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import MpsSeen, QuarantineReleased, QuotaTenant
 from sluice_node_agent.core.instructions import CdiDevice, OwnInstruction
 from sluice_node_agent.core.journal_records import (
@@ -38,7 +39,6 @@ class Task:
     saving: bool = False
     """That instruction is a save: the record is not on disk yet, so it is not published."""
     failures: int = 0
-    """Failed attempts in a row."""
     waiting_since: float | None = None
     """Since when it waits for what ends by itself, and is polled more often than it counts as failed."""
     retry_at: float | None = None
@@ -71,7 +71,6 @@ class SliceTask(Task):
     free_of_holders: tuple[int, ...] = ()
     """Devices without processes of the tenant in this attempt to destroy."""
     ticket_is_wrong: bool = False
-    """The last comparison found its ticket missing or wrong."""
     cdi: dict[str, tuple[CdiDevice, ...]] = field(default_factory=dict)
     """The CDI files that this process has written, by the claim's UID, and what they hold."""
     to_terminate: tuple[int, ...] = ()
@@ -101,19 +100,13 @@ class SharedDeviceTask(Task):
     mode_set: bool = False
     """A whole GPU: this process put it in the compute mode that the next step needs."""
     stopped: bool = False
-    """The daemon is known to have ended."""
     watch: bool = True
-    """The daemon is due for a poll."""
     unanswered: int = 0
-    """Failed polls in a row."""
     seen: MpsSeen | None = None
-    """The result of the last poll."""
     looks: int = 0
-    """Successful polls of this process."""
     strangers: tuple[int, ...] = ()
     """Of an inherited home: clients of no known tenant in the last poll."""
     quotas: tuple[QuotaTenant, ...] = ()
-    """The tenants that this process has set in its token scheduler."""
     silent: frozenset[int] = frozenset()
     """Clients without a HELLO to the token scheduler in the last poll."""
     unheld: frozenset[int] = frozenset()
@@ -155,3 +148,37 @@ def without_device(record: SliceRecord, number: int) -> SliceRecord:
 def undoing(record: SliceRecord, error: str, message: str) -> SliceRecord:
     """Creation failed: undo what exists."""
     return replace(record, phase="undoing", error=error, message=message)
+
+
+def back_off(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...] = ()) -> None:
+    """A step failed: note why, and when to retry."""
+    job.failures += 1
+    job.trouble, job.holders = trouble, holders
+    doubled = config.back_off_first_s * 2 ** min(job.failures - 1, 20)
+    job.retry_at = now + min(doubled, config.back_off_max_s)
+
+
+def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holders: tuple[str, ...]) -> None:
+    """Something has not ended by itself yet: poll again soon, but count failures and note trouble as with backoff."""
+    is_first = job.waiting_since is None
+    job.waiting_since = now if job.waiting_since is None else job.waiting_since
+    tries = 1 + int(log2(1 + max(0.0, now - job.waiting_since) / config.back_off_first_s))
+    if is_first or tries > job.failures:
+        job.failures = max(job.failures, tries)
+        job.trouble, job.holders = trouble, holders
+    job.retry_at = now + config.look_for_tenants_s
+
+
+def is_stuck(job: Task, config: AgentConfig) -> bool:
+    """Whether a task has failed so often that operators must know."""
+    return job.failures >= config.quarantine_after
+
+
+def is_shared(booking: Booking) -> bool:
+    """Whether pods may use it besides its owner, which are unknown here."""
+    return bool(shared_claims(booking))
+
+
+def shared_claims(booking: Booking) -> tuple[str, ...]:
+    """The UIDs of its claims that other pods may use as well."""
+    return tuple(claim.uid for claim in booking.resource_claims if claim.shared)

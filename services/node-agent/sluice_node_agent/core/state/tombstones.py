@@ -1,7 +1,6 @@
 """
-Tombstones of gone slices: their closing status until its readers have it, and how long they are remembered.
-
-A tombstone outlives every closing message, so that a late order can never bring a slice back (PROTOCOL §5, §8).
+Tombstones of gone slices: their closing status until its readers have it, and how long they are remembered: longer than
+any closing message, so that a late order can never bring a slice back (PROTOCOL §5, §8).
 """
 
 from sluice.contracts.ids import AllocationId
@@ -15,7 +14,6 @@ class Tombstones:
     """All tombstones of one node."""
 
     def __init__(self, config: AgentConfig) -> None:
-        """Start empty."""
         self._config = config
         self._by_allocation: dict[AllocationId, Tombstone] = {}
         self._closed_at: dict[AllocationId, float] = {}
@@ -47,9 +45,8 @@ class Tombstones:
 
     def closed_anew(self, allocation: AllocationId) -> None:
         """
-        The ledger repeats that a gone slice is closed: publish its closing status again.
-
-        The repeat comes from an older message, so the bus has lost what followed, however old that was.
+        The ledger repeats that a gone slice is closed: the bus has lost what followed, so publish its closing status
+        again.
         """
         self._said.pop(allocation, None)
 

@@ -1,9 +1,7 @@
 """
-The warm pool: idle GPU instances of ours, kept for the next grant of exactly the same profile and placement.
-
-Only the GPU instance is kept, never its compute instance, so a MIG UUID never passes from one tenant to the next. A
-warm instance blocks no grant: it is destroyed when another is created over it, and when its time is over. One that
-cannot be destroyed does, and is reported.
+The warm pool: idle GPU instances of ours, kept for the next grant of exactly the same profile and placement, without a
+compute instance: a MIG UUID never passes from one tenant to the next. One blocks no grant: it is destroyed when another
+is created over it, and when its time is over. One that cannot be destroyed is reported.
 """
 
 from dataclasses import dataclass
@@ -14,11 +12,10 @@ from sluice_node_agent.core.config import AgentConfig
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
 from sluice_node_agent.core.journal_records import WarmGone, WarmRecord
-from sluice_node_agent.core.state.backoff import back_off, is_stuck
 from sluice_node_agent.core.state.devices import DevicePlacement, Devices, InstanceKey
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
-from sluice_node_agent.core.state.tasks import Task
+from sluice_node_agent.core.state.tasks import Task, back_off, is_stuck
 
 
 @dataclass(slots=True)
@@ -38,7 +35,6 @@ class WarmPool:
     """All warm instances of one node."""
 
     def __init__(self, in_flight: InFlight, config: AgentConfig) -> None:
-        """Start empty."""
         self._in_flight = in_flight
         self._config = config
         self._ones: dict[InstanceKey, WarmInstance] = {}
@@ -71,20 +67,13 @@ class WarmPool:
 
     def keep(self, place: DevicePlacement, gi_id: int, state: NodeState, now: float) -> bool:
         """
-        Keep an instance without a compute instance. False when none are kept.
-
-        On a GPU that does not answer none is kept: the agent may have died while it created a compute instance there,
-        which no record names.
+        Keep an instance without a compute instance. False when none are kept, or its GPU does not answer: it may have
+        one.
         """
         if self._config.keep_warm_s <= 0 or place.profile is None or not state.devices.answers(place.gpu):
             return False
         record = WarmRecord(
-            gpu=place.gpu,
-            gi_id=gi_id,
-            profile=place.profile,
-            start=place.start,
-            size=place.size,
-            boot_id=state.boot_id,
+            gpu=place.gpu, gi_id=gi_id, profile=place.profile, start=place.start, size=place.size, boot_id=state.boot_id
         )
         self._ones[place.gpu, gi_id] = WarmInstance(record, now + self._config.keep_warm_s)
         self._in_flight.save(record, None)
@@ -92,9 +81,8 @@ class WarmPool:
 
     def take(self, place: DevicePlacement) -> int | None:
         """
-        The id of a warm instance that is exactly what should be created. It is the caller's from now on.
-
-        The caller saves its record first; `taken` then removes it from the pool.
+        The id of a warm instance that is exactly what should be created. The caller saves its record, then calls
+        `taken`.
         """
         for one in self._ones.values():
             record = one.record
@@ -120,10 +108,8 @@ class WarmPool:
 
     def may_be_why(self, job: Task, place: DevicePlacement, sent: OwnInstruction, result: Result) -> bool:
         """
-        Whether warm instances may be why a creation was refused: they are destroyed, and it is retried.
-
-        They need not overlap: one may have the last media engine. `job`, whose creation it was, waits for those that
-        cannot be destroyed now.
+        Whether warm instances may be why a creation was refused, such as by the last media engine: they are destroyed,
+        and `job`, whose creation it was, is retried.
         """
         lacks = isinstance(result, DeviceRefused) and result.kind is DeviceErrorKind.INSUFFICIENT_RESOURCES
         if not (lacks and isinstance(sent, CreateGpuInstance) and self.make_room(place, all_of_it=True)):

@@ -1,8 +1,6 @@
 """
-Talks to one home's control daemon through the control binary, and finds the home's processes.
-
-Every conversation is one bounded run of the binary. Its answers are unmarked, so one conversation only asks for answers
-that differ in form: a percentage, a size with its unit, pids, or text. It kills nothing.
+Talks to one home's control daemon through the control binary, and finds the home's processes. Its answers are unmarked,
+so one conversation only asks for answers that differ in form. It kills nothing.
 """
 
 import re
@@ -60,9 +58,8 @@ class ServerLimits:
 
     def mismatch(self, ordered: MpsLimits) -> str:
         """
-        How the limits differ from what was ordered; empty when they do not.
-
-        Memory is printed in whole MiB below one GiB, else in whole GiB, rounded down (seen with 535.261 and 550.163).
+        How the limits differ from what was ordered, or empty. Memory is printed in MiB below one GiB, else in GiB,
+        rounded down.
         """
         if self.percentage is None or self.percentage != ordered.active_thread_percentage:
             return f"active thread percentage was set to {ordered.active_thread_percentage}, reads {self.percentage}"
@@ -89,11 +86,7 @@ class MpsControl:
     # -- conversations --------------------------------------------------------------------------------------------
 
     def launch(self, device: str, timeout_s: float) -> None:
-        """
-        Start the daemon in the background, in its own session so that it outlives the agent.
-
-        Raises MpsError with the binary's output and the last line of the log.
-        """
+        """Start the daemon in a session of its own, so that it outlives the agent. Raises MpsError with the output."""
         environment = {**self._environment, "CUDA_VISIBLE_DEVICES": device}
         with tempfile.TemporaryFile() as said:  # a pipe would be held open by the daemon
             status = self._run(["-d"], environment, said.fileno(), timeout_s)
@@ -105,10 +98,8 @@ class MpsControl:
 
     def ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
         """
-        The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError.
-
-        A broken conversation is repeated once: 535.261 drops it when a server ends at that moment. All commands may be
-        repeated, except `quit` and `terminate_client`.
+        The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError. A broken conversation
+        is repeated once, except `quit` and `terminate_client`: 535.261 drops it when a server ends at that moment.
         """
         try:
             return self._ask(commands, timeout_s)
@@ -143,11 +134,7 @@ class MpsControl:
         return numbers_in(self.ask(("get_server_list",), timeout_s))
 
     def state_of(self, server: int, timeout_s: float) -> tuple[str | None, tuple[int, ...]]:
-        """
-        A server's state (INITIALIZING, ACTIVE, FAULT; empty when this release does not report it) and its clients.
-
-        The state is None when there is no such server. Release 535.261 does not know `get_server_status`.
-        """
+        """A server's state (INITIALIZING, ACTIVE, FAULT; empty with 535.261; None: no such server) and its clients."""
         lines = self.ask((f"get_server_status {server}", f"get_client_list {server}"), timeout_s)
         words = [line for line in lines if not _NUMBER.fullmatch(line)]
         if any("not found" in line for line in words):
@@ -168,9 +155,8 @@ class MpsControl:
 
     def terminate(self, server: int, pid: int, timeout_s: float) -> str:
         """
-        Have a server disconnect a client; returns the error that it printed, empty on success.
-
-        Only once per process (`terminated_clients`). Releases before 580 may print nothing.
+        Have a server disconnect a client, once (`TerminatedClients`); returns its error. Before 580 it may print
+        nothing.
         """
         said = self.ask((f"terminate_client {server} {pid}",), timeout_s)
         return "" if said in ([], ["0"]) else _one_line(" ".join(said))
@@ -233,12 +219,9 @@ class MpsControl:
         self, device: str, pods: frozenset[str], pids: tuple[int, ...] | None = None
     ) -> tuple[MpsProcess, ...]:
         """
-        The processes of this home, daemons first: those of these names with our directory in their environment.
-
-        `device` is the daemon's visible device (empty when not known), and `pods` are the pods that it may be in: a
-        tenant may use these names, but cannot leave its pod's cgroup. A server inherits its daemon's environment (seen
-        with 535 and 550). `pids` are `candidates`, where they were listed already. Raises MpsError when one of them
-        cannot be read: it may be the daemon.
+        The processes of this home, daemons first: by name, and by our directory in their environment. `device` is the
+        daemon's visible device, or empty. `pods` are those that it may be in: a tenant may use these names, but cannot
+        leave its cgroup. Raises MpsError when one of `pids` cannot be read: it may be the daemon.
         """
         found = []
         wanted = {f"CUDA_MPS_PIPE_DIRECTORY={self._directory.pipe}".encode()}

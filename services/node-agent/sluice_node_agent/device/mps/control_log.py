@@ -1,8 +1,6 @@
 """
-Facts that a control daemon only logs: which clients wait, and which servers became ready or ended.
-
-The log is read in parts, and truncated when it has grown: every command to a daemon adds lines to it. The lines are
-those of releases 535.261 and 550.163 (as NVIDIA MPS, "Logging", shows them too).
+Facts that a control daemon only logs: which clients wait, and which servers became ready or ended; as releases 535.261
+and 550.163 write them (NVIDIA MPS, "Logging"). Every command adds lines, so a long log is truncated.
 """
 
 import os
@@ -99,10 +97,8 @@ class ControlLog:
 
     def _cut(self, size: int) -> None:
         """
-        Truncate logs that are too long. The daemon appends (O_APPEND, seen with 535 and 550) and continues at the
-        start.
-
-        A line written between read and truncation is lost: at worst a waiting client is not reported.
+        Truncate logs that are too long; the daemon appends (O_APPEND) and continues at the start. At worst a line is
+        lost.
         """
         try:
             if size > LOG_MAX_BYTES and self._position == size:

@@ -1,9 +1,7 @@
 """
-The MPS daemons of one node's homes: started with their limits read back, polled, and ended completely.
-
-A daemon outlives the agent that started it, and the next agent finds it. It counts only if it answers on its own pipe
-directory; files prove nothing, because they outlive it. Processes that were not started for the home are never touched.
-Calls block, each at most `timeout_s`, for different homes in parallel.
+The MPS daemons of one node's homes: started with their limits read back, polled, and ended completely. A daemon
+outlives its agent, and counts only if it answers on its own pipe directory; files outlive it. Processes that were not
+started for the home are never touched. Calls block, each at most `timeout_s`, for different homes in parallel.
 """
 
 import os
@@ -17,8 +15,13 @@ from sluice_node_agent.core.events import FoundMpsHome, MpsClient, MpsSeen
 from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
 from sluice_node_agent.device.mps.control import MpsControl, MpsProcess, NoAnswerError, NoDaemonError, candidates
 from sluice_node_agent.device.mps.control_log import ControlLog
-from sluice_node_agent.device.mps.home_directory import HomeDirectory, HomeOwner, MpsError, as_mps_error
-from sluice_node_agent.device.mps.terminated_clients import TerminatedClients
+from sluice_node_agent.device.mps.home_directory import (
+    HomeDirectory,
+    HomeOwner,
+    MpsError,
+    TerminatedClients,
+    as_mps_error,
+)
 from sluice_node_agent.device.mps.termination import Deadline, HomeTermination
 from sluice_node_agent.device.processes import Processes
 
@@ -45,10 +48,8 @@ class MpsDaemons:
         environment: Mapping[str, str] = {},
     ) -> None:
         """
-        Keep homes below `root`, run the binary `control`. Nothing is touched yet.
-
-        `environment` is added to the binary's; none of our MPS variables are passed. Raises MpsError when our own
-        process cannot be read: without its pod the agent recognises none of its daemons.
+        Keep homes below `root`, run the binary `control`; `environment` is added to its own. Raises MpsError when our
+        own process cannot be read: without its pod the agent recognises none of its daemons.
         """
         self.root = root.absolute()
         self._control = control
@@ -67,9 +68,8 @@ class MpsDaemons:
     @as_mps_error()
     def found(self) -> tuple[FoundMpsHome, ...]:
         """
-        All homes with a directory, with the daemons that run. Other directories are left alone and logged.
-
-        Whether a daemon answers is `look`'s to find out: on a busy node that may take more than one attempt.
+        All homes with a directory, and the daemons that run, answering or not. Other directories are left alone and
+        logged.
         """
         deadline = Deadline(self._timeout_s)
         try:
@@ -107,9 +107,8 @@ class MpsDaemons:
     @as_mps_error()
     def start(self, order: StartMps) -> tuple[int, int]:
         """
-        Start the daemon of a home with its limits and its server, or find it running; returns pid and start time.
-
-        A dead or unresponsive daemon of this home is ended and cleaned up first. Raises MpsError.
+        Start the daemon of a home, or find it answering; returns pid and start time. A dead one is cleaned up. Raises
+        MpsError.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -153,12 +152,7 @@ class MpsDaemons:
 
     @as_mps_error()
     def look(self, order: WatchMps) -> MpsSeen:
-        """
-        The state of a daemon; not alive only when its process is gone.
-
-        Raises MpsError when it runs and does not answer in time, when the binary cannot be run, and when the process
-        cannot be read.
-        """
+        """The state of a daemon; not alive only when its process is gone. Raises MpsError when that is not known."""
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
         gone = MpsSeen(order.token, alive=False)
@@ -195,11 +189,9 @@ class MpsDaemons:
     @as_mps_error()
     def terminate_clients(self, order: TerminateMpsClients) -> None:
         """
-        Have the servers disconnect clients, each once. Raises MpsError; a dead daemon has no clients.
-
-        A disconnected client can no longer compute, and is listed, with its memory, until its process ends (seen with
-        580.159): the next listing of the device shows that. A stopped process is skipped, and reported after the
-        others: if asked for it, the daemon answers no request until that process ends.
+        Have the servers disconnect clients, each once. Raises MpsError; a dead daemon has no clients. A client is
+        listed, with its memory, until its process ends (seen with 580.159). A stopped one is skipped, and reported
+        after the others: asked for it, the daemon answers no request until it ends.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -233,9 +225,8 @@ class MpsDaemons:
     @as_mps_error()
     def stop(self, order: StopMps) -> None:
         """
-        Have the daemon quit, or kill it and its servers; verify that no process is left, and remove the directories.
-
-        Succeeds when nothing exists. Raises MpsError when something stays.
+        Have the daemon quit, or kill it and its servers, and remove the directories. Raises MpsError when something
+        stays.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -261,8 +252,6 @@ class MpsDaemons:
         directory.remove()
         self._forget_log(order.home)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _home(self, home: HomeId) -> tuple[HomeDirectory, MpsControl]:
         directory = HomeDirectory(self.root, home)
         return directory, MpsControl(directory, self._control, self._processes, self._environment)
@@ -272,13 +261,8 @@ class MpsDaemons:
         return frozenset({"", self._pod} | ({owner.agent_pod} if owner is not None else set()))
 
     def _answering(
-        self,
-        directory: HomeDirectory,
-        owner: HomeOwner | None,
-        deadline: Deadline,
-        pids: tuple[int, ...] | None = None,
+        self, directory: HomeDirectory, owner: HomeOwner | None, deadline: Deadline, pids: tuple[int, ...] | None = None
     ) -> MpsProcess | None:
-        """The daemon of a home, if it is ours and answers."""
         daemon = self._running(directory, owner, deadline, pids)
         if daemon is None:
             return None
@@ -291,13 +275,8 @@ class MpsDaemons:
         return daemon
 
     def _running(
-        self,
-        directory: HomeDirectory,
-        owner: HomeOwner | None,
-        deadline: Deadline,
-        pids: tuple[int, ...] | None = None,
+        self, directory: HomeDirectory, owner: HomeOwner | None, deadline: Deadline, pids: tuple[int, ...] | None = None
     ) -> MpsProcess | None:
-        """The daemon of a home, if it is ours."""
         if owner is None:
             return None
         control = MpsControl(directory, self._control, self._processes, self._environment)
@@ -314,10 +293,9 @@ class MpsDaemons:
         self, directory: HomeDirectory, control: MpsControl, owner: HomeOwner, deadline: Deadline
     ) -> MpsProcess:
         """
-        Start a daemon and wait until it answers, as one process: its forks look like it at first.
-
-        An agent killed while it started this daemon leaves a launcher that cannot be recognised before it has become
-        the control binary. Then two daemons share one directory: both are ended, and one is started.
+        Start a daemon and wait until it answers, as one process: its forks look like it at first. A killed agent may
+        leave a launcher that cannot be recognised yet; then two daemons share one directory: both are ended, and one is
+        started.
         """
         control.launch(owner.device, deadline.left_s)
         why = "it has no process"
@@ -385,7 +363,6 @@ class MpsDaemons:
 
 
 def _own_pid(processes: Processes) -> int:
-    """Our pid as that /proc counts."""
     try:
         return int((processes.root / "self").readlink().name)
     except (OSError, ValueError):

@@ -1,8 +1,6 @@
 """
 The directories of one home of shares: only its trust domain can reach the daemon, and they are removed as a whole.
-
-`<root>/<home>/home.json` names the home's trust domain and is on disk before a daemon starts, so that no daemon is ever
-without an owner. `pipe` holds the daemon's sockets, `log` its logs.
+`home.json` names that domain before a daemon starts. `pipe` holds the daemon's sockets, `log` its logs.
 """
 
 import errno
@@ -19,7 +17,7 @@ import msgspec
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.contracts.reasons import shorten
-from sluice_node_agent.device.processes import SHORT
+from sluice_node_agent.device.processes import SHORT, Processes
 
 SOCKET_PATH_MAX = 107
 """Bytes of a unix socket's path: `sun_path` holds 108 with the end mark (unix(7))."""
@@ -41,9 +39,8 @@ class MpsError(Exception):
 @contextmanager
 def as_mps_error() -> Iterator[None]:
     """
-    Raise failures of the machine, such as no free descriptor while reading a process, as an MpsError.
-
-    A daemon that could not be read is not gone: an error is retried, while a gone daemon is dropped.
+    Raise failures of the machine, such as no free descriptor, as an MpsError: a daemon that could not be read is not
+    gone.
     """
     try:
         yield
@@ -77,10 +74,7 @@ class HomeDirectory:
         self._owner_file = self.path / "home.json"
 
     def read(self) -> HomeOwner | None:
-        """
-        Its owner; None when there is no such home. Raises MpsError when the directory is not a home, and OSError when
-        no descriptor or memory is left to read it: then nothing is known about it.
-        """
+        """Its owner, or None. Raises MpsError for what is no home, OSError when no descriptor or memory is left."""
         try:
             with self._owner_file.open("rb") as file:
                 return msgspec.json.decode(file.read(_HOME_JSON_MAX_BYTES), type=HomeOwner)
@@ -93,11 +87,7 @@ class HomeDirectory:
             raise MpsError(f"home {self.home}: {self._owner_file} cannot be read: {why}") from error
 
     def prepare(self, owner: HomeOwner) -> None:
-        """
-        Create the directories, empty and with their modes, and save their owner.
-
-        A dead daemon's files in the pipe directory are removed. No process may be running in it.
-        """
+        """Create the directories, empty and with their modes, and save their owner. No process may be running in it."""
         self.check_length()
         try:
             self._prepare_root()
@@ -192,10 +182,8 @@ class HomeDirectory:
 
 def _admit(directory: Path, uid: int) -> None:
     """
-    Let one more user pass a directory, by a POSIX access list: it stays ours, so that user can change nothing in it.
-
-    The daemon's sockets are open to all (mode 0666, seen with 535 and 550), so the directory is the gate. The
-    attribute's layout is that of linux/posix_acl_xattr.h: version 2, then tag, permissions, id per entry.
+    Let one more user pass a directory, by a POSIX access list: it stays ours. The daemon's sockets are open to all, so
+    the directory is the gate. Layout: linux/posix_acl_xattr.h, version 2, then tag, permissions, id per entry.
     """
     if uid == os.geteuid():
         return
@@ -213,3 +201,48 @@ def _admit(directory: Path, uid: int) -> None:
 
 def _reason(error: OSError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+_FILE = "terminated.json"
+_MAX_BYTES = 64 * 1024
+"""A server has at most some dozens of clients, and ended ones are dropped."""
+
+
+class TerminatedClients:
+    """Disconnected clients of one home, by process id and start time. Every method raises MpsError."""
+
+    def __init__(self, home: Path, processes: Processes) -> None:
+        self._path = home / _FILE
+        self._processes = processes
+        try:
+            with self._path.open("rb") as file:
+                self._told = msgspec.json.decode(file.read(_MAX_BYTES), type=dict[int, int])
+        except FileNotFoundError:
+            self._told = {}
+        except (OSError, *NOT_READABLE) as error:
+            why = shorten(str(error), 300)
+            raise MpsError(f"{self._path} cannot be read: {why}; remove it once its clients have ended") from error
+
+    def add(self, pid: int) -> bool:
+        """Note a living process that is not listed; False when it is, or has ended."""
+        started_at = self._processes.started_at(pid)
+        if not started_at or self._told.get(pid) == started_at:
+            return False
+        self._told[pid] = started_at
+        self._write()
+        return True
+
+    def forget(self, pid: int) -> None:
+        """The daemon reported that it did not take this one: it may be asked again."""
+        del self._told[pid]
+        self._write()
+
+    def _write(self) -> None:
+        left = {pid: since for pid, since in self._told.items() if self._processes.started_at(pid) == since}
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.write_bytes(msgspec.json.encode(left))
+            draft.replace(self._path)
+        except OSError as error:
+            raise MpsError(f"{self._path} cannot be written: {error.strerror}") from error
+        self._told = left

@@ -1,8 +1,4 @@
-"""
-End the processes of a home, and no others: by a handle that cannot become another process.
-
-`control` finds the processes. Every wait has a limit.
-"""
+"""End the processes of a home, and no others: by a handle that cannot become another process."""
 
 import errno
 import os
@@ -23,7 +19,6 @@ class Deadline:
     """The end of a call's time."""
 
     def __init__(self, timeout_s: float) -> None:
-        """Set the limit in seconds from now."""
         self._at = time.monotonic() + timeout_s
 
     @property
@@ -54,7 +49,6 @@ class HomeTermination:
     """Ends the processes of MPS homes."""
 
     def __init__(self, processes: Processes) -> None:
-        """Identify processes through `processes`."""
         self._processes = processes
 
     def end(self, home: HomeId, running: tuple[MpsProcess, ...], deadline: "Deadline") -> None:

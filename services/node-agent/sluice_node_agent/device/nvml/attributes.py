@@ -1,8 +1,6 @@
 """
-Reads what a GPU is from NVML: its name, sizes, place in the machine and health.
-
-Each function raises NVML's errors unchanged: the caller adds the GPU. A fact that this GPU or driver does not report is
-returned as unknown; a lost GPU is never mistaken for one that does not report it.
+Reads what a GPU is from NVML, whose errors are raised unchanged. A fact that is not reported is returned as unknown; a
+lost GPU is never mistaken for one that does not report it.
 """
 
 from collections import Counter
@@ -44,11 +42,7 @@ _CLIENTS_60_FROM = 13010
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """
-    Where a GPU is: its PCI address, and the ends of its active NVLinks (PCI addresses, or NVSwitches).
-
-    `pci` is None where the driver does not report it.
-    """
+    """Where a GPU is: its PCI address (None: not reported), and the ends of its active NVLinks."""
 
     pci: tuple[int, int, int] | None
     mig: bool
@@ -57,21 +51,15 @@ class Wiring:
 
 
 def mps_clients_max() -> int:
-    """
-    The most clients of one MPS server on a whole GPU: 48 until CUDA 13.0, 60 from CUDA 13.1 on.
-
-    NVIDIA MPS documentation, "Limitations". 48 when the driver's CUDA version is not known.
-    """
+    """The most clients of one MPS server on a whole GPU (NVIDIA MPS, "Limitations"): 60 from CUDA 13.1 on, else 48."""
     version = known_or(0, pynvml.nvmlSystemGetCudaDriverVersion_v2)
     return 60 if version >= _CLIENTS_60_FROM else 48
 
 
 def memory_bytes(device: Handle) -> int:
     """
-    The GPU's total memory, including the driver's own (as nvidia-smi's memory.total); 0 where the driver reports none:
-    a GPU with the machine's memory, as GB10, has none of its own.
-
-    Any other error is raised: a temporarily unknown size would look like another model.
+    The GPU's total memory, as nvidia-smi's memory.total; 0 where it has none of its own, as GB10. Any other error is
+    raised: an unknown size would look like another model.
     """
     memory = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetMemoryInfo, device)
     return int(memory.total) if memory is not None else 0
@@ -79,11 +67,9 @@ def memory_bytes(device: Handle) -> int:
 
 def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ...]) -> int:
     """
-    All SMs of a whole GPU; 0 when they cannot be determined.
-
-    NVML has no call for it: attributes are for MIG devices only, and the largest profile can have fewer (98 of 108 on
-    an A100). So: the catalog's number for the product; else the CUDA cores over the cores per SM of the architecture;
-    else the largest profile's. Never fewer than that.
+    All SMs of a whole GPU; 0 when they cannot be determined: NVML has no call for it, and the largest profile can have
+    fewer (98 of 108 on an A100). So the catalog's number; else CUDA cores over cores per SM; never below the largest
+    profile's.
     """
     least = max((profile.multiprocessors for profile in profiles), default=0)
     model = find_model(name)
@@ -139,10 +125,8 @@ def files(device: Handle) -> GpuFiles:
 
 def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
     """
-    The weight of each linked GPU: 100 per NVLink; GPUs without links are left out.
-
-    Behind NVSwitches every GPU reaches every other one with all links that both have there (as `NV18` in
-    `nvidia-smi topo -m`).
+    The weight of each linked GPU, 100 per NVLink. Behind NVSwitches every GPU reaches every other one with all links
+    that both have there (as `NV18` in `nvidia-smi topo -m`).
     """
     found = {}
     for uuid, other in others.items():
@@ -156,9 +140,8 @@ def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
 
 def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
     """
-    The NUMA node whose memory is closest to the GPU; None when there is none or it is not reported.
-
-    Not nvmlDeviceGetNumaNodeId: on machines where GPU memory is itself a NUMA node (Grace), that is the GPU's own.
+    The NUMA node whose memory is closest to the GPU, or None. Not nvmlDeviceGetNumaNodeId: on Grace that is the GPU's
+    own.
     """
     words: Iterable[int] = known_or(
         (), pynvml.nvmlDeviceGetMemoryAffinity, device, _AFFINITY_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE
@@ -184,7 +167,6 @@ def _recovery_action(device: Handle) -> int | None:
 
 
 def _address(pci: tuple[int, int, int]) -> str:
-    """As in /sys/bus/pci/devices."""
     domain, bus, slot = pci
     return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 

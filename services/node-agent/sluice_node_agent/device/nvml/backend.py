@@ -1,9 +1,6 @@
 """
-The GPUs of a real node, through NVML: a `GpuBackend`.
-
-NVML is initialized once. Handles are kept by UUID and fetched again when stale, after a reset or a change of MIG mode.
-A lost GPU never hides the others. Facts about a GPU come from its readings; nothing here decides, retries or waits.
-Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them.
+The GPUs of a real node, through NVML: a `GpuBackend`. A lost GPU never hides the others; nothing here decides, retries
+or waits. Only the modules `device.nvml*` touch pynvml, and none of its errors leaves them.
 """
 
 from collections.abc import Collection
@@ -16,7 +13,6 @@ from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, refusal
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvidia_nodes import GpuFiles
 from sluice_node_agent.device.nvml import attributes, holders
@@ -30,8 +26,10 @@ from sluice_node_agent.device.port import (
     BackendError,
     DeviceError,
     DifferentError,
+    FixedLayoutSelector,
     NotFoundError,
     NotSupportedError,
+    refusal,
 )
 from sluice_node_agent.device.processes import Processes
 
@@ -49,11 +47,8 @@ class NvmlBackend:
         fixed: FixedLayoutSelector = FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
         """
-        Initialize NVML. With `uuids` only these GPUs count; the layout of `fixed` ones is never changed.
-
-        Raises BackendError.
-
-        A GPU that is lost already, and cannot read its UUID, is left out, logged, and `nameless`.
+        With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU that
+        cannot read its UUID is left out, logged, and `nameless`.
         """
         self._processes = processes
         self._log = logs.get("nvml")
@@ -211,10 +206,8 @@ class NvmlBackend:
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now.
-
-        A critical Xid makes its GPU unhealthy until a reset or the end of this process; an application's Xid is only
-        logged.
+        Wait for the driver's events; returns the GPUs to read, and those that can read their UUID by now. A critical
+        Xid makes its GPU unhealthy until a reset or the end of this process.
         """
         handles = self._inventory.handles.all()
         found: dict[GpuUuid, None] = {}
@@ -237,8 +230,6 @@ class NvmlBackend:
         self._uses.close()
         with told("letting go of the driver"):
             pynvml.nvmlShutdown()
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
         if self._inventory.is_fixed(gpu):

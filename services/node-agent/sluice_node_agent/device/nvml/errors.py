@@ -1,13 +1,7 @@
 """
-Translates NVML's errors to those of `device.port`, in one table.
-
-No exception of pynvml gets past it. They cannot be hashed, and comparing one with any other exception raises
-(nvidia-ml-py 13, class NVMLError), so they would break code that logs, collects or compares errors.
-
-Nor does pynvml's UnicodeDecodeError for text of the driver that is not UTF-8, such as a process name in Latin-1 or one
-cut within a character. It is no NVMLError, so it would end the agent.
-
-Codes and their meaning: NVML API reference, `nvmlReturn_t`, and each call's return values.
+Translates NVML's errors to those of `device.port`, in one table (NVML API reference, `nvmlReturn_t`). No exception of
+pynvml gets past it: they cannot be hashed, and comparing one with another exception raises (nvidia-ml-py 13). Nor does
+its UnicodeDecodeError for text of the driver that is not UTF-8, which is no NVMLError.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -94,11 +88,7 @@ _NO_BACKEND: dict[int, str] = {
 
 
 def meaning(doing: str, code: int, gpu: GpuUuid | None = None) -> DeviceError:
-    """
-    NVML's return code as our error. `doing` names the GPU and the operation.
-
-    A reset is advised only for a `gpu` known by its UUID: an index may be another GPU's soon.
-    """
+    """NVML's return code as our error. A reset is advised only for a `gpu`: an index may be another GPU's soon."""
     kind, words = _MEANINGS.get(code, (DeviceError, "the driver failed"))
     if code in _RESET_HELPS:
         words = f"{words}; {reset_of(gpu) if gpu else 'reboot the node'}"
@@ -118,9 +108,8 @@ def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
 
 def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
     """
-    A fact that not every GPU or driver reports, or `default`. Invalid text counts as not reported, a lost GPU does not.
-
-    Raises pynvml.NVMLError for a lost GPU only.
+    A fact that not every GPU or driver reports as valid text, or `default`. Raises pynvml.NVMLError for a lost GPU
+    only.
     """
     try:
         return call(*arguments)
@@ -133,11 +122,7 @@ def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
 
 
 def told_or(untold: Collection[int], default: T, call: Callable[..., T], *arguments: Any) -> T:
-    """
-    The result of `call`, or `default` where NVML returns one of the codes `untold`: not reported here.
-
-    For facts that conclusions are drawn from: any other error is raised.
-    """
+    """The result of `call`, or `default` for one of the codes `untold`. Any other error is raised."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:

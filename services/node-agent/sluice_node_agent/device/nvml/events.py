@@ -1,8 +1,6 @@
 """
-NVML's events: an event set that one thread waits for.
-
-GPUs are registered before each wait if needed, because a reset removes a GPU from the set. A GPU or driver without
-events is left out; the agent's own readings cover it.
+NVML's events: an event set that one thread waits for. GPUs are registered before each wait, because a reset removes a
+GPU from the set. One without events is left out; the agent's own readings cover it.
 """
 
 import threading
@@ -46,7 +44,6 @@ class EventSet:
     """One event set. `wait` is called by one thread at a time; `forget` and `close` by any."""
 
     def __init__(self) -> None:
-        """Start with no GPU registered."""
         self._log = logs.get("nvml")
         self._closing = threading.Event()
         self._waiting = threading.Lock()
@@ -98,8 +95,6 @@ class EventSet:
                 except pynvml.NVMLError as error:
                     self._log.warning("the event set could not be freed", code=error.value)
                 self._set = None
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _next(self, timeout_s: float, whose: Mapping[int | None, GpuUuid]) -> GpuEvent | None:
         try:

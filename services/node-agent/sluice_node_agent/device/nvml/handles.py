@@ -1,8 +1,6 @@
 """
-NVML's handles of GPUs, kept by UUID and fetched again when stale. Thread-safe.
-
-A handle is stale after a reset or a change of MIG mode. NVML then returns "invalid argument" or "GPU is lost", and may
-give the same pointer to another GPU ("handles may be reused", nvml.h).
+NVML's handles of GPUs, kept by UUID. Thread-safe. After a reset or a change of MIG mode a handle is stale: NVML returns
+"invalid argument" or "GPU is lost", and may give the same pointer to another GPU (nvml.h).
 """
 
 import threading
@@ -35,11 +33,7 @@ class GpuHandles:
             return dict(self._handles)
 
     def at(self, index: int, known: GpuUuid | None) -> tuple[GpuUuid, Handle]:
-        """
-        The GPU at NVML's index. Not kept. Raises DeviceError when it cannot read its UUID.
-
-        `known` was there the last time, and is the one that the error names.
-        """
+        """The GPU at NVML's index. Raises DeviceError when it cannot read its UUID; the error names `known`."""
         with told(f"GPU {index}", known):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             return GpuUuid(str(pynvml.nvmlDeviceGetUUID(handle))), handle
@@ -54,10 +48,8 @@ class GpuHandles:
 
     def on(self, gpu: GpuUuid, doing: str, action: Callable[[Handle], T]) -> T:
         """
-        Call `action` with a GPU's handle; once more with a new one when that was stale. Raises DeviceError.
-
-        The UUID is compared first, so that no action reaches another GPU. An error that a stale handle may have caused
-        counts only if a newly fetched handle is the same. `doing` goes into the errors' messages.
+        Call `action` with a GPU's handle; once more with a new one when that was stale. Raises DeviceError, with
+        `doing`. The UUID is compared first, so that no action reaches another GPU.
         """
         what = f"{gpu}: {doing}"
         handle = self._valid(gpu)

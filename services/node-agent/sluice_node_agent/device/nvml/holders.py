@@ -1,8 +1,6 @@
 """
-Which processes are on a GPU or MIG device: those that NVML lists, and those that only hold its device files.
-
-The second kind keeps a device busy too, and NVML does not list it (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi
-issue 1088): "in use by another client" without a visible process.
+Which processes are on a GPU or MIG device: those that NVML lists, and those that only hold its device files, which keep
+it busy too (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi issue 1088).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +23,7 @@ _UNSUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED})
 _UNTOLD = MISSING | _UNSUPPORTED
 """This driver, or this GPU, has no such list. Any other error would hide a list."""
 _UNTOLD_OF_INSTANCES = _UNTOLD | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
-"""
-Where a MIG device that has just listed its compute processes is no valid argument, the driver has no such list for it.
-"""
+"""As above: a MIG device that has just listed its compute processes is no valid argument where there is no list."""
 
 
 def whole_gpu_files(device: Handle) -> tuple[str, ...]:
@@ -38,10 +34,8 @@ def whole_gpu_files(device: Handle) -> tuple[str, ...]:
 
 def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
     """
-    The capability files of a MIG device: of its GPU instance and of its compute instance.
-
-    Minor numbers: kernel-open/nvidia/nv-caps.c of NVIDIA/open-gpu-kernel-modules: 1 and 2 are mig/config and monitor,
-    then 15 GPU instances per GPU with 8 compute instances each. /dev/nvidia<n> identifies none: all instances open it.
+    The capability files of a MIG device's two instances. Minor numbers (NVIDIA/open-gpu-kernel-modules, nv-caps.c): 1
+    and 2 are mig/config and monitor, then 15 GPU instances per GPU with 8 compute instances each.
     """
     minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     if minor is None:
@@ -52,10 +46,8 @@ def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
 
 def using(handle: Handle, *, is_instance: bool = False) -> dict[int, None]:
     """
-    Pids with a context on a GPU or MIG device, in NVML's order: compute, compute over MPS, and graphics.
-
-    On a whole GPU in MIG mode those of all instances, as far as the caller may see them (nvml.h). Raises NVML's errors:
-    an unavailable list is not an empty one.
+    Pids with a context on a GPU or MIG device: compute, compute over MPS, and graphics; on a GPU in MIG mode those of
+    all instances that we may see. Raises NVML's errors: an unavailable list is not an empty one.
     """
     return dict.fromkeys(memory_of(handle, is_instance=is_instance))
 
@@ -111,10 +103,7 @@ def listing() -> Iterator[None]:
 
 
 def is_node_server(pid: int, processes: Processes) -> bool:
-    """
-    Whether a process is an MPS server of the node or of our own pod. A tenant may use its name, but cannot leave its
-    pod's cgroup.
-    """
+    """Whether it is an MPS server of the node or of our pod. A tenant may use its name, but not leave its cgroup."""
     holder = _holder(pid, processes)
     return holder.kind == "mps" and holder.owner in {"", processes.own_pod()}
 

@@ -1,10 +1,7 @@
 """
-The node's GPUs: the last reading of each, and for a lost GPU, what was known before.
-
-A GPU that cannot be read never hides the others. It is reported lost while this process lives, from the start on if it
-can read its UUID (else it is `nameless`), until a reading succeeds. If the driver had reported it gone, it was reset,
-and its errors are over; if it was only slow (a timeout, an error without a reason), it still has them. Nothing here
-changes a GPU.
+The node's GPUs: the last reading of each, and for a lost GPU, what was known before. A GPU that cannot be read never
+hides the others: it is reported lost (or `nameless`) until a reading succeeds. If the driver had reported it gone, it
+was reset, and its errors are over; if it was only slow, it still has them.
 """
 
 import threading
@@ -19,7 +16,6 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, ProfileReport
 from sluice.runtime import logs
 from sluice_node_agent.core.state.devices import never_read
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector
 from sluice_node_agent.device.gpu_health import XidHistory, why_unhealthy
 from sluice_node_agent.device.nvml import attributes
 from sluice_node_agent.device.nvml import mig as nvml_mig
@@ -28,15 +24,13 @@ from sluice_node_agent.device.nvml.errors import told
 from sluice_node_agent.device.nvml.events import EventSet
 from sluice_node_agent.device.nvml.handles import GpuHandles
 from sluice_node_agent.device.nvml.mig import Handle
-from sluice_node_agent.device.port import DeviceError, GpuLostError, NoPermissionError
+from sluice_node_agent.device.port import DeviceError, FixedLayoutSelector, GpuLostError, NoPermissionError
 
 NAMES_EVERY_S = 30.0
 """How often a nameless GPU is asked for its UUID: the call may take long on one that does not answer."""
 
 
 class _Silence(NamedTuple):
-    """Why a GPU cannot be read, and whether the driver reports it gone: then only a reset brings it back."""
-
     why: str
     gone: bool
 
@@ -97,9 +91,8 @@ class GpuInventory:
 
     def named_by_now(self) -> tuple[GpuUuid, ...]:
         """
-        The `nameless` GPUs that can read their UUID by now, each once. The driver is asked at an interval.
-
-        No other call is made about a nameless GPU, so this one never overlaps another.
+        The `nameless` GPUs that can read their UUID by now, each once. Asked at an interval; no other call is about
+        them.
         """
         now = time.monotonic()
         if not self._nameless or now < self._ask_names_at:
@@ -145,8 +138,6 @@ class GpuInventory:
         """Whether a GPU that was read has a fixed layout."""
         known = self._known().get(gpu)
         return known is not None and known.fixed_layout
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport:
         """One GPU's reading, or as lost. Raises NoPermissionError for one that could never be read."""
@@ -235,7 +226,6 @@ class GpuInventory:
         self._events.forget(gpu)
 
     def _known(self) -> dict[GpuUuid, GpuReport]:
-        """The last report of each GPU that was ever read."""
         with self._lock:
             return dict(self._reports)
 

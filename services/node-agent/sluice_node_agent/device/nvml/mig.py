@@ -1,10 +1,8 @@
 """
-MIG through NVML: profiles, placements, GPU instances and compute instances of one device handle.
-
-Each function makes one NVML query and raises its errors unchanged: the caller adds the GPU. Traps that are handled here
-(nvml.h and nvidia-ml-py 13): a profile's id is not the number it is queried by; a GPU instance's id does not determine
-its placement; placements are passed by reference (by value the interpreter crashes); the index of MIG devices has
-holes; a GPU instance without compute instance is in no list of devices.
+MIG through NVML: profiles, placements and instances of one device handle; NVML's errors are raised unchanged. Traps
+(nvml.h, nvidia-ml-py 13): a profile's id is not the number it is queried by; a GPU instance's id does not determine its
+placement; placements are passed by reference (by value the interpreter crashes); the index of MIG devices has holes; a
+GPU instance without compute instance is in no list of devices.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +13,11 @@ import msgspec
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.messages import InstanceReport, PlacementReport, ProfileReport
-from sluice_node_agent.device.nvml.errors import known_or, older
+from sluice_node_agent.device.nvml.errors import known_or, older, told_or
 from sluice_node_agent.device.nvml.profile_names import profile_name
 from sluice_node_agent.device.port import InvalidArgumentError, NotFoundError, NotSupportedError
 
 Handle = Any
-"""An opaque pointer of NVML."""
 
 _ABSENT = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 """Codes of a profile query for a profile that this GPU (3) or this driver (2) does not have."""
@@ -67,14 +64,13 @@ def mode(device: Handle) -> Mode:
 
 def profiles(device: Handle, total_bytes: int) -> tuple[ProfileReport, ...]:
     """
-    All GPU instance profiles with their placements, smallest first; empty without MIG. `total_bytes`: the GPU's memory.
-
-    In the catalog's order, by slices, memory and id, not by NVML's enum: the order is one of the facts that identify a
-    catalog model (`sluice.contracts.gpu_reports`).
+    All GPU instance profiles with their placements, smallest first; empty without MIG. In the catalog's order, not by
+    NVML's enum: it is one of the facts that identify a model (`sluice.contracts.gpu_reports`). `total_bytes`: the
+    GPU's.
     """
     found: dict[int, ProfileReport] = {}
     for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        info = _unless_absent(lambda enum=enum: _profile_info(device, enum))  # type: ignore[misc]
+        info = _profile_info(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, device, enum)
         if info is None or info.id in found:
             continue
         found[info.id] = ProfileReport(
@@ -117,10 +113,8 @@ def mig_uuids(device: Handle) -> dict[tuple[int, int], str]:
 
 def instances(device: Handle, known: tuple[ProfileReport, ...], *, fixed: bool) -> tuple[InstanceReport, ...]:
     """
-    All GPU instances by placement, also those without compute instance. Needs the right to manage MIG.
-
-    On a `fixed` layout, instances that cannot be assigned get the reason: an administrator may have created several
-    compute instances in one.
+    All GPU instances by placement, also those without compute instance. Needs the right to manage MIG. On a `fixed`
+    layout, instances that cannot be assigned get the reason.
     """
     uuids = _lowest(mig_uuids(device))
     names = {profile.profile_id: profile.name for profile in known}
@@ -183,11 +177,8 @@ def create_gpu_instance(
     device: Handle, known: tuple[ProfileReport, ...], profile_id: int, start: int, size: int
 ) -> int:
     """
-    Create at exactly this placement; returns the id that the driver chose. An instance whose id cannot be read is
-    destroyed again: a refused creation leaves nothing.
-
-    Raises InvalidArgumentError for a profile or placement that the GPU does not list. NVML itself may report
-    insufficient resources for it (nvml.h allows both codes), which would be retried without end.
+    Create at exactly this placement; returns the id, or destroys what has none. Raises InvalidArgumentError for a
+    profile or placement that is not listed: NVML's own "insufficient resources" would be retried without end.
     """
     profile = next((profile for profile in known if profile.profile_id == profile_id), None)
     if profile is None:
@@ -205,10 +196,8 @@ def create_gpu_instance(
 
 def create_compute_instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
     """
-    Create the compute instance that fills a GPU instance; returns the MIG device's UUID.
-
-    Raises NotSupportedError when no compute instance profile fits. A compute instance whose MIG device cannot be found
-    is destroyed again: it could never be referred to.
+    Create the compute instance that fills a GPU instance; returns the MIG device's UUID, or destroys what has none.
+    Raises NotSupportedError when no compute instance profile fits.
     """
     handle = gpu_instance(device, gi_id)
     profile_id = _filling_profile(handle, known)
@@ -256,9 +245,6 @@ def compute_slices(known: tuple[ProfileReport, ...]) -> int:
     return max((profile.compute_slices for profile in known), default=1)
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _why_not_whole(device: Handle, gpu_instance: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
     """Why a GPU instance is not filled by one compute instance; empty when it is."""
     there = compute_instances(device, gpu_instance, gi_id)
@@ -269,35 +255,20 @@ def _why_not_whole(device: Handle, gpu_instance: Handle, gi_id: int, known: tupl
     return ""
 
 
-def _profile_info(device: Handle, enum: int) -> Any:
-    return older(
-        lambda: pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, enum, version=2),
-        lambda: pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, enum, version=1),
-    )
-
-
-def _compute_profile_info(gpu_instance: Handle, enum: int) -> Any:
-    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-    return older(
-        lambda: pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gpu_instance, enum, shared, version=2),
-        lambda: pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gpu_instance, enum, shared, version=1),
-    )
-
-
 def _compute_profile_infos(gpu_instance: Handle) -> list[Any]:
-    asked = (
-        _unless_absent(lambda enum=enum: _compute_profile_info(gpu_instance, enum))  # type: ignore[misc]
-        for enum in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+    call, shared = (
+        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
+        pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
     )
+    enums = range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+    asked = (_profile_info(call, gpu_instance, enum, shared) for enum in enums)
     return [info for info in asked if info is not None]
 
 
 def _filling_profile(gpu_instance: Handle, known: tuple[ProfileReport, ...]) -> int:
     """
-    The compute instance profile that fills the GPU instance: same slices and SMs.
-
-    By lookup, never by analogy: the double-memory 1g of Hopper is filled by another profile than the 1g, with as many
-    slices and more SMs. Where no profile has exactly its SMs, it is the largest with as many slices.
+    The compute instance profile that fills the GPU instance: same slices and SMs, else the largest with as many slices.
+    By lookup: the double-memory 1g of Hopper is filled by another profile than the 1g.
     """
     wanted = pynvml.nvmlGpuInstanceGetInfo(gpu_instance).profileId
     profile = next((profile for profile in known if profile.profile_id == wanted), None)
@@ -312,11 +283,8 @@ def _filling_profile(gpu_instance: Handle, known: tuple[ProfileReport, ...]) -> 
 
 def _uuid_of(device: Handle, gi_id: int, info: Any) -> str:
     """
-    UUID of the MIG device of a compute instance.
-
-    Drivers put the MIG device into `device` of its info, though nvml.h calls that the parent; searching all MIG devices
-    can take ten seconds on a busy node (both: NVIDIA's DRA driver). The handle counts as a MIG device only if NVML says
-    that it is one.
+    UUID of the MIG device of a compute instance. Drivers put it into `device` of its info, though nvml.h calls that the
+    parent; it counts if NVML says that it is a MIG device. Searching all can take ten seconds (NVIDIA's DRA driver).
     """
     uuid = str(known_or("", pynvml.nvmlDeviceGetUUID, info.device)) if info.device else ""
     return uuid if uuid.startswith(MIG_PREFIX) else mig_uuids(device).get((gi_id, info.id), "")
@@ -333,12 +301,7 @@ def _placements(device: Handle, profile_id: int) -> tuple[PlacementReport, ...]:
 
 
 def _listed(call: Callable[..., Any], parent: Handle, profile_id: int, kind: Any) -> list[Handle]:
-    """
-    The instances of one profile.
-
-    The array is long enough for all there can be: nvml.h documents `count` as the returned number, not as the array's
-    length. Drivers that use it as the length work too.
-    """
+    """The instances of one profile. The array is long enough for all: some drivers use `count` as its length."""
     array: Array[Any] = (kind * _INSTANCES_MAX)()
     count = c_uint(_INSTANCES_MAX)
     call(parent, profile_id, array, byref(count))
@@ -360,10 +323,6 @@ def _lowest(uuids: Mapping[tuple[int, int], str]) -> dict[int, str]:
     return {gi_id: uuid for (gi_id, _), uuid in sorted(uuids.items(), reverse=True)}
 
 
-def _unless_absent(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except pynvml.NVMLError as error:
-        if error.value in _ABSENT:
-            return None
-        raise
+def _profile_info(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What a profile query returns, also on drivers that know only its first version; None for an absent profile."""
+    return told_or(_ABSENT, None, older, lambda: call(*arguments, version=2), lambda: call(*arguments, version=1))

@@ -1,9 +1,7 @@
 """
-Names of MIG profiles for drivers that do not report them: the first version of the profile query had no name.
-
-Rule: NVIDIA/go-nvlib, pkg/nvlib/device/mig_profile.go: the memory is rounded up to eighths of the GPU's memory, and
-that fraction of the GPU's memory in whole GiB, rounded, is the number in the name. Suffixes follow the kind of the
-profile (NVIDIA MIG user guide, "GPU Instance Profiles"). No NVML here: numbers in, text out.
+Names of MIG profiles for drivers that do not report them. Rule (NVIDIA/go-nvlib, mig_profile.go): the memory is rounded
+up to eighths of the GPU's, and that fraction of the GPU's GiB, rounded, is in the name. Suffixes: NVIDIA MIG user
+guide.
 """
 
 from sluice.mig.profile_name import ProfileName, ProfileNameError
@@ -31,11 +29,7 @@ def profile_name(told: str, *, enum: int, compute_slices: int, memory_mib: int, 
 
 
 def built_name(*, enum: int, compute_slices: int, memory_mib: int, total_bytes: int) -> str:
-    """
-    The name that follows from a profile's size: `1g.5gb+me`.
-
-    `total_bytes` is the whole GPU's memory. Integers only, so that no rounding of floats decides a name.
-    """
+    """The name that follows from a profile's size: `1g.5gb+me`. `total_bytes` is the whole GPU's. Integers only."""
     eighths = -(-memory_mib * _MIB * 8 // total_bytes)
     total_gib = -(-total_bytes // _GIB)
     gigabytes = (eighths * total_gib * 2 + 8) // 16  # rounded to the nearest, halves up

@@ -1,16 +1,9 @@
 """
-The use of devices as NVML reports it; what it does not report is None.
-
-Facts, from the NVML API reference and the comments of nvml.h:
-
-- `nvmlDeviceGetUtilizationRates` and `nvmlDeviceGetProcessUtilization` are not supported in MIG mode.
-- GPM (Hopper and newer) reports both for whole GPUs and for GPU instances, as the difference of two samples. So the
-  first sample of a device reports nothing, and each later one covers the time since the one before.
-- Memory is reported for GPUs and for MIG devices; for a process it may be "not available".
-- `nvmlDeviceGetProcessUtilization` has one sample per process that did something, and "not found" when none did. Under
-  MPS a driver may count all clients as their server: then each client's use is unknown.
-
-Read-only. Calls about one GPU come one at a time, as everywhere behind the port.
+The use of devices as NVML reports it; what it does not report is None. From the NVML API reference and nvml.h:
+`nvmlDeviceGetUtilizationRates` and `nvmlDeviceGetProcessUtilization` do not support MIG mode. GPM (Hopper and newer)
+reports GPUs and GPU instances as the difference of two samples. Memory of a process may be "not available".
+`nvmlDeviceGetProcessUtilization` is "not found" when no process did something, and under MPS a driver may count all
+clients as their server: then each client's use is unknown.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,12 +33,9 @@ _UNTOLD: tuple[float | None, float | None, float | None] = (None, None, None)
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is kept of one GPU between two samples."""
-
     gpm: bool | None = None
     """Whether it has GPM; None before it was queried."""
     samples: dict[str, Any] | None = None
-    """The last GPM sample by device."""
     seen_us: int = 0
     """The time of the last sample of processes, on the driver's clock."""
 
@@ -54,7 +44,6 @@ class UtilizationReader:
     """Samples the use of one node's GPUs, and keeps what the next sample is compared with."""
 
     def __init__(self, processes: Processes) -> None:
-        """Start without samples."""
         self._processes = processes
         self._gpus: dict[GpuUuid, _Gpu] = {}
 

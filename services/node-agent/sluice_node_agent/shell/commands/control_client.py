@@ -1,8 +1,6 @@
 """
-Client of the agent on this node, over its control socket.
-
-Only its owner may open that socket, and only this node's agent answers there. A socket that refuses connections was
-left by a killed agent: none runs.
+Client of the agent on this node, over its control socket, which only its owner may open. One that refuses connections
+was left by a killed agent.
 """
 
 import asyncio
@@ -59,9 +57,6 @@ def release_quarantine(path: Path, node: str, allocation: str, *, ignore_holders
         return str(answer.message)
 
     return _asked(path, node, ask)
-
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 
 def _asked(path: Path, node: str, ask: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:

@@ -1,8 +1,6 @@
 """
-`sluice-node-agent hardware`: changes a simulated node behind the agent's back, for operators and tests.
-
-As on real nodes: reboot it, inject a fault, run a process on a device, create or destroy an instance by hand. It
-changes only the hardware file, with the same refusals as the agent gets.
+`sluice-node-agent hardware`: changes a simulated node behind the agent's back, for operators and tests: only the
+hardware file, with the same refusals as the agent gets.
 """
 
 import argparse

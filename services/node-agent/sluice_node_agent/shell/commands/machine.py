@@ -1,8 +1,4 @@
-"""
-This machine, as the commands on a node see it: its node name, journal, GPUs and programs.
-
-Read-only: no lock is taken, no daemon started, and a simulated node that never ran is created in a temporary place.
-"""
+"""This machine, as the commands on a node see it. Read-only: no lock is taken, no daemon started."""
 
 import os
 import subprocess
@@ -15,21 +11,18 @@ from sluice.contracts.fleet_file.fleet_spec import NodeSpec
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.device.cdi_edits import CdiError
-from sluice_node_agent.device.fixed_layout_selector import FixedLayoutSelector, parse_selector
-from sluice_node_agent.device.port import BackendError, GpuBackend
+from sluice_node_agent.device.port import BackendError, FixedLayoutSelector, GpuBackend, parse_selector
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.preflight.findings import Machine, Ran, ReadJournal
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.journal.journal import JournalError, read_journal
-from sluice_node_agent.shell.nodes.external_programs import on_path
+from sluice_node_agent.shell.nodes.node_backend import on_path
 from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile, HardwareFileError
 
 PROGRAM_S = 5.0
-"""How long a program may take to print its version."""
 _SAID_MAX = 10_000
-"""Characters kept of a program's output."""
 _NODES_LISTED = 8
 
 
@@ -117,9 +110,6 @@ def run_program(command: Sequence[str]) -> Ran:
     return Ran(done.returncode, done.stdout.decode("utf-8", "replace")[:_SAID_MAX])
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _fleet(settings: NodeAgentSettings) -> Sequence[NodeSpec]:
     if settings.fleet_file is None:
         return ()
@@ -133,7 +123,6 @@ def _fleet_node(settings: NodeAgentSettings, node: NodeName) -> NodeSpec | None:
 
 
 def _seen(data_dir: Path) -> list[str]:
-    """The nodes whose agents have a directory here."""
     folder = data_dir / "agents"
     try:
         return sorted(place.name for place in folder.iterdir() if place.is_dir())
@@ -142,7 +131,6 @@ def _seen(data_dir: Path) -> list[str]:
 
 
 def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> HardwareFile | None:
-    """The hardware of a simulated node; None on a real one."""
     file = HardwareFile(paths.hardware_path(settings.data_dir, node))
     with suppress(PermissionError):  # without access, the checks of directories and journal report it
         if file.exists:

@@ -1,8 +1,6 @@
 """
-`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself.
-
-Exit codes: 0 success, 1 something must be fixed or failed, 2 a wrong command. Every failure is one sentence; nothing
-here creates or destroys a slice.
+`sluice-node-agent check | show | release-quarantine | clean-node`: what an operator can do on the node itself. Exit
+codes: 0 success, 1 something must be fixed or failed, 2 a wrong command.
 """
 
 import argparse
@@ -61,9 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     release = commands.add_parser("release-quarantine", help="retry a quarantined slice at once")
     release.add_argument("allocation", help="the slice, as `show` names it")
     release.add_argument(
-        "--ignore-holders",
-        action="store_true",
-        help="confirm that the processes on its devices are not its tenant's",
+        "--ignore-holders", action="store_true", help="confirm that the processes on its devices are not its tenant's"
     )
     release.set_defaults(do=_release)
     clean = commands.add_parser(
@@ -144,11 +140,7 @@ def _clean(wanted: argparse.Namespace) -> int:
     return FAILED if kept else OK
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
-    """As the service reads them. Raises SettingsError."""
     environ = dict(os.environ)
     if wanted.data is not None:
         environ["SLUICE_DATA_DIR"] = str(wanted.data)
@@ -156,7 +148,6 @@ def _settings(wanted: argparse.Namespace) -> NodeAgentSettings:
 
 
 def _looked_at(settings: NodeAgentSettings, node: NodeName) -> Shown:
-    """The node from its running agent, else from journal and devices."""
     journal = look_into_journal(settings.data_dir, node)
     problems = [journal.problem] if journal.problem else []
     socket = paths.control_socket(settings.data_dir, node)
@@ -182,12 +173,7 @@ def _without_agent(machine: Machine, problems: list[str]) -> Shown:
     except (BackendError, DeviceError) as error:
         problems.append(f"the GPUs cannot be read: {error}")
     return shown_by_journal(
-        machine.node,
-        machine.journal.records,
-        gpus,
-        boot_id=boot_id,
-        driver_version=driver_version,
-        problems=problems,
+        machine.node, machine.journal.records, gpus, boot_id=boot_id, driver_version=driver_version, problems=problems
     )
 
 

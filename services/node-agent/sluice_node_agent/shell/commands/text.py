@@ -36,9 +36,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-# -- inside -------------------------------------------------------------------------------------------------------
-
-
 def _lines(shown: Shown) -> Iterator[str]:
     if shown.source == "agent":
         yield f"node {shown.node}, from its agent (run {shown.agent_run}, generation {shown.generation})"

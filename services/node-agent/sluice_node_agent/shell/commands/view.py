@@ -1,19 +1,18 @@
 """
-The content of `show`, from the agent's snapshot, or without an agent from its journal and devices.
-
-The owner of an instance comes from the journal first: an agent's report only has the allocation, the journal also the
-home of shares and whether it is warm. Pure.
+The content of `show`, from the agent's snapshot, or from journal and devices. Owners of instances come from the journal
+first, which has homes and warm ones. Pure.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeSnapshot, PlacementReport, SliceReport
+from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeSnapshot, PlacementReport
 from sluice_node_agent.core.journal_records import NodeRecord, Record, SharedDeviceRecord, SliceRecord, WarmRecord
 
+T = TypeVar("T")
 Owner = Literal["slice", "home", "warm", "foreign", "free", "unusable"]
 """`free` and `unusable`: of a fixed layout, without a record."""
 _REBOOTED = "the node was rebooted since its agent ran: standing slices are created again when it starts"
@@ -106,21 +105,21 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 def shown_by_agent(snapshot: NodeSnapshot, records: Sequence[Record], problems: Sequence[str] = ()) -> Shown:
     """A node from its agent's snapshot; the journal adds homes and warm instances."""
     owners = _owners(records)
-    return Shown(
-        node=snapshot.node,
+    return _alike(
+        Shown,
+        snapshot,
         source="agent",
-        boot_id=snapshot.boot_id,
-        agent_run=snapshot.agent_run,
-        generation=snapshot.generation,
-        driver_version=snapshot.driver_version,
-        toolkit_version=snapshot.toolkit_version,
-        modes=snapshot.modes,
         gpus=tuple(_gpu(gpu, owners) for gpu in snapshot.gpus),
         homes=_homes_of_agent(snapshot.gpus, records),
-        slices=tuple(_slice_of_report(report) for report in snapshot.slices),
-        warnings=snapshot.warnings,
+        slices=tuple(_slice(each.booking, each.state, revoked=each.revoked) for each in snapshot.slices),
         problems=tuple(problems),
     )
+
+
+def _alike(kind: type[T], source: object, /, **others: object) -> T:
+    """One of `kind` with `others`, and with what `source` has under the same names."""
+    names = (name for name in getattr(kind, "__struct_fields__") if name not in others)  # noqa: B009
+    return kind(**others, **{name: getattr(source, name) for name in names})
 
 
 def shown_by_journal(
@@ -143,13 +142,15 @@ def shown_by_journal(
         driver_version=driver_version,
         gpus=tuple(_gpu(gpu, owners) for gpu in gpus),
         homes=tuple(_home(record) for record in records if isinstance(record, SharedDeviceRecord)),
-        slices=tuple(_slice_of_record(record) for record in records if isinstance(record, SliceRecord)),
+        slices=tuple(
+            _slice(record.booking, record.phase, revoked=record.revoked)
+            for record in records
+            if isinstance(record, SliceRecord)
+        ),
         warnings=(_REBOOTED,) if rebooted else (),
         problems=tuple(problems),
     )
 
-
-# -- inside -------------------------------------------------------------------------------------------------------
 
 _Owners = dict[tuple[str, int], tuple[Owner, str]]
 
@@ -174,28 +175,13 @@ def _gpu(gpu: GpuReport, owners: _Owners) -> ShownGpu:
     instances = []
     for instance in gpu.instances:
         owner, of = owners.get((gpu.uuid, instance.gi_id), _without_record(gpu, instance))
-        instances.append(
-            ShownInstance(
-                gi_id=instance.gi_id,
-                profile=instance.profile,
-                start=instance.start,
-                size=instance.size,
-                uuid=instance.uuid,
-                owner=owner,
-                of=of,
-            )
-        )
-    return ShownGpu(
-        index=gpu.index,
-        uuid=gpu.uuid,
-        model=gpu.model,
-        memory_mib=gpu.memory_mib,
-        mig_enabled=gpu.mig_enabled,
-        fixed_layout=gpu.fixed_layout,
+        instances.append(_alike(ShownInstance, instance, owner=owner, of=of))
+    return _alike(
+        ShownGpu,
+        gpu,
         state="lost" if gpu.lost else "ok" if gpu.healthy else "unhealthy",
         message=gpu.health_message,
         instances=tuple(sorted(instances, key=lambda instance: instance.start)),
-        quarantined=gpu.quarantined,
     )
 
 
@@ -214,62 +200,26 @@ def _homes_of_agent(gpus: Sequence[GpuReport], records: Sequence[Record]) -> tup
         if isinstance(record, SharedDeviceRecord)
     }
     return tuple(
-        ShownHome(
-            home=names.get((gpu.uuid, daemon.profile, daemon.start), ""),
-            gpu=gpu.uuid,
-            profile=daemon.profile,
-            start=daemon.start,
-            device=daemon.device,
-            namespace=daemon.namespace,
-            uid=daemon.uid,
-            state=daemon.state,
-            pid=daemon.pid,
-            clients=daemon.clients,
-            message=daemon.message,
-        )
+        _alike(ShownHome, daemon, home=names.get((gpu.uuid, daemon.profile, daemon.start), ""), gpu=gpu.uuid)
         for gpu in gpus
         for daemon in gpu.daemons
     )
 
 
 def _home(record: SharedDeviceRecord) -> ShownHome:
-    return ShownHome(
-        home=record.home,
-        gpu=record.gpu,
-        profile=record.profile,
-        start=record.start,
-        device=record.device.uuid,
-        namespace=record.namespace,
-        uid=record.uid,
-        state=record.phase,
-        pid=record.pid,
-        clients=None,
-        message=record.message,
-    )
-
-
-def _slice_of_report(report: SliceReport) -> ShownSlice:
-    return _slice(report.booking, report.state, revoked=report.revoked)
-
-
-def _slice_of_record(record: SliceRecord) -> ShownSlice:
-    return _slice(record.booking, record.phase, revoked=record.revoked)
+    return _alike(ShownHome, record, device=record.device.uuid, state=record.phase, clients=None)
 
 
 def _slice(booking: Booking, state: str, *, revoked: bool) -> ShownSlice:
-    return ShownSlice(
-        allocation=booking.allocation,
-        request=booking.request,
-        namespace=booking.namespace,
-        name=booking.name,
+    return _alike(
+        ShownSlice,
+        booking,
         state=state,
         revoked=revoked,
         devices=tuple(
-            ShownDevice(
-                container=grant.container,
-                gpu=grant.gpu,
-                profile=grant.profile,
-                start=grant.start,
+            _alike(
+                ShownDevice,
+                grant,
                 mode="exclusive" if grant.share is None else grant.share.mode,
                 memory_mib=0 if grant.share is None else grant.share.memory_mib,
             )

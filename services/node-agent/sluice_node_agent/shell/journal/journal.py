@@ -1,13 +1,10 @@
 """
-The journal of one node: what its agent needs after a crash.
-
-Append-only, one record per line. A record is in the file before the step that it announces, where it survives the
-agent's death, and synced (fsync) before what must survive the node's own crash is published (ADR 0042): one sync covers
-all earlier writes. The last record of a slice counts; the file is rewritten when most of it is obsolete. A torn end was
-never published and is dropped; any other damage (`lines`, `watermark`) means that the journal cannot be trusted: it is
-set aside and a new one begun, since an older record mistaken for the last one could give a place away twice.
-
-After a failed write the file's content is unknown: nothing more is written, the agent ends, and its next run reads it.
+The journal of one node: what its agent needs after a crash. Append-only, one record per line; the last one of a slice
+counts, and the file is rewritten when most of it is obsolete. A record is in the file before the step that it
+announces, and synced before what must survive the node's own crash is published (ADR 0042). A torn end was never
+published and is dropped; with any other damage (`lines`) the journal is set aside and a new one begun: an older record
+mistaken for the last one could give a place away twice. After a failed write nothing more is written, and the agent
+ends.
 """
 
 import errno
@@ -21,13 +18,11 @@ from typing import BinaryIO
 from sluice.contracts.ids import NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.journal_records import NodeRecord, Record
-from sluice_node_agent.shell.journal.lines import DamagedError, Lines, pack, read_lines
-from sluice_node_agent.shell.journal.watermark import JournalWatermark, read_note
+from sluice_node_agent.shell.journal.lines import DamagedError, JournalWatermark, Lines, pack, read_lines, read_note
 
 BYTES_MAX = 64 * 1024 * 1024
 """The largest that is read. It is rewritten long before: 10,000 slices with whole bookings fill a third of it."""
 _COMPACT_ABOVE = 1000
-"""Obsolete lines before a rewrite."""
 _NAME, _TOLD, _LOCK = "journal", "journal.told", "lock"
 
 
@@ -40,10 +35,8 @@ class Journal:
 
     def __init__(self, directory: Path, node: NodeName) -> None:
         """
-        Open or create the journal in `directory`, and lock it until `close`.
-
-        `problem` says why it could not be trusted; empty when it can. `is_new` while no agent has written to it: there
-        was none, or it was not trusted. Raises JournalError.
+        Open or create the journal in `directory`, and lock it until `close`. `problem` says why it could not be
+        trusted; `is_new` while no agent has written to it. Raises JournalError.
         """
         self.node = node
         self.is_new = False
@@ -51,9 +44,7 @@ class Journal:
         self._path = directory / _NAME
         self._lines = Lines()
         self._written = 0
-        """Lines in the file."""
         self._size = 0
-        """Bytes of the file: whole lines."""
         self._inode = 0
         self._broken = ""
         self._file = -1
@@ -71,11 +62,7 @@ class Journal:
         return self._lines.records()
 
     def append(self, records: Sequence[Record]) -> None:
-        """
-        Write records and sync them, all or none.
-
-        Raises JournalError when the disk refuses, and from then on always.
-        """
+        """Write records and sync them, all or none. Raises JournalError when the disk refuses, and then always."""
         self.write(records)
         self.sync()
         if self.is_long:
@@ -83,9 +70,8 @@ class Journal:
 
     def write(self, records: Sequence[Record]) -> None:
         """
-        Write records, all or none: they survive the agent's death, but maybe not the node's.
-
-        Waits for no disk. Not while `rewrite` runs in another thread. Raises JournalError as `append` does.
+        Write records, all or none, without waiting for the disk: they survive the agent, but maybe not the node. Not
+        while `rewrite` runs in another thread. Raises JournalError as `append` does.
         """
         self._check()
         packed = [(record, pack(record)) for record in records]
@@ -102,9 +88,8 @@ class Journal:
 
     def sync(self) -> None:
         """
-        Sync what was written before this call, and note it in the watermark.
-
-        One thread may sync while another writes. Raises JournalError as `append` does.
+        Sync what was written before this call, maybe in another thread, and note it. Raises JournalError as `append`
+        does.
         """
         self._check()
         size = self._size
@@ -126,8 +111,6 @@ class Journal:
     def close(self) -> None:
         """Close the files and release the lock."""
         self._opened.close()
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._broken:
@@ -189,11 +172,7 @@ class Journal:
 
 
 def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
-    """
-    Read the journal in `directory` beside the agent that holds it: locks and changes nothing.
-
-    Empty when there is none. Raises JournalError when it cannot be read or trusted, or is another node's.
-    """
+    """Read a journal beside its agent: locks and changes nothing. Empty when there is none. Raises JournalError."""
     path = directory / _NAME
     try:
         with path.open("rb") as file:
@@ -236,7 +215,6 @@ def _in_words(what: str) -> Iterator[None]:
 
 
 def _make_private(directory: Path) -> None:
-    """Create the directory, or make it private: only its owner may read it."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if directory.stat().st_mode & 0o077:
         directory.chmod(0o700)

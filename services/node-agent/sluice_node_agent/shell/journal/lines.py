@@ -1,12 +1,14 @@
 """
-The lines of a journal, and the records that they add up to.
-
-Each line is a checksum (8 hex digits), a space and a record as JSON. The checksum continues that of the line before: a
-line that is missing, doubled or moved is as wrong as a flipped bit.
+The lines of a journal, and the records that they add up to: a checksum (8 hex digits), a space and a record as JSON.
+The checksum continues that of the line before: a missing, doubled or moved line is as wrong as a flipped bit. A
+watermark beside it notes how much was synced.
 """
 
+import os
+import struct
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -39,7 +41,6 @@ class Lines:
 
     kept: dict[str, bytes] = field(default_factory=dict)
     chain: int = 0
-    """The checksum of the last line written or read."""
 
     def records(self) -> tuple[Record, ...]:
         """The current records, unpacked."""
@@ -64,11 +65,7 @@ class Lines:
 
 
 def read_lines(data: bytes, *, told: int = 0) -> Lines:
-    """
-    Read a journal. `told`: bytes of it that were published at least.
-
-    After its last complete line is a torn write, unless it was published. Raises DamagedError.
-    """
+    """Read a journal with at least `told` published bytes; a torn write may follow. Raises DamagedError."""
     parts = data.split(b"\n")
     torn = parts.pop()
     if len(data) - len(torn) < told:
@@ -103,3 +100,45 @@ def _key(record: Record) -> str:
             return f"home {home}"
         case WarmRecord(gpu=gpu, gi_id=gi_id) | WarmGone(gpu=gpu, gi_id=gi_id):
             return f"warm {gpu} {gi_id}"
+
+
+_NOTE = struct.Struct("<QQ")
+"""The journal's inode, and its published bytes."""
+
+
+class JournalWatermark:
+    """The watermark of one journal. Calls raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def bytes_of(self, inode: int) -> int:
+        """The published bytes of the journal with this inode; 0 when the note is about another file."""
+        return read_note(os.pread(self._file, _NOTE.size, 0), inode)
+
+    @property
+    def is_something(self) -> bool:
+        """Whether a journal beside this note had published records."""
+        data = os.pread(self._file, _NOTE.size, 0)
+        return len(data) == _NOTE.size and any(data)
+
+    def say(self, inode: int, size: int) -> None:
+        """This many bytes are synced and may be published."""
+        os.pwrite(self._file, _NOTE.pack(inode, size), 0)
+
+    def forget(self) -> None:
+        """The journal is about to be replaced. Synced: a note must not apply to the new file."""
+        os.pwrite(self._file, _NOTE.pack(0, 0), 0)
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def read_note(data: bytes, inode: int) -> int:
+    """The bytes in a note about the journal with this inode; 0 when it is about another file, or torn."""
+    if len(data) != _NOTE.size:
+        return 0
+    about, size = _NOTE.unpack(data)
+    return int(size) if about == inode else 0

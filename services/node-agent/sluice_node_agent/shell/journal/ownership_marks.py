@@ -1,20 +1,162 @@
 """
 Ownership marks: which instances on a node's GPUs are ours, for an agent that lost its journal together with the ledger.
-
-A mark is a place. It exists from before an instance is created until it is gone, and does not name its slice. Nothing
-is synced: an instance does not survive what a mark would not survive. A mark without an instance of ours would claim a
-later foreign one, so none is added where an instance exists.
+A mark is a place. It exists from before an instance is created until it is gone. Nothing is synced: an instance does
+not survive what a mark would not. None is added where an instance exists: it would claim a foreign one.
 """
 
+import errno
+import os
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 
+from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import DeviceErrorKind, GpuRead, OwnershipMark, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, GpuInstruction, SetComputeMode
 from sluice_node_agent.device.port import DeviceError, GpuBackend, InsufficientResourcesError
-from sluice_node_agent.shell.journal.ownership_file import OwnershipFile
 from sluice_node_agent.shell.runner.device_calls import on_device
+
+LINES_MAX = 4096
+"""Lines before the file is replaced by one with the current marks: some 200 KiB."""
+_PUT, _TAKEN, _DOUBTED, _SETTLED = b"+", b"-", b"?", b"!"
+_WHOLE = b"whole"
+_PARTS = 4
+
+
+@dataclass(slots=True)
+class _Content:
+    there: set[OwnershipMark] = field(default_factory=set)
+    doubted: set[OwnershipMark] = field(default_factory=set)
+    whole: bool = False
+
+
+class OwnershipFile:
+    """The marks of one node and boot, and their file, which no other process writes. Thread-safe."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._lock = Lock()
+        self._lines = 0
+        self._is, self.was_missing = _read(path, boot_id)
+        self._begin_anew()
+
+    def marks(self) -> list[OwnershipMark]:
+        """All marks, by GPU and place."""
+        with self._lock:
+            return _in_order(self._is.there)
+
+    def doubts(self) -> list[OwnershipMark]:
+        """Places where an instance of ours may be without a mark, by GPU and place."""
+        with self._lock:
+            return _in_order(self._is.doubted)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every instance of ours has a mark or a doubt."""
+        return self._is.whole
+
+    def begin_whole(self) -> None:
+        """Every instance of ours has a mark, and every later one will. Raises OSError."""
+        with self._lock:
+            self._is.whole = True
+            self._begin_anew()
+
+    def put(self, mark: OwnershipMark) -> bool:
+        """Add a mark. False if it exists already. Raises OSError; then it was not added."""
+        with self._lock:
+            if mark in self._is.there:
+                return False
+            self._add(_PUT, mark)
+            self._is.there.add(mark)
+            return True
+
+    def take_away(self, mark: OwnershipMark) -> None:
+        """Remove a mark. Raises OSError; then it is still there."""
+        with self._lock:
+            if mark in self._is.there:
+                self._add(_TAKEN, mark)
+                self._is.there.discard(mark)
+
+    def doubt(self, mark: OwnershipMark) -> None:
+        """An instance of ours may be here, but a mark would claim too much. Raises OSError."""
+        with self._lock:
+            if mark not in self._is.doubted:
+                self._add(_DOUBTED, mark)
+                self._is.doubted.add(mark)
+
+    def settle(self, mark: OwnershipMark) -> None:
+        """The doubt is settled: there is a mark, or no instance. Raises OSError; then the doubt stays."""
+        with self._lock:
+            if mark in self._is.doubted:
+                self._add(_SETTLED, mark)
+                self._is.doubted.discard(mark)
+
+    def _add(self, sign: bytes, mark: OwnershipMark) -> None:
+        if self._lines >= LINES_MAX or not self._path.exists():
+            self._begin_anew()
+        line = _line(sign, mark)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, line) < len(line):  # the disk is full
+                os.ftruncate(descriptor, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        finally:
+            os.close(descriptor)
+        self._lines += 1
+
+    def _begin_anew(self) -> None:
+        """Replace the file by a short one, without what a killed writer left half written."""
+        if not self._path.parent.exists():  # its disk was emptied
+            self._path.parent.mkdir(mode=_MODE, parents=True)
+        draft = self._path.with_name(f"{self._path.name}.new")
+        head = [f"{self._boot_id}\n".encode(), *([_WHOLE + b"\n"] if self._is.whole else [])]
+        lines = [_line(_PUT, mark) for mark in _in_order(self._is.there)]
+        lines += [_line(_DOUBTED, mark) for mark in _in_order(self._is.doubted)]
+        draft.touch(mode=0o600)
+        draft.write_bytes(b"".join(head + lines))
+        draft.replace(self._path)
+        self._lines = len(lines)
+
+
+def _in_order(marks: Iterable[OwnershipMark]) -> list[OwnershipMark]:
+    return sorted(marks, key=lambda mark: (mark.gpu, mark.start, mark.size))
+
+
+def _read(path: Path, boot_id: str) -> tuple[_Content, bool]:
+    """A file's marks of this boot, and whether it was missing. An invalid line is none; of another boot none exists."""
+    content = _Content()
+    try:
+        first, *lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return content, True
+    if first != boot_id.encode():
+        content.whole = bool(first)
+        return content, False
+    for line in lines[:-1]:  # after the last line end is a killed writer's rest
+        sign, mark = _parsed(line)
+        if line == _WHOLE:
+            content.whole = True
+        elif mark is not None and sign in {_PUT, _TAKEN}:
+            (content.there.add if sign == _PUT else content.there.discard)(mark)
+        elif mark is not None and sign in {_DOUBTED, _SETTLED}:
+            (content.doubted.add if sign == _DOUBTED else content.doubted.discard)(mark)
+    return content, False
+
+
+def _line(sign: bytes, mark: OwnershipMark) -> bytes:
+    return b"%b %b %d %d\n" % (sign, mark.gpu.encode(), mark.start, mark.size)
+
+
+def _parsed(line: bytes) -> tuple[bytes, OwnershipMark | None]:
+    parts = line.split(b" ")
+    if len(parts) != _PARTS or not (parts[2].isdigit() and parts[3].isdigit()):
+        return b"", None
+    return parts[0], OwnershipMark(GpuUuid(parts[1].decode(errors="replace")), int(parts[2]), int(parts[3]))
+
 
 _MODE = 0o700
 _UNCLEAR = {DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN}
@@ -30,16 +172,13 @@ class OwnershipMarks:
     """The marks of one node. Calls block briefly; those about one GPU never overlap (see `runner.executors`)."""
 
     def __init__(self, directory: Path, boot_id: str) -> None:
-        """Read the marks; those of another boot are dropped. Raises OSError."""
         directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
         self._file = OwnershipFile(directory / "places", boot_id)
 
     def found(self, gpus: Iterable[GpuReport], *, all_told: bool = True) -> tuple[OwnershipMark, ...]:
         """
-        The marks with an instance, or maybe one; others are removed. Raises OSError.
-
-        `gpus` are all of the node (`all_told`; else some could not read their UUID): if there was no file, and no
-        instance on any of them, every later one has a mark. A GPU that is not shown is unknown.
+        The marks with an instance, or maybe one; others are removed. Raises OSError. `gpus` are all of the node if
+        `all_told`: without a file and an instance on any of them, every later one has a mark.
         """
         gpus = tuple(gpus)
         is_empty = bool(gpus) and all_told and not any(gpu.lost or _has_instances(gpu) for gpu in gpus)
@@ -75,8 +214,6 @@ class OwnershipMarks:
         self._tidy_if_possible(mark, result)
         return result
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _compare(self, gpu: GpuReport) -> None:
         """No creation is in flight on this GPU: remove marks of places without an instance."""
         if gpu.lost:
@@ -109,10 +246,8 @@ class OwnershipMarks:
 
 def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
     """
-    Raises InsufficientResourcesError if such an instance exists, as the driver would.
-
-    The driver's error may be unclear, or the agent may die before it arrives: then an administrator's instance that no
-    reading has shown yet would have our mark or a doubt, and count as ours.
+    Raises InsufficientResourcesError if such an instance exists, as the driver would: a later unclear error, or the
+    agent's death, would give an administrator's instance our mark.
     """
     there = backend.instance_at(order.gpu, order.profile_id, order.start, order.size)
     if there is not None:
@@ -121,11 +256,8 @@ def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
 
 def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool, is_new: bool) -> bool:
     """
-    Whether nothing of ours exists there after a refused step.
-
-    After a refused creation nothing does, for any reason: a foreign instance that no reading has shown yet may have the
-    place, and with a mark it would pass for ours. If the reason leaves it open, it is doubted. An instance that had a
-    mark before (not `is_new`) is ours, and may be why the step was refused.
+    Whether nothing of ours exists there after a refused step. After a refused creation nothing does, and a mark would
+    claim a foreign instance; unless the reason leaves it open. One with a mark before (not `is_new`) is ours.
     """
     if not begins:
         return refusal in _NOT_OURS
@@ -137,7 +269,6 @@ def _has_instances(gpu: GpuReport) -> bool:
 
 
 def _of(order: GpuInstruction) -> OwnershipMark | None:
-    """The mark of a step that creates or destroys an instance."""
     match order:
         case CreateGpuInstance(gpu=gpu, start=start, size=size) | DestroyGpuInstance(gpu=gpu, start=start, size=size):
             return OwnershipMark(gpu, start, size)

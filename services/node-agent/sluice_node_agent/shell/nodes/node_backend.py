@@ -1,10 +1,11 @@
 """
-A node at the start of a run: its opened GPUs, and the modes that it supports.
-
-Only `simulated_node` and `real_node` know which kind it is; each is imported where it is needed, so that an agent on a
-real node loads no simulator and a simulated one no driver.
+A node at the start of a run: its opened GPUs, its modes, and the programs that it runs. `simulated_node` and
+`real_node` are imported only where needed: a real node loads no simulator.
 """
 
+import re
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +15,7 @@ from sluice.contracts.messages import Mode
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.device.cdi_edits import DeviceNodes
 from sluice_node_agent.device.port import GpuBackend
+from sluice_node_agent.settings import QUOTA_OFF
 
 if TYPE_CHECKING:  # imported where there is MPS
     from sluice_node_agent.device.mps.daemons import MpsDaemons
@@ -35,23 +37,16 @@ class WatchTimes:
 
 @dataclass(frozen=True, slots=True)
 class OpenNode:
-    """
-    A node whose GPUs were opened.
-
-    `no_shares` is empty, or says why shares are not supported here: earlier daemons are then still kept and ended
-    through `mps`, but none is started.
-    """
+    """A node whose GPUs were opened. `no_shares`: why no daemon is started here; `mps` ends earlier ones."""
 
     backend: GpuBackend
     watch: WatchTimes
     mps: "MpsDaemons"
     device_nodes: DeviceNodes
-    """Of its devices, for CDI files."""
     modes: tuple[Mode, ...] = EXCLUSIVE
     no_shares: str = ""
     toolkit_version: str = ""
     quota_library: Path | None = None
-    """The client library of the time quota; without one no time is enforced."""
     instant: bool = False
     """Calls about its GPUs wait for no hardware: a thread for each would cost more than the call."""
 
@@ -69,3 +64,55 @@ class NodeBackend(Protocol):
 
     def open(self) -> OpenNode:
         """Open its GPUs; blocks. Raises ServiceError."""
+
+
+QUOTA_IN_IMAGE = Path("/opt/sluice/lib/libsluice-quota.so")
+"""The time quota's library in our image, if it was built with it (deploy/docker/Dockerfile)."""
+TOOLKIT = "nvidia-ctk"
+_ANSWER_S = 5.0
+_VERSION = re.compile(r"\bversion v?(\d[\w.+~-]*)")
+"""In `NVIDIA Container Toolkit CLI version 1.17.4`, the first line of `nvidia-ctk --version`."""
+
+
+def on_path(name: str) -> Path | None:
+    """The absolute path of a program, by its name or path; None when there is none that can be run."""
+    found = shutil.which(name)
+    return Path(found).absolute() if found else None
+
+
+def find_program(name: str, setting: str) -> Path:
+    """As `on_path`, for a program that a setting names. Raises NodeBackendError, naming the setting."""
+    found = on_path(name)
+    if found is None:
+        raise NodeBackendError(
+            f"{setting} is {name!r}, which is no program that can be run; install it or set {setting} to off"
+        )
+    return found
+
+
+def quota_library(wanted: str) -> Path | None:
+    """The time quota's client library: the settings', or the image's; None for none. Raises NodeBackendError."""
+    if wanted == QUOTA_OFF:
+        return None
+    if not wanted:
+        return QUOTA_IN_IMAGE if QUOTA_IN_IMAGE.is_file() else None
+    if not Path(wanted).is_file():
+        raise NodeBackendError(
+            f"quota_library is {wanted!r}, which is no file; build it (make quota) or say {QUOTA_OFF}"
+        )
+    return Path(wanted)
+
+
+def toolkit_version(program: str = TOOLKIT) -> str:
+    """The version of NVIDIA's container toolkit; empty when it is missing, or does not answer within 5 s."""
+    found = on_path(program)
+    if found is None:
+        return ""
+    try:
+        done = subprocess.run(  # noqa: S603 - the path is from PATH, which is the operator's
+            [found, "--version"], capture_output=True, timeout=_ANSWER_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = _VERSION.search(done.stdout.decode(errors="replace"))
+    return match[1] if match else ""

@@ -6,23 +6,24 @@ from pathlib import Path, PurePosixPath
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import Mode
 from sluice_node_agent.device.cdi_edits import RootChange
-from sluice_node_agent.device.container_toolkit import ContainerToolkit
-from sluice_node_agent.device.fixed_layout_selector import parse_selector
 from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
-from sluice_node_agent.device.nvidia_nodes import NvidiaNodes
+from sluice_node_agent.device.nvidia_nodes import ContainerToolkit, NvidiaNodes
 from sluice_node_agent.device.nvml.backend import NvmlBackend
-from sluice_node_agent.device.port import BackendError
+from sluice_node_agent.device.port import BackendError, parse_selector
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.nodes.external_programs import (
+from sluice_node_agent.shell.nodes.node_backend import (
+    EXCLUSIVE,
     TOOLKIT,
+    NodeBackendError,
+    OpenNode,
+    WatchTimes,
     find_program,
     on_path,
     quota_library,
     toolkit_version,
 )
-from sluice_node_agent.shell.nodes.node_backend import EXCLUSIVE, NodeBackendError, OpenNode, WatchTimes
 
 _MPS_CONTROL = "nvidia-cuda-mps-control"
 _SHARED: tuple[Mode, ...] = ("exclusive", "mps", "fractional")

@@ -11,11 +11,16 @@ from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.nodes.external_programs import find_program, quota_library
-from sluice_node_agent.shell.nodes.node_backend import EXCLUSIVE, NodeBackendError, OpenNode, WatchTimes
+from sluice_node_agent.shell.nodes.node_backend import (
+    EXCLUSIVE,
+    NodeBackendError,
+    OpenNode,
+    WatchTimes,
+    find_program,
+    quota_library,
+)
 from sluice_node_agent.simulated import mps_program
-from sluice_node_agent.simulated.backend import SimulatedBackend
-from sluice_node_agent.simulated.device_nodes import SimulatedNodes
+from sluice_node_agent.simulated.backend import SimulatedBackend, SimulatedNodes
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
 _WATCH = WatchTimes(wait_s=0.0, pause_s=1.0)

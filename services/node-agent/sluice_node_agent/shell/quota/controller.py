@@ -1,10 +1,7 @@
 """
-The time quota of a node's homes: one server each, with sockets and the client library in the home's directory.
-
-It carries out the core's orders about tenants and exports the counters. A home's directory is what its containers see
-(`csi.mps_views`), read-only, so its library and sockets are visible to all tenants of the home, which are of one trust
-domain. A process belongs to the tenant of the socket that it connected to, under a name that cannot be guessed; if its
-cgroup names a pod, that must match.
+The time quota of a node's homes: one server each, with sockets and the client library in the home's directory, which
+all its containers see read-only (`csi.mps_views`). A process belongs to the tenant of the socket that it connected to,
+under a name that cannot be guessed; if its cgroup names a pod, that must match.
 """
 
 import os
@@ -35,11 +32,7 @@ class QuotaController:
     """The token schedulers of one agent. Thread-safe; calls block briefly."""
 
     def __init__(self, root: Path, library: Path, owner_of: Callable[[int], str]) -> None:
-        """
-        Serve homes below `root` (MPS's), with the client library `library`.
-
-        `owner_of` returns the pod of a process, empty outside pods.
-        """
+        """Serve homes below `root` with the client library. `owner_of` returns the pod of a process, or empty."""
         self._root = root
         self._library = library
         self._owner_of = owner_of
@@ -97,14 +90,8 @@ class QuotaController:
                 self._stop(home)
 
     def usage(self) -> dict[str, TenantUsage]:
-        """
-        The counters of every tenant, by name, when its home was last `seen`; without ended homes.
-
-        Never waits, since the event loop calls it: the lock is held while files are copied and servers called.
-        """
+        """The counters of every tenant when its home was last `seen`. Never waits, since the event loop calls it."""
         return {name: used for tenants in self._shown.values() for name, used in tenants.items()}
-
-    # -- inside -----------------------------------------------------------------------------------------------------
 
     def _end(self, home: HomeId) -> None:
         try:

@@ -1,8 +1,6 @@
 """
-The event loop of a quota server: sockets, a `TokenScheduler`, and its packets. Only its own thread calls it.
-
-A tenant cannot keep it from serving others: every queue is bounded, a flooding connection is read more slowly, and one
-that lies or does not read is closed.
+The event loop of a quota server: sockets, a `TokenScheduler`, and its packets. Only its own thread calls it. Every
+queue is bounded, a flooding connection is read more slowly, and one that lies or does not read is closed.
 """
 
 import heapq
@@ -157,10 +155,7 @@ class QuotaLoop:
             self._forget(peer)
         self._selector.close()
 
-    # -- inside -----------------------------------------------------------------------------------------------------
-
     def _look_again(self, now_us: int) -> None:
-        """Handle what is due: slowed and paused ones, and missing HELLOs."""
         while self._slowed and self._slowed[0][0] <= now_us:
             peer = self._peers.get(heapq.heappop(self._slowed)[1])
             if peer is not None:
@@ -214,7 +209,6 @@ class QuotaLoop:
         heapq.heappush(self._shut, (until_us, opened.door.tenant))
 
     def _listen(self, peer: Peer) -> None:
-        """Read some of what a process has sent."""
         for _ in range(_AT_ONCE):
             now_us = self._clock()
             if not peer.pace.is_left(now_us):
@@ -246,7 +240,6 @@ class QuotaLoop:
                 return
 
     def _tell(self, event: QuotaEvent) -> None:
-        """Give the scheduler an event, and carry out its instructions and those that follow."""
         events = deque([event])
         while events:
             for instruction in self._scheduler.steps(events.popleft(), self._clock()):

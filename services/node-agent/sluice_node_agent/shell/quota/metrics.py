@@ -1,8 +1,6 @@
 """
-Metrics of a node's token schedulers per tenant: time granted, used, waited and overrun.
-
-By namespace, pod and container of existing slices. Values are those of the last poll of each home, some seconds ago: a
-scrape waits for no scheduler. They restart with the agent.
+Metrics of a node's token schedulers per tenant: time granted, used, waited and overrun. Values are those of the last
+poll of each home, some seconds ago. They restart with the agent.
 """
 
 from collections.abc import Iterator
@@ -24,10 +22,7 @@ WAITED = Metric(
     "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant waited for a token.", _OF_TENANT
 )
 OVERRUN = Metric(
-    "sluice_quota_overrun_seconds_total",
-    "counter",
-    "Time in which tokens were held beyond their end.",
-    _OF_TENANT,
+    "sluice_quota_overrun_seconds_total", "counter", "Time in which tokens were held beyond their end.", _OF_TENANT
 )
 STALLS = Metric(
     "sluice_quota_stalls_total",
@@ -51,7 +46,6 @@ class QuotaMetrics:
     """The counters of one agent's token schedulers, as samples."""
 
     def __init__(self, core: Agent, homes: QuotaController) -> None:
-        """Nothing is computed before a scrape."""
         self._core = core
         self._homes = homes
 

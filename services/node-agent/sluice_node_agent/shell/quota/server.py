@@ -1,8 +1,6 @@
 """
-Serves the time quota of one home: a thread around a `QuotaLoop`, and the agent's calls into it.
-
-It has a thread of its own, because nothing of the agent (a journal that waits for the disk, for example) may delay
-tokens. The agent's calls run in that thread, one after the other, so the scheduler needs no lock.
+Serves the time quota of one home: a thread around a `QuotaLoop`, so that nothing of the agent delays tokens. The
+agent's calls run in that thread, one after the other, so the scheduler needs no lock.
 """
 
 import os
@@ -11,9 +9,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,8 +30,8 @@ _CALL_S = 10.0
 _WHOLE_PERCENT = 100
 _SWITCH_S = 0.0005
 """
-How long another thread of this process may keep Python's lock while a token is due. The default is ten times as long (5
-ms), half a token: with a computing loop beside it, a round trip took 7 ms at the median, and 2 ms with this.
+How long another thread may keep Python's lock while a token is due: beside a computing loop a round trip takes 2 ms at
+the median, and 7 ms with the default of 5 ms.
 """
 
 
@@ -41,20 +39,10 @@ class QuotaServerError(RuntimeError):
     """The server cannot carry out a call, because it has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TenantUsage:
+@dataclass(slots=True, kw_only=True)
+class TenantUsage(TokenUsage):
     """What one tenant was given and used since it was added, in microseconds."""
 
-    granted_us: int
-    used_us: int
-    """From grant to return, by the scheduler's clock."""
-    waited_us: int
-    overrun_us: int
-    tokens: int
-    late: int
-    stalls: int
-    hellos: int
-    fail_opens: int
     connections: int
     greeted_pids: tuple[int, ...]
     """The connected processes that sent HELLO, by pid in our namespace; 0 for one that is not visible."""
@@ -62,8 +50,6 @@ class TenantUsage:
 
 @dataclass(slots=True)
 class _Call:
-    """A call for the thread."""
-
     do: Callable[[], object]
     answer: Future[object] = field(default_factory=Future)
 
@@ -86,7 +72,6 @@ class QuotaServer:
         """Start without tenants. `epoch` tells clients that the scheduler restarted; 0 draws one."""
         self.home = home
         self.failure: BaseException | None = None
-        """The error that ended the thread, if any."""
         epoch = epoch or int.from_bytes(os.urandom(7), "little")
         self._bell, ears = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ears = ears
@@ -131,11 +116,8 @@ class QuotaServer:
         admits: Callable[[int], bool] = _anybody,
     ) -> None:
         """
-        Serve a tenant's processes, which run as `uid` or as root, at `socket_path`.
-
-        `admits` says whether a process, by its pid in the kernel, may belong to it. `request` and `limit` are parts of
-        the time, 0 to 1. Raises OSError where the socket cannot be created, ValueError for a tenant that exists,
-        QuotaServerError.
+        Serve a tenant's processes, which run as `uid` or as root, at `socket_path`. `admits` says whether a pid may
+        belong to it. `request` and `limit` are parts of the time, 0 to 1. Raises OSError, ValueError, QuotaServerError.
         """
         order = _order(name, request, limit, width_percent, memory_bytes)
         self._call(lambda: self._loop.add(order, TenantSocket(name, socket_path, uid, admits)))
@@ -154,7 +136,10 @@ class QuotaServer:
     def usage(self) -> dict[TenantName, TenantUsage]:
         """The usage of every tenant up to now. Raises QuotaServerError."""
         found = self._call(self._loop.usage)
-        return {name: _shown(used.counted, used.connections, pids) for name, (used, pids) in found.items()}
+        return {
+            name: TenantUsage(connections=used.connections, greeted_pids=pids, **asdict(used.counted))
+            for name, (used, pids) in found.items()
+        }
 
     # -- the thread, and the way into it ----------------------------------------------------------------------------
 
@@ -219,19 +204,3 @@ def _order(name: TenantName, request: float, limit: float, width_percent: int, m
     if memory_bytes < 0:
         raise ValueError(f"memory_bytes of tenant {name!r} is {memory_bytes}; it is at least 0, which is no limit")
     return TenantSet(name, round(request * 1e6), round(limit * 1e6), width_percent, memory_bytes)
-
-
-def _shown(counted: TokenUsage, connections: int, pids: Iterable[int]) -> TenantUsage:
-    return TenantUsage(
-        granted_us=counted.granted_us,
-        used_us=counted.used_us,
-        waited_us=counted.waited_us,
-        overrun_us=counted.overrun_us,
-        tokens=counted.tokens,
-        late=counted.late,
-        stalls=counted.stalls,
-        hellos=counted.hellos,
-        fail_opens=counted.fail_opens,
-        connections=connections,
-        greeted_pids=tuple(pids),
-    )

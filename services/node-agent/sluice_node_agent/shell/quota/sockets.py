@@ -1,8 +1,6 @@
 """
-The sockets of the time quota: a listening one per tenant, and a connection per process (docs/time-quota.md).
-
-Every socket has rate limits of its own, for connections and for messages, and nothing grows: a flooding tenant is read
-more slowly, and a peer that does not read is disconnected.
+The sockets of the time quota: a listening one per tenant, and a connection per process (docs/time-quota.md). A flooding
+tenant is read more slowly, and a peer that does not read is disconnected.
 """
 
 import errno
@@ -34,7 +32,6 @@ class RateLimit:
     __slots__ = ("_allowance", "_burst", "_counted_us", "_per_s")
 
     def __init__(self, per_s: int, burst: int, now_us: int) -> None:
-        """Start with the whole burst."""
         self._per_s, self._burst = per_s, burst
         self._allowance = float(burst)
         self._counted_us = now_us
@@ -60,16 +57,14 @@ class RateLimits:
     __slots__ = ("connections", "messages")
 
     def __init__(self, now_us: int) -> None:
-        """Start with nothing used."""
         self.connections = RateLimit(CONNECTIONS_PER_S, _CONNECTIONS_BURST, now_us)
         self.messages = RateLimit(MESSAGES_PER_S, _BURST, now_us)
 
 
 def listen(path: Path) -> socket.socket:
     """
-    A socket that listens at `path`, in place of an earlier agent's. Raises OSError.
-
-    The path may be longer than the 107 bytes of an address (unix(7)): it is bound within its open directory.
+    A socket that listens at `path`, in place of an earlier agent's, bound within its open directory: the path may be
+    longer than the 107 bytes of an address (unix(7)). Raises OSError.
     """
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -105,19 +100,13 @@ class Peer:
     __slots__ = ("number", "pace", "pid", "said_hello", "sequence", "socket", "tenant")
 
     def __init__(self, number: int, tenant: TenantName, found: socket.socket, pid: int, pace: RateLimit) -> None:
-        """`pace` limits what is read of its tenant."""
         self.number, self.tenant, self.socket, self.pid = number, tenant, found, pid
         self.said_hello = False
         self.sequence = 0
-        """The sequence of messages to it."""
         self.pace = pace
 
     def read(self) -> bytes | None:
-        """
-        The next packet; None if there is none yet. Empty when the other end is closed. Raises OSError.
-
-        A packet that is too long comes one byte longer than a packet may be.
-        """
+        """The next packet, one byte too long at most; None: none yet, empty: the other end closed. Raises OSError."""
         try:
             return self.socket.recv(_READ_BYTES, socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):

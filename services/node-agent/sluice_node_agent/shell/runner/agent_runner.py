@@ -1,8 +1,6 @@
 """
-Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions.
-
-After a reboot of a simulated node a new run begins; any other failure ends the process, for its supervisor to restart
-it.
+Runs one node's agent: reads the node's state, feeds the core, and carries out its instructions. After a reboot of a
+simulated node a new run begins; any other failure ends the process.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ from sluice_node_agent.device.mps.daemons import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.agent_metrics import AgentMetrics
@@ -45,8 +43,7 @@ from sluice_node_agent.shell.runner.agent_servicer import AgentServicer
 from sluice_node_agent.shell.runner.claims_served import claims_served, files_of, hands_over
 from sluice_node_agent.shell.runner.control_socket import ControlServicer, served_on
 from sluice_node_agent.shell.runner.executors import StepExecutors, ThreadPools
-from sluice_node_agent.shell.runner.pod_processes import PodProcesses
-from sluice_node_agent.shell.runner.pod_volumes import marks_of, tickets_of
+from sluice_node_agent.shell.runner.pod_volumes import PodProcesses, marks_of, tickets_of
 from sluice_node_agent.shell.runner.usage_poller import UsagePoller
 from sluice_node_agent.shell.runner.xid_watch import watch_xids
 from sluice_node_agent.shell.tickets.tickets import Tickets
@@ -71,7 +68,6 @@ class ProcessContext:
 
     service: Service[NodeAgentSettings]
     address: AgentAddress
-    """Where the inventory pulls."""
     pulled: AgentServicer
     gpu_threads: Threads
     helpers: ThreadPools
@@ -85,7 +81,6 @@ class AgentRunner:
 
     site: NodeBackend
     name: str
-    """The prefix of its runs' names."""
     shared: ProcessContext
     lives: int = 0
 
@@ -127,14 +122,7 @@ class AgentRunner:
         files = files_of(settings, site)
         started = await self._in_thread(
             lambda: read_node(
-                site,
-                journal,
-                tickets,
-                marks,
-                shared.address,
-                pods=pods,
-                files=files,
-                hand_over=hands_over(settings),
+                site, journal, tickets, marks, shared.address, pods=pods, files=files, hand_over=hands_over(settings)
             )
         )
         if started.journal_problem:
@@ -200,13 +188,7 @@ class AgentRunner:
                 async with (
                     served_on(socket, control, shared.pulled, node=node),
                     claims_served(
-                        settings,
-                        core,
-                        node,
-                        files=files,
-                        calls=calls,
-                        threads=shared.helpers.mps,
-                        offer=runner.offer,
+                        settings, core, node, files=files, calls=calls, threads=shared.helpers.mps, offer=runner.offer
                     ),
                     asyncio.TaskGroup() as work,
                 ):

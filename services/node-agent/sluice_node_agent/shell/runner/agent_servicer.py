@@ -16,11 +16,9 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     """Serves the snapshots of all nodes of this process."""
 
     def __init__(self) -> None:
-        """Start without nodes; agents register while they run."""
         self.agents: dict[NodeName, Agent | None] = {}
         """None while the node's journal and devices are read."""
         self.usage: dict[NodeName, UsagePoller] = {}
-        """Of the running agents."""
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""
@@ -76,7 +74,6 @@ def _has_usable_gpu(snapshot: NodeSnapshot) -> bool:
 
 
 def _what_is_wrong(snapshot: NodeSnapshot, *, is_open: bool) -> list[str]:
-    """Everything that an operator should check, in sentences."""
     wrong = [] if is_open else ["the allocator has not opened this node for this run of the agent yet"]
     if not snapshot.gpus:
         wrong.append("the node has no GPU")

@@ -1,8 +1,6 @@
 """
-Serves a node's ResourceClaims within one run of its agent, and reports whether the kubelet can hand devices over.
-
-It can once it has registered the plugin and CDI files can be written: what keeps it from that is looked at again until
-it is mended.
+Serves a node's ResourceClaims within one run of its agent, and reports whether the kubelet can hand devices over: once
+it has registered the plugin and CDI files can be written.
 """
 
 import asyncio
@@ -18,9 +16,8 @@ from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import Event, HandOverChanged
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.cdi_files import CdiFiles
-from sluice_node_agent.dra.claim_files import ClaimFiles
-from sluice_node_agent.kubelet.places import registration_socket
+from sluice_node_agent.dra.cdi_files import CdiFiles, ClaimFiles
+from sluice_node_agent.kubelet.sockets import registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.nodes.node_backend import OpenNode
 
@@ -41,8 +38,6 @@ def files_of(settings: NodeAgentSettings, site: OpenNode) -> ClaimFiles | None:
 
 
 class _Ability:
-    """Whether the kubelet can hand devices over, as far as it is known."""
-
     def __init__(
         self, node: NodeName, files: ClaimFiles, threads: Threads, offer: Callable[[Event], Awaitable[None]]
     ) -> None:
@@ -56,17 +51,14 @@ class _Ability:
         """None before the first try; else why no CDI file can be written."""
 
     async def registered(self, why: str) -> None:
-        """The kubelet's result."""
         self._rejected = why
         await self._tell()
 
     async def unserved(self, why: str) -> None:
-        """The plugin cannot be served in this run."""
         self._log.error("the kubelet cannot hand devices over", why=why)
         await self._offer(HandOverChanged(able=False, why=why))
 
     async def look(self) -> None:
-        """Try until CDI files can be written."""
         while self._why_not != "":
             why = await asyncio.get_running_loop().run_in_executor(self._threads, self._files.why_not)
             if why != self._why_not:
@@ -97,11 +89,7 @@ async def claims_served(
     threads: Threads,
     offer: Callable[[Event], Awaitable[None]],
 ) -> AsyncIterator[None]:
-    """
-    Serve the claims of this node within the `async with`, if configured.
-
-    Where the kubelet's directories cannot be used, the node reports why, and pods get their devices by ticket.
-    """
+    """Serve the claims of this node within the `async with`, if configured; else pods get their devices by ticket."""
     if files is None or settings.kubelet_root is None or not settings.hand_over:
         yield
         return

@@ -1,8 +1,6 @@
 """
-The agent's Unix socket for operators on the node, which only its owner can open.
-
-Serves `NodeControlService`, and the inventory's `AgentService`. A killed agent's socket is replaced: the holder of the
-journal's lock is the node's only agent.
+The agent's Unix socket for operators on the node, which only its owner can open: `NodeControlService` and the
+inventory's `AgentService`. A killed agent's socket is replaced: the holder of the journal's lock is the only agent.
 """
 
 import asyncio
@@ -32,7 +30,6 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
     """Passes an operator's requests to the core of one node."""
 
     def __init__(self, node: NodeName, agent: Agent, offer: Callable[[QuarantineReleased], Awaitable[None]]) -> None:
-        """`offer` passes an event to the core."""
         self._node = node
         self._agent = agent
         self._offer = offer
@@ -57,7 +54,6 @@ class ControlServicer(agent_pb2_grpc.NodeControlServiceServicer):
         return agent_pb2.ReleaseQuarantineResponse(message=await self._outcome(allocation))
 
     async def _outcome(self, allocation: AllocationId) -> str:
-        """The outcome within a bounded time."""
         found = self._slice(allocation)
         for _ in range(_LOOKS):
             if found is None:

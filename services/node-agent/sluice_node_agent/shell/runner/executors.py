@@ -1,11 +1,8 @@
 """
-Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results.
-
-A record is written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042).
-
-Blocking calls run in threads. There are as many GPU threads as GPUs, so that all work in parallel (the core has at most
-one instruction in flight per GPU, so calls about one GPU never overlap). Other kinds have threads of their own, so that
-a record does not wait for a slow GPU, nor a slice for a daemon that does not answer.
+Carries out a node's instructions on devices, MPS daemons, journal and tickets, and returns their results. A record is
+written at once, and waits for the disk only if it must survive the node's own crash (ADR 0042). Blocking calls run in
+threads, as many as GPUs; other kinds have threads of their own, so that a record does not wait for a slow GPU, nor a
+slice for a daemon that does not answer.
 """
 
 import asyncio
@@ -20,60 +17,17 @@ from sluice.contracts.ids import GpuUuid
 from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice.runtime.prometheus import metrics
-from sluice_node_agent.core.events import (
-    CdiRefused,
-    CdiRemoved,
-    DeviceRefused,
-    Event,
-    JournalSaved,
-    MpsRefused,
-    Result,
-    TenantsListed,
-    TenantsUnseen,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
-    TicketsCompared,
-)
-from sluice_node_agent.core.instructions import (
-    AnswerCall,
-    CdiInstruction,
-    CompareCdi,
-    CompareTickets,
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    GpuInstruction,
-    ListHolders,
-    ListTenants,
-    MakeTicket,
-    MpsInstruction,
-    ReadGpu,
-    RemoveCdi,
-    RemoveTicket,
-    SaveJournal,
-    SetComputeMode,
-    SetMpsLimits,
-    SetQuotas,
-    StartMps,
-    StopMps,
-    TerminateMpsClients,
-    TicketInstruction,
-    VerifyInstance,
-    WatchMps,
-    WriteCdi,
-)
+from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
 from sluice_node_agent.core.usage import DeviceUse
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.dra.claim_files import ClaimFiles
+from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
 from sluice_node_agent.shell.runner.device_calls import on_daemon
-from sluice_node_agent.shell.runner.pod_processes import PodProcesses
+from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 from sluice_node_agent.shell.tickets.tickets import Tickets
 
 if TYPE_CHECKING:  # imported where there is MPS
@@ -89,7 +43,11 @@ _MPS_THREADS = 8
 """Parallel calls to MPS daemons; others wait."""
 _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes share them."""
-_VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "compared"}
+_VERBS = {
+    instructions.MakeTicket: "made",
+    instructions.RemoveTicket: "removed",
+    instructions.CompareTickets: "compared",
+}
 _NO_MPS = "this agent has no MPS"
 _NO_KUBELET = "no kubelet hands devices over here; set SLUICE_NODE_AGENT_KUBELET_ROOT to its root directory"
 
@@ -141,11 +99,9 @@ class StepExecutors:
         calls: KubeletCalls | None = None,
     ) -> None:
         """
-        Use the opened resources; opens and closes nothing itself but threads.
-
-        `threads` are those of the GPUs; calls about `instant` GPUs use none. Without `mps` all orders about daemons are
-        refused; those to start one also if `no_shares` has a reason. Without `quotas` no time is enforced. Without
-        `pods` no pod has processes here. Without `files` no CDI file is written; `calls` are the kubelet's.
+        Opens and closes nothing but threads. Calls about `instant` GPUs use none. Without `mps` all orders about
+        daemons are refused; those to start one also if `no_shares` has a reason. Without `quotas` no time is enforced,
+        without `pods` no pod has processes here, without `files` no CDI file is written; `calls` are the kubelet's.
         """
         self._files = files
         self._answer_call = calls
@@ -190,31 +146,49 @@ class StepExecutors:
         if self._own is not None:
             self._own.shut_down()
 
-    def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[Event]]:
+    def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[events.Event]]:
         """The executor of each of the core's own instructions; `request_of` maps a token to its request."""
         whose = _by_token(request_of) if request_of is not None else None
         steps = (
-            CreateGpuInstance,
-            CreateComputeInstance,
-            VerifyInstance,
-            DestroyComputeInstance,
-            DestroyGpuInstance,
-            SetComputeMode,
+            instructions.CreateGpuInstance,
+            instructions.CreateComputeInstance,
+            instructions.VerifyInstance,
+            instructions.DestroyComputeInstance,
+            instructions.DestroyGpuInstance,
+            instructions.SetComputeMode,
         )
-        orders = (StartMps, SetMpsLimits, SetQuotas, TerminateMpsClients, StopMps)
+        orders = (
+            instructions.StartMps,
+            instructions.SetMpsLimits,
+            instructions.SetQuotas,
+            instructions.TerminateMpsClients,
+            instructions.StopMps,
+        )
         return {
-            **_each((*steps, ReadGpu, ListHolders), self._on_device, whose, quiet=True, at_once=self._at_device),
+            **_each(
+                (*steps, instructions.ReadGpu, instructions.ListHolders),
+                self._on_device,
+                whose,
+                quiet=True,
+                at_once=self._at_device,
+            ),
             **_each(orders, self._on_daemon, whose),
-            **_each((WatchMps,), self._on_daemon, quiet=True),
-            SaveJournal: Executor(
+            **_each((instructions.WatchMps,), self._on_daemon, quiet=True),
+            instructions.SaveJournal: Executor(
                 self._save, request=_request_of, limit=_OUT_MAX, quiet=True, at_once=self._save_at_once
             ),
-            **_each((MakeTicket, RemoveTicket), self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
-            **_each((CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
-            **_each((ListTenants,), self._on_pod, quiet=True),
-            **_each((WriteCdi, RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
-            **_each((CompareCdi,), self._on_cdi, quiet=True),
-            **_each((AnswerCall,), self._on_call, quiet=True),
+            **_each(
+                (instructions.MakeTicket, instructions.RemoveTicket),
+                self._on_ticket,
+                whose,
+                quiet=True,
+                at_once=self._at_ticket,
+            ),
+            **_each((instructions.CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
+            **_each((instructions.ListTenants,), self._on_pod, quiet=True),
+            **_each((instructions.WriteCdi, instructions.RemoveCdi), self._on_cdi, whose, quiet=True, key=_claim_of),
+            **_each((instructions.CompareCdi,), self._on_cdi, quiet=True),
+            **_each((instructions.AnswerCall,), self._on_call, quiet=True),
         }
 
     # -- devices and daemons --------------------------------------------------------------------------------------
@@ -230,19 +204,19 @@ class StepExecutors:
     def _lane(self, gpu: GpuUuid) -> asyncio.Lock:
         return self._lanes.setdefault(gpu, asyncio.Lock())  # one per GPU of the node
 
-    async def _on_device(self, order: GpuInstruction) -> Result:
+    async def _on_device(self, order: instructions.GpuInstruction) -> events.Result:
         try:
             async with self._lane(order.gpu):
                 return await self._about_gpus(lambda: self._marks.carry_out(self._backend, order))
         except DeviceError as error:
             return self._refused(order, error)
 
-    def _at_device(self, order: GpuInstruction) -> Callable[[], Result] | None:
+    def _at_device(self, order: instructions.GpuInstruction) -> Callable[[], events.Result] | None:
         """A step on a GPU that needs no thread and overlaps no usage sample."""
         if self._threads is not None or self._lane(order.gpu).locked():
             return None
 
-        def do() -> Result:
+        def do() -> events.Result:
             try:
                 return self._marks.carry_out(self._backend, order)
             except DeviceError as error:
@@ -250,17 +224,17 @@ class StepExecutors:
 
         return do
 
-    def _refused(self, order: GpuInstruction, error: DeviceError) -> Result:
+    def _refused(self, order: instructions.GpuInstruction, error: DeviceError) -> events.Result:
         metrics.count(DEVICE_REFUSALS, type(order).__name__, str(error.kind))
         self._log.warning("device refused", instruction=order, kind=str(error.kind), why=str(error))
-        return DeviceRefused(order.token, error.kind, str(error))
+        return events.DeviceRefused(order.token, error.kind, str(error))
 
-    async def _on_daemon(self, order: MpsInstruction) -> Result:
+    async def _on_daemon(self, order: instructions.MpsInstruction) -> events.Result:
         mps = self._mps
         if mps is None:
-            return MpsRefused(order.token, _NO_MPS)
-        if self._no_shares and isinstance(order, StartMps):
-            return MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
+            return events.MpsRefused(order.token, _NO_MPS)
+        if self._no_shares and isinstance(order, instructions.StartMps):
+            return events.MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
         from sluice_node_agent.device.mps.daemons import MpsError  # noqa: PLC0415
         from sluice_node_agent.shell.quota.controller import QuotaControllerError  # noqa: PLC0415
 
@@ -269,39 +243,34 @@ class StepExecutors:
         except (MpsError, QuotaControllerError) as error:
             metrics.count(DEVICE_REFUSALS, type(order).__name__, "MpsRefused")
             self._log.warning("MPS daemon refused", instruction=order, why=str(error))
-            return MpsRefused(order.token, str(error))
+            return events.MpsRefused(order.token, str(error))
 
     # -- pods -----------------------------------------------------------------------------------------------------
 
-    async def _on_pod(self, order: ListTenants) -> Result:
+    async def _on_pod(self, order: instructions.ListTenants) -> events.Result:
         if self._pods is None:
-            return TenantsListed(order.token, ())
+            return events.TenantsListed(order.token, ())
         try:
-            return TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims))
+            return events.TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims))
         except OSError as error:
-            return TenantsUnseen(order.token, str(error))
+            return events.TenantsUnseen(order.token, str(error))
 
     # -- journal --------------------------------------------------------------------------------------------------
 
-    def _save_at_once(self, order: SaveJournal) -> Callable[[], Result] | None:
-        """
-        Write a record to the journal, in the order of the instructions; None if it has to wait.
-
-        While the file is replaced, and for records that waited for that, `_save` does it.
-        """
+    def _save_at_once(self, order: instructions.SaveJournal) -> Callable[[], events.Result] | None:
+        """Write a record to the journal in order, or None while the file is replaced or other records wait for that."""
         if self._rewriting is not None or self._behind:
             return None
         self._journal.write((order.record,))  # copied into memory: a thread would cost more than it
         if must_outlive_boot(order.record):
             self._written.add(order.token)
             return None
-        return lambda: JournalSaved(order.token)
+        return lambda: events.JournalSaved(order.token)
 
-    async def _save(self, order: SaveJournal) -> Result:
+    async def _save(self, order: instructions.SaveJournal) -> events.Result:
         """
-        Write a record to the journal; if it must survive the node's crash, wait until it is synced.
-
-        One sync covers all earlier writes.
+        Write a record; if it must survive the node's crash, wait until it is synced. One sync covers all earlier
+        writes.
         """
         if order.token in self._written:
             self._written.discard(order.token)
@@ -320,7 +289,7 @@ class StepExecutors:
             if self._syncer is None:
                 self._syncer = asyncio.create_task(self._sync_all())
             await asyncio.shield(synced)
-        return JournalSaved(order.token)
+        return events.JournalSaved(order.token)
 
     async def _sync_all(self) -> None:
         """Sync until no record waits for it, then rewrite the file if it is time to."""
@@ -351,47 +320,45 @@ class StepExecutors:
 
     # -- tickets --------------------------------------------------------------------------------------------------
 
-    async def _on_ticket(self, order: TicketInstruction) -> Result:
+    async def _on_ticket(self, order: instructions.TicketInstruction) -> events.Result:
         return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
 
-    def _at_ticket(self, order: TicketInstruction) -> Callable[[], Result] | None:
+    def _at_ticket(self, order: instructions.TicketInstruction) -> Callable[[], events.Result] | None:
         """A few directory entries: a thread would cost more. Not while the CSI driver may hold the lock."""
         return None if self._tickets.shared else lambda: self._ticket(order)
 
-    def _ticket(self, order: TicketInstruction) -> Result:
+    def _ticket(self, order: instructions.TicketInstruction) -> events.Result:
         try:
             match order:
-                case MakeTicket():
+                case instructions.MakeTicket():
                     self._tickets.make(order)
-                    return TicketMade(order.token)
-                case RemoveTicket():
+                    return events.TicketMade(order.token)
+                case instructions.RemoveTicket():
                     self._tickets.remove(order.ticket)
-                    return TicketRemoved(order.token)
-                case CompareTickets():
+                    return events.TicketRemoved(order.token)
+                case instructions.CompareTickets():
                     wrong = self._tickets.wrong_of(order.tickets)
                     if wrong:
                         self._log.warning("tickets are missing or changed, and are restored", tickets=wrong)
-                    return TicketsCompared(order.token, wrong)
+                    return events.TicketsCompared(order.token, wrong)
         except OSError as error:
-            return TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
+            return events.TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
 
     # -- claims ---------------------------------------------------------------------------------------------------
 
-    async def _on_cdi(self, order: CdiInstruction) -> Result:
+    async def _on_cdi(self, order: instructions.CdiInstruction) -> events.Result:
         files = self._files
         if files is None:
-            is_removal = isinstance(order, RemoveCdi)  # there is none
-            return CdiRemoved(order.token) if is_removal else CdiRefused(order.token, _NO_KUBELET)
+            is_removal = isinstance(order, instructions.RemoveCdi)  # there is none
+            return events.CdiRemoved(order.token) if is_removal else events.CdiRefused(order.token, _NO_KUBELET)
         result = await self._in_thread(self._helpers.mps, lambda: files.carry_out(order))
-        if isinstance(result, CdiRefused):
+        if isinstance(result, events.CdiRefused):
             self._log.warning("a CDI file was refused", instruction=order, why=result.message)
         return result
 
-    async def _on_call(self, answer: AnswerCall) -> None:
+    async def _on_call(self, answer: instructions.AnswerCall) -> None:
         if self._answer_call is not None:
             await self._answer_call.carry_out(answer)
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _about_gpus(self, call: Callable[[], T]) -> T:
         return call() if self._threads is None else await self._in_thread(self._threads, call)
@@ -419,13 +386,13 @@ def _each(
     whose: Callable[[Any], str] | None = None,
     *,
     quiet: bool = False,
-    at_once: Callable[[Any], Callable[[], Result] | None] | None = None,
+    at_once: Callable[[Any], Callable[[], events.Result] | None] | None = None,
     key: Callable[[Any], str] | None = None,
-) -> dict[type, Executor[Event]]:
+) -> dict[type, Executor[events.Event]]:
     return {kind: Executor(run, key, whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
 
 
-def _claim_of(order: WriteCdi | RemoveCdi) -> str:
+def _claim_of(order: instructions.WriteCdi | instructions.RemoveCdi) -> str:
     """The files of one claim change in the order of the instructions."""
     return f"claim {order.claim}"
 
@@ -434,7 +401,7 @@ def _by_token(request_of: Callable[[int], str]) -> Callable[[Any], str]:
     return lambda order: request_of(order.token)
 
 
-def _request_of(order: SaveJournal) -> str:
+def _request_of(order: instructions.SaveJournal) -> str:
     match order.record:
         case SliceRecord(booking=booking):
             return booking.request

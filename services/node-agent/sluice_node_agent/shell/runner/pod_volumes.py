@@ -1,23 +1,29 @@
 """
-What depends on a kubelet: where tickets and marks are kept, whether pods' volumes are served, and whether the folders
-that are shared with the node are still its own.
-
-Volumes are served before the rest of the agent starts, and until all of it has ended.
+What depends on a kubelet: where tickets and marks are kept, the volumes and processes of its pods, and whether the
+folders that are shared with the node are still its own. A request that is no pod of a kubelet has no pod's cgroup: its
+processes are those on its device.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor as Threads
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
 from sluice.runtime.errors import NewContainerError
 from sluice.runtime.grpc.health import Health
+from sluice_node_agent.core.events import PodProcess
 from sluice_node_agent.csi import mounts
+from sluice_node_agent.csi.kubelet_paths import is_pod_uid
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.kubelet.places import claims_socket, registration_socket
+from sluice_node_agent.csi.pod_exit import PodExitWait, why_unseen
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.dra.cdi_files import file_name
+from sluice_node_agent.kubelet.sockets import claims_socket, registration_socket
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import paths
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
@@ -34,9 +40,8 @@ class CutOffError(NewContainerError):
 @asynccontextmanager
 async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIterator[None]:
     """
-    Serve the volumes of this node's pods within the `async with`, if configured; not ready while it cannot.
-
-    Raises CsiError; CutOffError, in an ExceptionGroup, when a folder that is shared with the node was removed there.
+    Serve this node's volumes within the `async with`, if configured. Raises CsiError; CutOffError, in an
+    ExceptionGroup.
     """
     if settings.kubelet_root is None:
         yield
@@ -58,11 +63,7 @@ async def volumes_served(settings: NodeAgentSettings, health: Health) -> AsyncIt
 
 
 def is_cut_off(folder: Path) -> bool:
-    """
-    Whether the folder that is mounted here was removed on the node: nothing can be created in it any more.
-
-    Only a new mount helps, which a container gets when it is started again. May raise OSError.
-    """
+    """Whether the folder mounted here was removed on the node: only a new container gets a new one. Raises OSError."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     return there.stat().st_nlink == 0
 
@@ -124,3 +125,53 @@ def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> Owner
         raise NodeBackendError(
             f"the marks of what is made on the GPUs cannot be kept in {directory}: {error}"
         ) from error
+
+
+class PodProcesses:
+    """The processes of this machine's pods. Only for one event loop; `why_unseen` blocks and is for any thread."""
+
+    def __init__(self, processes: Processes, threads: Threads, *, has_kubelet: bool) -> None:
+        """
+        Scan `processes` in one of `threads`. `has_kubelet`: its pods get slices here, so an empty result is only valid
+        if all processes are visible.
+        """
+        self._processes = processes
+        self._tenants = PodExitWait(processes, threads)
+        self._threads = threads
+        self._has_kubelet = has_kubelet
+        self._are_seen = False
+
+    @classmethod
+    def of(cls, settings: NodeAgentSettings, threads: Threads) -> Self | None:
+        """As the settings say; None on simulated nodes without a kubelet, where no pod has processes."""
+        has_kubelet = settings.kubelet_root is not None
+        if settings.fleet_file is not None and not has_kubelet:
+            return None
+        return cls(Processes(), threads, has_kubelet=has_kubelet)
+
+    def why_unseen(self) -> str:
+        """Why pods' processes could be here invisibly, and the remedy; empty if they could not."""
+        if not self._has_kubelet or self._are_seen:
+            return ""
+        try:
+            why = why_unseen(self._processes)
+        except OSError as error:
+            return f"the processes of this node cannot be read: {error}"
+        self._are_seen = not why
+        return f"{why}; set hostPID: true in the agent's pod" if why else ""
+
+    async def left_of(self, uid: str, claims: tuple[str, ...] = ()) -> tuple[PodProcess, ...]:
+        """A pod's processes, and those of containers with one of these claims. Raises OSError where they are unseen."""
+        if not is_pod_uid(uid):
+            return ()
+        found = await self._tenants.left_of(uid, within_s=0.0)
+        if claims and not found:
+            names = frozenset(map(file_name, claims))
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._marked, names)
+        if not found and (why := self.why_unseen()):
+            raise OSError(why)
+        return tuple(PodProcess(pid, self._processes.name_of(pid), self._processes.is_in_kernel(pid)) for pid in found)
+
+    def _marked(self, names: frozenset[str]) -> tuple[int, ...]:
+        """Two looks in a row: one may miss a child that its parent created meanwhile."""
+        return self._processes.with_mounted(names) or self._processes.with_mounted(names)

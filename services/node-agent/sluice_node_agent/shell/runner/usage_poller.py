@@ -1,8 +1,6 @@
 """
-Samples the use of one node's slices at an interval, and keeps the last result.
-
-It never delays other work: a GPU with a step in flight is skipped until the next time, only GPUs with a slice are
-sampled, one after another, and no decision depends on it.
+Samples the use of one node's slices at an interval, and keeps the last result. A GPU with a step in flight is skipped
+until the next time, and no decision depends on it.
 """
 
 import random
@@ -36,7 +34,6 @@ class UsagePoller:
         self._every_s = every_s
         self._book = UsageTracker()
         self._refused: dict[GpuUuid, str] = {}
-        """The driver's last error per GPU that could not be sampled."""
         self._log = logs.get("usage")
 
     async def run(self) -> None:

@@ -22,9 +22,7 @@ async def watch_xids(
     backend: GpuBackend, watch: WatchTimes, offer: Callable[[GpuTroubled], Awaitable[None]], *, node: NodeName
 ) -> None:
     """
-    Pass on the driver's events until cancelled: then wait for its thread, at most about `watch.wait_s`. A call that
-    does not wait needs no thread.
-
+    Pass on the driver's events until cancelled: then wait for its thread, at most about `watch.wait_s`; 0 needs none.
     Raises RebootedError, as the backend does.
     """
     log = logs.get("troubles", node=node)

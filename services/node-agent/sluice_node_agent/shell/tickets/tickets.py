@@ -1,35 +1,90 @@
 """
-Tickets: directories with unique names that exist only while their slice is ready.
-
-A container that mounts its ticket cannot start before the slice is ready, nor after the slice was created again: the
-old directory is gone. `slice.json` inside is for people, and for an agent that has lost its journal.
-
-With a kubelet, a pod's tickets are in the directory that its volume shows (`csi.pod_directories`), and a container with
-a share has a directory of its own beside the ticket, which is its daemon's home (`sluice.contracts.ticket_paths`).
-Otherwise all are in one directory, and a container with a share finds links below its own name:
-`<ticket>/<container>/pipe` and `.../log`. A slice that is handed over by ResourceClaim keeps its ticket there as well,
-but for its document alone: no container mounts it.
-
-Removal deletes the ticket's own files only: it follows no link, and enters no mount. Behind both may be the sockets of
-a daemon that other pods use.
+Tickets: directories with unique names that exist only while their slice is ready: no container that mounts one starts
+before, or after the slice was created again. `slice.json` inside is for people, and, with a checksum, for an agent that
+has lost its journal. With a kubelet, a pod's tickets are in the directory that its volume shows
+(`csi.pod_directories`), and a container with a share has its daemon's home beside the ticket
+(`sluice.contracts.ticket_paths`). All others are in one directory, with links `<ticket>/<container>/pipe` and
+`.../log`; a slice with ResourceClaims has only its document there. Removal follows no link, and enters no mount: behind
+both may be the sockets of a daemon that other pods use.
 """
 
 import errno
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.reasons import shorten
 from sluice.contracts.ticket_paths import LOG, PIPE, SHARE_PREFIX, ticket_of
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.instructions import MakeTicket
+from sluice_node_agent.core.journal_records import TicketRecord
 from sluice_node_agent.csi.kubelet_paths import is_pod_uid
 from sluice_node_agent.csi.mounts import mounted_below
 from sluice_node_agent.csi.mps_views import leads_home, make_view, remove_view, remove_views, shows_home
 from sluice_node_agent.csi.pod_directories import PodDirectories
-from sluice_node_agent.shell.tickets.document import DOCUMENT_MAX, pack, unpack
+
+DOCUMENT_MAX = 256 * 1024
+"""Bytes. One of a pod with a device in each of 64 containers has some 30 KiB."""
+_WHY_MAX = 300
+
+
+class _Copy(msgspec.Struct, frozen=True, kw_only=True):
+    record: msgspec.Raw = msgspec.Raw()
+    checksum: str = ""
+
+
+_pack = msgspec.json.Encoder().encode
+_unpack: msgspec.json.Decoder[_Copy] = msgspec.json.Decoder(_Copy)
+_unpack_record: msgspec.json.Decoder[TicketRecord] = msgspec.json.Decoder(TicketRecord)
+
+
+def pack(order: MakeTicket) -> bytes:
+    """The document of a ticket."""
+    record = _pack(order.record)
+    said = {
+        "allocation": order.allocation,
+        "owner": order.owner,
+        "containers": [_told(each) for each in order.containers],
+        "record": msgspec.Raw(record),
+        "checksum": _sum(record),
+    }
+    return _pack(said) + b"\n"
+
+
+def _told(container: ContainerDevices) -> dict[str, Any]:
+    """A container's devices. Its driver capabilities are in its request, which no agent sees."""
+    said: dict[str, Any] = msgspec.to_builtins(container)
+    del said["driver_capabilities"]
+    return said
+
+
+def unpack(document: bytes) -> TicketRecord | str:
+    """The copy of the record in a document, or why there is none that can be trusted."""
+    if len(document) > DOCUMENT_MAX:
+        return f"it is larger than {DOCUMENT_MAX} bytes"
+    try:
+        copy = _unpack.decode(document)
+        record = bytes(copy.record)
+        if not record:
+            return "it was written by a version that kept no record in tickets"
+        if copy.checksum != _sum(record):
+            return "its record does not match its checksum"
+        return _unpack_record.decode(record)
+    except NOT_READABLE as error:
+        return f"it holds no record that this version knows: {shorten(str(error), _WHY_MAX)}"
+
+
+def _sum(record: bytes) -> str:
+    return f"{zlib.crc32(record):08x}"
+
 
 _DIRECTORY_MODE = 0o711
 """A container's user can pass, and finds no name that it does not know."""
@@ -44,9 +99,8 @@ class Tickets:
         self, directory: Path, sources: PodDirectories | None = None, *, mounts: Path = Path("/proc/self/mountinfo")
     ) -> None:
         """
-        Keep the tickets of pods in `sources`, if given, and all others in `directory`.
-
-        `mounts` is this machine's mountinfo (proc(5)).
+        Tickets of pods are in `sources`, if given, others in `directory`. `mounts` is this machine's mountinfo
+        (proc(5)).
         """
         self._directory = directory
         self._sources = sources
@@ -111,14 +165,10 @@ class Tickets:
                     self._remove_from(folder, ticket)
                     self._sources.release(folder.name)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _folders(self) -> list[Path]:
-        """The directories of tickets."""
         return [self._directory, *(self._sources.all() if self._sources is not None else ())]
 
     def _show(self, draft: Path, ticket: str, sharing: Iterable[ContainerDevices]) -> None:
-        """Create the views beside the ticket, in the pod's volume."""
         assert self._sources is not None
         for container in sharing:
             _check_name(container)
@@ -223,7 +273,6 @@ def _read(ticket: Path, *, owner: str) -> FoundTicket:
 
 
 def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:
-    """Create the links in the ticket."""
     for container in sharing:
         _check_name(container)
         place = draft / container.container

@@ -1,79 +1,71 @@
-"""
-Handle what the API server shows of our pods, and the results of our writes.
-
-The API server may show older versions, skip events and reuse a name. So versions are compared by UID, a pod counts as
-gone only after a read by name did not find it, and a pod that leaves our selection has not ended.
-"""
+"""Handle what the API server shows of our pods, and the results of our writes. The API server may show older versions,
+skip events and reuse a name. So versions are compared by UID, a pod counts as gone only after a read by name did not
+find it, and a pod that leaves our selection has not ended."""
 
 from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.context import ClusterContext
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimsRead,
-    ClaimsUnreadable,
-    EvictionRefused,
-    ListingEnded,
-    ListingStarted,
-    PatchDone,
-    PatchRefused,
-    PodEvicted,
-    PodGone,
-    PodRead,
-    PodSeen,
-    PodUnreadable,
-    Raw,
-)
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import is_marked, read_pod, uid_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeClaim, topologies_of
 from sluice_pod_watcher.core.folder.events import WriteLogLine
+from sluice_pod_watcher.core.workqueue import PendingWrite
 
 RESTORED = (
     "the API server was restored from a backup, and the request of this pod had already ended; "
     "delete the pod, so that a new one makes a new request"
 )
-Listing = ListingStarted | ListingEnded
-Result = PatchDone | PatchRefused | PodEvicted | EvictionRefused
-ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | ClaimsRead | ClaimsUnreadable | Listing | Result
+Listing = events.ListingStarted | events.ListingEnded
+Result = events.PatchDone | events.PatchRefused | events.PodEvicted | events.EvictionRefused
+ApiEvent = (
+    events.PodSeen
+    | events.PodGone
+    | events.PodRead
+    | events.PodUnreadable
+    | events.ClaimsRead
+    | events.ClaimsUnreadable
+    | Listing
+    | Result
+)
 
 
 class ApiHandler:
     """Handles events of the API server about our pods."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Start before any listing."""
         self._context = context
         self.was_listed = False
         self._listed: set[RequestId] | None = None
         self._went_back = False
 
     def handle(self, event: ApiEvent, now: float) -> None:
-        """Handle one event."""
         match event:
-            case ListingStarted() | ListingEnded():
+            case events.ListingStarted() | events.ListingEnded():
                 self._listing(event)
-            case PatchDone() | PatchRefused():
+            case events.PatchDone() | events.PatchRefused():
                 self._result(event, now)
-            case PodEvicted() | EvictionRefused():
+            case events.PodEvicted() | events.EvictionRefused():
                 self._eviction(event, now)
-            case ClaimsRead() | ClaimsUnreadable():
+            case events.ClaimsRead() | events.ClaimsUnreadable():
                 self._claims(event, now)
             case _:
                 self._pod_event(event, now)
 
-    def _pod_event(self, event: PodSeen | PodGone | PodRead | PodUnreadable, now: float) -> None:
+    def _pod_event(
+        self, event: events.PodSeen | events.PodGone | events.PodRead | events.PodUnreadable, now: float
+    ) -> None:
         match event:
-            case PodSeen():
+            case events.PodSeen():
                 self._seen(event.pod, now)
-            case PodGone():
+            case events.PodGone():
                 self._left(event.pod, now)
-            case PodRead():
+            case events.PodRead():
                 self._read(event, now)
-            case PodUnreadable():
+            case events.PodUnreadable():
                 record = self._context.pod_store.records.get(event.uid)
                 if record is not None:
                     self._context.pod_reconciler.unreadable(record, now)
 
-    def _seen(self, raw: Raw, now: float) -> None:
+    def _seen(self, raw: events.Raw, now: float) -> None:
         view = read_pod(raw)
         if view is None:
             return
@@ -89,18 +81,18 @@ class ApiHandler:
             who = f"{view.namespace}/{view.name}"
             self._context.told.append(WriteLogLine("warning", f"{who} is back: {RESTORED}", view.uid))
 
-    def other_seen(self, raw: Raw, now: float) -> None:
+    def other_seen(self, raw: events.Raw, now: float) -> None:
         """A pod outside our selection. Ignored, unless it carries our gate or annotations."""
         view = read_pod(raw) if is_marked(raw) else None
         record = self._context.pod_store.marked(view, now) if view is not None else None
         if record is not None:
             self._context.to_reconcile[record.uid] = None
 
-    def other_gone(self, raw: Raw) -> None:
+    def other_gone(self, raw: events.Raw) -> None:
         """A pod outside our selection was deleted, or entered the selection: read one of ours by name."""
         self._doubt(RequestId(uid_of(raw)))
 
-    def _left(self, raw: Raw, now: float) -> None:
+    def _left(self, raw: events.Raw, now: float) -> None:
         """It was deleted, or only left our selection, which does not end it."""
         view = read_pod(raw)
         if view is None:
@@ -112,7 +104,7 @@ class ApiHandler:
         else:
             self._doubt(view.uid)
 
-    def _read(self, event: PodRead, now: float) -> None:
+    def _read(self, event: events.PodRead, now: float) -> None:
         record = self._context.pod_store.records.get(event.uid)
         if record is None:
             return
@@ -127,12 +119,12 @@ class ApiHandler:
         else:
             self._gone(event.uid)
 
-    def _claims(self, event: ClaimsRead | ClaimsUnreadable, now: float) -> None:
+    def _claims(self, event: events.ClaimsRead | events.ClaimsUnreadable, now: float) -> None:
         """The claims of a pod were read, before its request is published."""
         record = self._context.pod_store.records.get(event.uid)
         if record is None:
             return
-        if isinstance(event, ClaimsUnreadable):
+        if isinstance(event, events.ClaimsUnreadable):
             self._context.pod_reconciler.claims_unreadable(record, now)
             return
         places, unknown = topologies_of(tuple(VolumeClaim(*each) for each in event.claims))
@@ -154,8 +146,8 @@ class ApiHandler:
         if self._context.pod_store.mark_for_read(uid) is not None:
             self._context.to_reconcile[uid] = None
 
-    def _listing(self, event: ListingStarted | ListingEnded) -> None:
-        if isinstance(event, ListingStarted):
+    def _listing(self, event: events.ListingStarted | events.ListingEnded) -> None:
+        if isinstance(event, events.ListingStarted):
             self._listed, self._went_back = set(), event.went_back
             if event.went_back:
                 self._context.pod_store.forget_versions()
@@ -173,34 +165,34 @@ class ApiHandler:
             self._context.publisher.listed({})
             self._context.republish_nodes()
 
-    def _result(self, event: PatchDone | PatchRefused, now: float) -> None:
+    def _result(self, event: events.PatchDone | events.PatchRefused, now: float) -> None:
         pod_reconciler = self._context.pod_reconciler
         record = self._context.pod_store.records.get(event.uid)
         if record is None:
             return
         match event:
-            case PatchDone(step="condition"):
+            case events.PatchDone(step="condition"):
                 pod_reconciler.told(record, now)
-            case PatchDone():
+            case events.PatchDone():
                 pod_reconciler.patched(record, was_bound=event.step == "bind")
-            case PatchRefused(step="condition"):
+            case events.PatchRefused(step="condition"):
                 pod_reconciler.told(record, now, refused=event.status)
-            case PatchRefused():
+            case events.PatchRefused():
                 pod_reconciler.patch_refused(record, event, now)
-        if isinstance(event, PatchDone):
+        if isinstance(event, events.PatchDone):
             self._seen(event.pod, now)
         if event.step != "condition":
             self._context.pod_store.due[event.uid] = None  # its message may have waited for this
         self._context.to_reconcile[event.uid] = None
 
-    def _eviction(self, event: PodEvicted | EvictionRefused, now: float) -> None:
+    def _eviction(self, event: events.PodEvicted | events.EvictionRefused, now: float) -> None:
         """The answer to an eviction: that of a pod beside others belongs to their request."""
         pod_reconciler = self._context.pod_reconciler
         request = pod_reconciler.evicting_for.pop(event.uid, event.uid)
         record = self._context.pod_store.records.get(request)
         if record is None:
             return
-        if isinstance(event, PodEvicted):
+        if isinstance(event, events.PodEvicted):
             pod_reconciler.evicted(record, event.uid)
         else:
             pod_reconciler.eviction_refused(record, event, now)

@@ -2,57 +2,33 @@
 
 from collections.abc import Iterable
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, Entry, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    BindingMessage,
-    Bound,
-    EvictionDone,
-    EvictionOrdered,
-    EvictionOver,
-    HostFacts,
-    NodeChanged,
-    NodeInventory,
-    NodeRemoved,
-    Pending,
-    PoolDemand,
-    Refused,
-    Released,
-    RequestRejected,
-    RequestWithdrawn,
-    WaitOver,
-    Waived,
-)
 from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import log_lines
 from sluice_pod_watcher.core.cluster.context import ClusterContext
 from sluice_pod_watcher.core.cluster.pods.pod_record import AnsweredAt, PodRecord
 
-_Note = Pending | WaitOver | EvictionOrdered | EvictionOver
+_Note = msg.Pending | msg.WaitOver | msg.EvictionOrdered | msg.EvictionOver
 
 
 class BusHandler:
     """Handles what is read from the bus. Nothing counts before both streams were read once."""
 
     def __init__(self, context: ClusterContext) -> None:
-        """Start before any reading."""
         self._context = context
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
-        self._read_answers: dict[RequestId, tuple[BindingMessage, AnsweredAt]] = {}
+        self._read_answers: dict[RequestId, tuple[msg.BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
-        """
-        What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
-        Applied when the reading is complete.
-        """
-        self._read_orders: dict[RequestId, None] = {}
-        """Requests with an eviction order, as far as the present reading has shown."""
+        """What the present reading shows: answers, our own requests, and per request its wait reason and its eviction.
+        Applied when the reading is complete."""
+        self._read_orders: dict[RequestId, None] = {}  # with an eviction order, as far as this reading shows
 
     @property
     def is_read(self) -> bool:
-        """Whether both streams were read."""
         return not any(self._reading.values())
 
     def take_all(self, now: float) -> None:
@@ -62,7 +38,6 @@ class BusHandler:
         self._take_answers()
 
     def handle(self, event: BusEvent, now: float) -> None:
-        """Handle one event."""
         reports = self._context.publisher.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):
@@ -83,15 +58,13 @@ class BusHandler:
             case _:
                 pass
         for report in reports:
-            if isinstance(report, Settled) and report.landed and isinstance(report.message, NodeRemoved):
+            if isinstance(report, Settled) and report.landed and isinstance(report.message, msg.NodeRemoved):
                 self._context.observe_node(report.message.node, report.message, now)
         self._context.told += self._context.publisher.yield_to_rivals(reports)
 
     def _doubt_answers(self) -> None:
-        """
-        The bus has a new incarnation: open no pod's gate with a slice of the old one until the answers were read in the
-        new one. STATE may have been lost alone, so request that BOOK is read again.
-        """
+        """The bus has a new incarnation: open no pod's gate with a slice of the old one until the answers were read in
+        the new one. STATE may have been lost alone, so request that BOOK is read again."""
         self._context.pod_reconciler.answers_are_old = True
         if not self._reading[Stream.BOOK]:
             self._reading[Stream.BOOK], self._read_answers = True, {}
@@ -112,49 +85,54 @@ class BusHandler:
 
     def _observed(self, uid: RequestId, entry: Entry, now: float) -> None:
         match message := entry.message:
-            case Bound() if not self._context.publisher.is_bound_in_this_life(message):
+            case msg.Bound() if not self._context.publisher.is_bound_in_this_life(message):
                 pass
-            case Bound() | Refused() | Released() | Waived():
+            case msg.Bound() | msg.Refused() | msg.Released() | msg.Waived():
                 self._answered(uid, message, entry.sequence)
-            case AllocationRequested() | RequestRejected() | RequestWithdrawn():
+            case msg.AllocationRequested() | msg.RequestRejected() | msg.RequestWithdrawn():
                 if message.source == self._context.config.source:
                     self._read_words[uid] = None
                     if self._context.ready and not self._reading[Stream.STATE]:
                         self._take_words([uid], now)
-            case EvictionOrdered() if not self._context.publisher.is_of_this_life(message):
+            case msg.EvictionOrdered() if not self._context.publisher.is_of_this_life(message):
                 pass
-            case Pending() | WaitOver() | EvictionOrdered() | EvictionOver():
+            case msg.Pending() | msg.WaitOver() | msg.EvictionOrdered() | msg.EvictionOver():
                 self._note(uid, message, now)
-            case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
+            case msg.HostFacts() | msg.NodeChanged() | msg.NodeRemoved() | msg.NodeInventory():
                 self._of_node(NodeName(uid), message, now)
-            case PoolDemand():
+            case msg.PoolDemand():
                 self._context.placeholders.pool(message)
             case _:
                 pass
 
-    def _answered(self, uid: RequestId, message: BindingMessage | Waived, sequence: int) -> None:
+    def _answered(self, uid: RequestId, message: msg.BindingMessage | msg.Waived, sequence: int) -> None:
         at = self._context.publisher.book_incarnation, sequence
-        if isinstance(message, Waived):
-            self._refused_no_more(uid)
+        if isinstance(message, msg.Waived):
+            # a refusal was waived: its pod waits like any other
+            self._read_answers.pop(uid, None)
+            record = self._context.pod_store.records.get(uid)
+            if record is not None and isinstance(record.answer, msg.Refused):
+                record.answer = None
+                self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
         elif not self._context.ready or self._reading[Stream.BOOK]:
             self._read_answers[uid] = message, at
         else:
             self._answer(uid, message, at)
 
     def _of_node(
-        self, node: NodeName, message: HostFacts | NodeChanged | NodeRemoved | NodeInventory, now: float
+        self, node: NodeName, message: msg.HostFacts | msg.NodeChanged | msg.NodeRemoved | msg.NodeInventory, now: float
     ) -> None:
         match message:
-            case HostFacts():
+            case msg.HostFacts():
                 self._context.node_capacity.heard(node, message)
-            case NodeChanged() | NodeRemoved():
+            case msg.NodeChanged() | msg.NodeRemoved():
                 self._context.observe_node(node, message, now)
-            case NodeInventory() if message.removed:
+            case msg.NodeInventory() if message.removed:
                 self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
                 self._context.placeholders.inventory(message, now)
                 self._context.mirror.node_gone(node)
-            case NodeInventory():
+            case msg.NodeInventory():
                 self._context.placeholders.inventory(message, now)
                 self._context.hand_over.inventory(message)
                 self._context.node_removals.inventory(message)
@@ -173,28 +151,28 @@ class BusHandler:
                 record.quiet_since = now
 
     def _note(self, uid: RequestId, message: _Note, now: float) -> None:
-        if isinstance(message, EvictionOrdered) and self._reading[Stream.STATE]:
+        if isinstance(message, msg.EvictionOrdered) and self._reading[Stream.STATE]:
             self._read_orders[uid] = None
         record = self._context.pod_store.records.get(uid)
         if record is None:
             if not self._context.ready or self._reading[Stream.STATE]:  # its request may be part of the present reading
-                self._read_notes[uid, isinstance(message, (EvictionOrdered, EvictionOver))] = message
+                self._read_notes[uid, isinstance(message, (msg.EvictionOrdered, msg.EvictionOver))] = message
             return
         self._context.to_reconcile[uid] = None
         match message:
-            case Pending():
-                if not isinstance(record.pending, Pending) or record.pending.message != message.message:
+            case msg.Pending():
+                if not isinstance(record.pending, msg.Pending) or record.pending.message != message.message:
                     who = f"{record.namespace}/{record.name}"
                     self._context.told.append(log_lines.waits(who, uid, message.message))
                 record.pending, record.quiet_since = message, now
-            case WaitOver():
+            case msg.WaitOver():
                 record.pending, record.quiet_since = message, now
-            case EvictionOrdered():
+            case msg.EvictionOrdered():
                 record.eviction = message.cause
                 self._see_whether_evicted(uid, record)
                 if not self._reading[Stream.STATE]:  # else it may be of the old incarnation
                     self._answer_order(uid, record)
-            case EvictionOver():
+            case msg.EvictionOver():
                 record.eviction = ""  # it stays, unless it was evicted already
 
     def _answer_orders(self) -> None:
@@ -207,33 +185,25 @@ class BusHandler:
     def _answer_order(self, uid: RequestId, record: PodRecord) -> None:
         """Report an eviction that this process carried out but did not report: otherwise the order counts as open."""
         if not self._see_whether_evicted(uid, record) and record.evicted:
-            self._context.publisher.evicted(uid, EvictionDone(request=uid))
+            self._context.publisher.evicted(uid, msg.EvictionDone(request=uid))
 
     def _see_whether_evicted(self, uid: RequestId, record: PodRecord) -> bool:
-        """Whether the pod is reported as evicted, by this or another process."""
-        is_said = isinstance(self._context.publisher.eviction_on_bus(uid), EvictionDone)
+        is_said = isinstance(self._context.publisher.eviction_on_bus(uid), msg.EvictionDone)
         record.evicted = record.evicted or is_said
         return is_said
 
     def _forget_orders(self) -> None:
-        """
-        The orders to evict were read whole: one that was not among them no longer exists.
-
-        It was lost with a wiped broker, and the allocator publishes it again if it still holds. No other event would
-        take it back.
-        """
+        """The orders to evict were read whole: one that was not among them no longer exists. It was lost with a wiped
+        broker, and the allocator publishes it again if it still holds. No other event would take it back."""
         for uid, record in self._context.pod_store.records.items():
             if record.eviction and uid not in self._read_orders:
                 record.eviction = ""
                 self._context.to_reconcile[uid] = None
 
     def _take_answers(self) -> None:
-        """
-        The answers were read whole: one that was not among them no longer exists, except that a slice was lost.
-
+        """The answers were read whole: one that was not among them no longer exists, except that a slice was lost.
         After a wipe the bus no longer shows the loss, yet the pod still has to end: the agent that revokes its slice
-        waits for that, and the allocator waits for the agent.
-        """
+        waits for that, and the allocator waits for the agent."""
         read, self._read_answers = self._read_answers, {}
         self._context.pod_reconciler.answers_are_old = False
         for uid, record in self._context.pod_store.records.items():
@@ -243,10 +213,10 @@ class BusHandler:
         for uid, (answer, at) in read.items():
             self._answer(uid, answer, at)
 
-    def _answer(self, uid: RequestId, answer: BindingMessage, at: AnsweredAt) -> None:
+    def _answer(self, uid: RequestId, answer: msg.BindingMessage, at: AnsweredAt) -> None:
         """An answer was read, maybe again. One older than the last comes from a lagging server."""
         record = self._context.pod_store.records.get(uid)
-        if record is None and isinstance(answer, Released) and answer.cause == "pod gone":
+        if record is None and isinstance(answer, msg.Released) and answer.cause == "pod gone":
             self._context.pod_store.is_over(uid)
         if record is None or record.closed:
             return
@@ -260,18 +230,10 @@ class BusHandler:
         record.answer, record.pending = answer, None
         self._context.pod_store.due[uid] = None
         self._context.told.append(log_lines.answered(f"{record.namespace}/{record.name}", uid, answer, record.held))
-        if isinstance(answer, Bound) and answer.warnings and answer.is_for(record.held):
+        if isinstance(answer, msg.Bound) and answer.warnings and answer.is_for(record.held):
             self._context.pod_reconciler.status_writer.event(
                 record, "Warning", "SliceWarning", "; ".join(answer.warnings)
             )
-
-    def _refused_no_more(self, uid: RequestId) -> None:
-        """A refusal was waived: its pod waits like any other."""
-        self._read_answers.pop(uid, None)
-        record = self._context.pod_store.records.get(uid)
-        if record is not None and isinstance(record.answer, Refused):
-            record.answer = None
-            self._context.to_reconcile[uid] = self._context.pod_store.due[uid] = None
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
         """Adopt our own requests from the bus. The last known value counts, not the one just read."""

@@ -22,8 +22,7 @@ from sluice_pod_watcher.core.cluster.pods.pod_store import Change, PodStore
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
-BACKLOG_MAX = 250
-"""Pods of the backlog that are reconciled per turn."""
+BACKLOG_MAX = 250  # pods of the backlog that are reconciled per turn
 CUT = (
     f"has more than {OTHERS_MAX} kinds of pods that affinity terms match, or more than {PORTS_MAX} host ports "
     "in use. No pod with a slice is placed there until there are fewer"
@@ -48,10 +47,8 @@ class ClusterContext:
     hand_over: HandOverMode
     placeholders: Placeholders
     ready: bool = False
-    to_reconcile: dict[RequestId, None] = field(default_factory=dict)
-    """Pods with news."""
-    backlog: dict[RequestId, None] = field(default_factory=dict)
-    """Many pods with news at once, as after a start: some per turn, so that others need not wait."""
+    to_reconcile: dict[RequestId, None] = field(default_factory=dict)  # pods with news
+    backlog: dict[RequestId, None] = field(default_factory=dict)  # many pods with news, as after a start: some per turn
     told: list[WriteLogLine] = field(default_factory=list)
     out: list[Instruction] = field(default_factory=list)
 
@@ -73,11 +70,8 @@ class ClusterContext:
                 self.node_capacity.put_first(affinity_index.ask(uid, record.namespace, record.terms.host))
 
     def publish_affinity_nodes(self) -> None:
-        """
-        Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
-
-        Requests with such terms wait for that.
-        """
+        """Publish nodes with affinity matches before the requests judged by them, on the same stream, some per turn.
+        Requests with such terms wait for that."""
         self.index_terms(self.pod_store.due)
         for node, facts in self.node_capacity.first(BACKLOG_MAX):
             self.publisher.host(node, facts)
@@ -134,7 +128,6 @@ class ClusterContext:
         pod_reconciler.outcomes = []
 
     def log_change(self, record: PodRecord, change: Change) -> None:
-        """Log what is new about a pod."""
         who, terms = f"{record.namespace}/{record.name}", record.terms
         if terms is None:
             if change and record.is_passed_over:

@@ -1,83 +1,78 @@
-"""
-Events and instructions of the cluster core, besides those of the bus that all cores share.
-
-Objects come as the API server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the
-cluster: `ListingStarted`, one `...Seen` per object, `ListingEnded`.
-"""
+"""Events and instructions of the cluster core, besides those of the bus that all cores share. Objects come as the API
+server wrote them (parsed JSON). A listing comes in pieces, so that events do not grow with the cluster:
+`ListingStarted`, one `...Seen` per object, `ListingEnded`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import RequestId
 from sluice_pod_watcher.core.folder.events import WriteLogLine
 
-Raw = Mapping[str, Any]
-"""An object of the API server."""
+
+def mapping_in(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def mappings_in(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = holder.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+Raw = Mapping[str, Any]  # an object of the API server
 ListedKind = Literal["pods", "others", "nodes", "claims", "classes"]
 """Our pods (by label), all other pods, nodes, ResourceClaims, DeviceClasses: each kind is listed and watched alone."""
 
-# -- events -------------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class ListingStarted:
-    """
-    The objects seen until `ListingEnded` are complete.
-
-    `went_back`: the API server was restored from a backup, so its resourceVersions are smaller than before.
-    """
+class ListingStarted(msgspec.Struct, frozen=True):
+    """The objects seen until `ListingEnded` are complete. `went_back`: the API server was restored from a backup, so
+    its resourceVersions are smaller than before."""
 
     what: ListedKind
     went_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListingEnded:
+class ListingEnded(msgspec.Struct, frozen=True):
     """The listing is complete, as of this resourceVersion."""
 
     what: ListedKind
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodSeen:
+class PodSeen(msgspec.Struct, frozen=True):
     """A pod of ours was listed, added or modified."""
 
     pod: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(msgspec.Struct, frozen=True):
     """A DELETED event, with the last state. Without a deletionTimestamp it only left our selection."""
 
     pod: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPodSeen:
+class OtherPodSeen(msgspec.Struct, frozen=True):
     """A pod that is not ours, but uses resources of its node."""
 
     pod: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPodGone:
+class OtherPodGone(msgspec.Struct, frozen=True):
     """It was deleted, or became one of ours."""
 
     pod: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeSeen(msgspec.Struct, frozen=True):
     """A node was listed, added or modified."""
 
     node: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeGone(msgspec.Struct, frozen=True):
     """A node was deleted."""
 
     node: Raw
@@ -86,8 +81,7 @@ class NodeGone:
 Step = Literal["bind", "annotate", "condition"]
 
 
-@dataclass(frozen=True, slots=True)
-class PatchDone:
+class PatchDone(msgspec.Struct, frozen=True):
     """A write to a pod succeeded; `pod` is the API server's answer."""
 
     uid: RequestId
@@ -95,13 +89,9 @@ class PatchDone:
     pod: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class PatchRefused:
-    """
-    A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed.
-
-    `retry_after_s`: the pause that the API server asks for, 0 for none.
-    """
+class PatchRefused(msgspec.Struct, frozen=True):
+    """A write to a pod failed with this HTTP status; 0 without an answer, when it may have landed. `retry_after_s`: the
+    pause that the API server asks for, 0 for none."""
 
     uid: RequestId
     step: Step
@@ -110,31 +100,27 @@ class PatchRefused:
     retry_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class PodRead:
+class PodRead(msgspec.Struct, frozen=True):
     """The object under the pod's name now; None when there is none."""
 
     uid: RequestId
     pod: Raw | None
 
 
-@dataclass(frozen=True, slots=True)
-class PodUnreadable:
+class PodUnreadable(msgspec.Struct, frozen=True):
     """The read failed, which shows nothing about the pod."""
 
     uid: RequestId
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodEvicted:
+class PodEvicted(msgspec.Struct, frozen=True):
     """The eviction was accepted: the pod will be deleted."""
 
     uid: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionRefused:
+class EvictionRefused(msgspec.Struct, frozen=True):
     """The eviction was rejected: 429 for a disruption budget, 404 and 409 when that pod no longer exists."""
 
     uid: RequestId
@@ -142,83 +128,69 @@ class EvictionRefused:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpusListed:
+class GpusListed(msgspec.Struct, frozen=True):
     """The names of the GPU objects that existed when this process started."""
 
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuMirrored:
+class GpuMirrored(msgspec.Struct, frozen=True):
     """The object of a GPU was written or deleted."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuNotMirrored:
+class GpuNotMirrored(msgspec.Struct, frozen=True):
     """The object of a GPU could not be written."""
 
     name: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsRead:
-    """
-    The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist.
-
-    `forbidden`: why reading them is not allowed; empty when it is.
-    """
+class ClaimsRead(msgspec.Struct, frozen=True):
+    """The result of `ReadClaims`: per claim the object, its volume and its class, as far as they exist. `forbidden`:
+    why reading them is not allowed; empty when it is."""
 
     uid: RequestId
     claims: "tuple[ClaimObjects, ...]" = ()
     forbidden: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsUnreadable:
+class ClaimsUnreadable(msgspec.Struct, frozen=True):
     """The claims could not be read now; `message` has the cause."""
 
     uid: RequestId
     message: str
 
 
-ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]
-"""The name of a claim; the claim, its volume, its class."""
+ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]  # the name of a claim; the claim, its volume, its class
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimsServed:
+class ClaimsServed(msgspec.Struct, frozen=True):
     """Whether the API server has ResourceClaims in version v1. If so, they are listed and watched from here on."""
 
     served: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSeen:
+class ClaimSeen(msgspec.Struct, frozen=True):
     """A ResourceClaim was listed, added or modified."""
 
     claim: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimGone:
+class ClaimGone(msgspec.Struct, frozen=True):
     """A ResourceClaim was deleted."""
 
     claim: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class ClassSeen:
+class ClassSeen(msgspec.Struct, frozen=True):
     """A DeviceClass was listed, added or modified."""
 
     device_class: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class ClassGone:
+class ClassGone(msgspec.Struct, frozen=True):
     """A DeviceClass was deleted."""
 
     device_class: Raw
@@ -227,8 +199,7 @@ class ClassGone:
 ClaimStep = Literal["create", "protect", "allocate", "deallocate"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimWritten:
+class ClaimWritten(msgspec.Struct, frozen=True):
     """A write to a ResourceClaim succeeded; `claim` is the API server's answer, `uid` that of the pod it is for."""
 
     uid: RequestId
@@ -238,8 +209,7 @@ class ClaimWritten:
     claim: Raw
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRefused:
+class ClaimRefused(msgspec.Struct, frozen=True):
     """A write to a ResourceClaim failed with this HTTP status; 0 without an answer, when it may have landed."""
 
     uid: RequestId
@@ -251,38 +221,33 @@ class ClaimRefused:
     retry_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class HandOverWritten:
+class HandOverWritten(msgspec.Struct, frozen=True):
     """Admission can read how new pods get their devices."""
 
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
-class HandOverNotWritten:
+class HandOverNotWritten(msgspec.Struct, frozen=True):
     """That could not be written."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceholderWritten:
+class PlaceholderWritten(msgspec.Struct, frozen=True):
     """A placeholder was created (`pod` is the API server's answer), or is gone (None)."""
 
     name: str
     pod: Raw | None
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceholderNotWritten:
+class PlaceholderNotWritten(msgspec.Struct, frozen=True):
     """A placeholder could not be created or deleted."""
 
     name: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Continued:
+class Continued(msgspec.Struct, frozen=True):
     """The next turn, after `Continue`."""
 
 
@@ -322,14 +287,10 @@ Event = (
     | PlaceholderNotWritten
 )
 
-# -- instructions -------------------------------------------------------------------------------------------------
-
-Patch = tuple[Mapping[str, Any], ...]
-"""The operations of one JSON patch (RFC 6902)."""
+Patch = tuple[Mapping[str, Any], ...]  # the operations of one JSON patch (RFC 6902)
 
 
-@dataclass(frozen=True, slots=True)
-class BindPod:
+class BindPod(msgspec.Struct, frozen=True):
     """Write the pod's devices, its pin and its open gate, in one patch. `PatchDone` or `PatchRefused` follows."""
 
     uid: RequestId
@@ -338,12 +299,9 @@ class BindPod:
     patch: Patch
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotatePod:
-    """
-    Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone` or
-    `PatchRefused` follows.
-    """
+class AnnotatePod(msgspec.Struct, frozen=True):
+    """Write, in one patch, that the slice was created again, is declined, or that the pod is none of ours. `PatchDone`
+    or `PatchRefused` follows."""
 
     uid: RequestId
     namespace: str
@@ -351,8 +309,7 @@ class AnnotatePod:
     patch: Patch
 
 
-@dataclass(frozen=True, slots=True)
-class WritePodCondition:
+class WritePodCondition(msgspec.Struct, frozen=True):
     """Set our condition, by a strategic merge that holds the UID. `PatchDone` or `PatchRefused` follows."""
 
     uid: RequestId
@@ -363,8 +320,7 @@ class WritePodCondition:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPod:
+class ReadPod(msgspec.Struct, frozen=True):
     """Read what is under this name, whatever its labels. `PodRead` or `PodUnreadable` follows."""
 
     uid: RequestId
@@ -372,8 +328,7 @@ class ReadPod:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadClaims:
+class ReadClaims(msgspec.Struct, frozen=True):
     """Read these volume claims, and the topology of their volumes. `ClaimsRead` or `ClaimsUnreadable` follows."""
 
     uid: RequestId
@@ -381,14 +336,9 @@ class ReadClaims:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EvictPod:
-    """
-    Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows.
-
-    Pods are only deleted by eviction: it deletes a pod that does not run, and respects disruption budgets for one that
-    does.
-    """
+class EvictPod(msgspec.Struct, frozen=True):
+    """Evict the pod, with its UID as a precondition. `PodEvicted` or `EvictionRefused` follows. Pods are only deleted
+    by eviction: it deletes a pod that does not run, and respects disruption budgets for one that does."""
 
     uid: RequestId
     namespace: str
@@ -396,13 +346,9 @@ class EvictPod:
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class WriteEvent:
-    """
-    An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
-
-    Nothing follows: a lost Event is not written again.
-    """
+class WriteEvent(msgspec.Struct, frozen=True):
+    """An Event about a pod, named by `key`. With `count` above 1 it exists already, and only its series is updated.
+    Nothing follows: a lost Event is not written again."""
 
     uid: RequestId
     namespace: str
@@ -414,28 +360,24 @@ class WriteEvent:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorGpu:
+class MirrorGpu(msgspec.Struct, frozen=True):
     """Make the object of a GPU show this. `GpuMirrored` or `GpuNotMirrored` follows."""
 
     name: str
     status: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class UnmirrorGpu:
+class UnmirrorGpu(msgspec.Struct, frozen=True):
     """Delete the object of a GPU. `GpuMirrored` or `GpuNotMirrored` follows."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class WatchClaims:
+class WatchClaims(msgspec.Struct, frozen=True):
     """Watch ResourceClaims from here on. `ClaimsServed` follows, and a listing where they are served."""
 
 
-@dataclass(frozen=True, slots=True)
-class CreateClaim:
+class CreateClaim(msgspec.Struct, frozen=True):
     """Create this ResourceClaim for a pod. `ClaimWritten` or `ClaimRefused` follows."""
 
     uid: RequestId
@@ -444,8 +386,7 @@ class CreateClaim:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ProtectClaim:
+class ProtectClaim(msgspec.Struct, frozen=True):
     """Add the finalizer of the claim controller by this patch. `ClaimWritten` or `ClaimRefused` follows."""
 
     uid: RequestId
@@ -454,13 +395,9 @@ class ProtectClaim:
     patch: Patch
 
 
-@dataclass(frozen=True, slots=True)
-class WriteClaimStatus:
-    """
-    Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused` follows.
-
-    `uid` is that of the pod; empty where no pod waits for it.
-    """
+class WriteClaimStatus(msgspec.Struct, frozen=True):
+    """Merge this into the claim's status; a new allocation gets its timestamp. `ClaimWritten` or `ClaimRefused`
+    follows. `uid` is that of the pod; empty where no pod waits for it."""
 
     uid: RequestId
     namespace: str
@@ -469,16 +406,14 @@ class WriteClaimStatus:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class WriteHandOver:
+class WriteHandOver(msgspec.Struct, frozen=True):
     """Write into its ConfigMap how new pods get their devices. `HandOverWritten` or `HandOverNotWritten` follows."""
 
     namespace: str
     mode: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePlaceholder:
+class CreatePlaceholder(msgspec.Struct, frozen=True):
     """Create a placeholder pod. `PlaceholderWritten` or `PlaceholderNotWritten` follows."""
 
     namespace: str
@@ -486,8 +421,7 @@ class CreatePlaceholder:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class DeletePlaceholder:
+class DeletePlaceholder(msgspec.Struct, frozen=True):
     """Delete a placeholder pod, with its UID as a precondition. What follows is as for `CreatePlaceholder`."""
 
     namespace: str
@@ -495,8 +429,7 @@ class DeletePlaceholder:
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(msgspec.Struct, frozen=True):
     """There is more to do than one turn allows: let others have theirs. `Continued` follows."""
 
 

@@ -1,9 +1,6 @@
-"""
-Reconcile one pod: derive its patch, its eviction, its condition and its Events from what is known.
-
-Level-triggered: only writes under way and retry times are remembered. A pod's gate cannot be restored and its pin
-cannot be changed (422), so it is bound once, and only on a `Bound` that can be carried out whole.
-"""
+"""Reconcile one pod: derive its patch, its eviction, its condition and its Events from what is known. Level-triggered:
+only writes under way and retry times are remembered. A pod's gate cannot be restored and its pin cannot be changed
+(422), so it is bound once, and only on a `Bound` that can be carried out whole."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,50 +8,32 @@ from dataclasses import dataclass, field
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, KEEPS_NODE
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released, ResourceClaimRef
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    AnnotatePod,
-    BindPod,
-    EvictionRefused,
-    EvictPod,
-    Own,
-    Patch,
-    PatchRefused,
-    ReadClaims,
-    ReadPod,
-)
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods import pod_patches
-from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import allocation_of, annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pods.pod_problem import loss_cause, problem_of
-from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.slice_health import SliceHealth
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.core.workqueue import DelayedQueue
+from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
 
-NOT_THAT_POD = frozenset({404, 409})
-"""The precondition of the eviction did not hold: the pod of that UID is gone."""
-WORTH_READING = frozenset({0, 404, 409, 422})
-"""Failures after which the pod may differ from what we know; a failed test of a JSON patch is a plain 422."""
-REFUSED_BY_WHAT_IS_THERE = frozenset({404, 422})
-"""Failures of a write after which an earlier one without an answer can no longer land."""
-SERVER_ERRORS = 500
-"""From here on a failure leaves open whether the write landed (504 is a timeout)."""
-NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
-"""Failures without an Event: the API server is away, or the pod is another one."""
+NOT_THAT_POD = frozenset({404, 409})  # the precondition of the eviction did not hold: the pod of that UID is gone
+WORTH_READING = frozenset({0, 404, 409, 422})  # the pod may differ from what is known (a failed test is a 422)
+REFUSED_BY_WHAT_IS_THERE = frozenset({404, 422})  # after these an earlier write without an answer cannot land
+SERVER_ERRORS = 500  # from here on a failure leaves open whether the write landed (504 is a timeout)
+NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})  # no Event: the API server is away, or the pod is another one
 ASKS_FOR_WHAT = f"has a slice, but its request cannot be parsed (annotation {ANNOTATION_REQUEST})"
 LEFT_UNSEEN = (
     "its ResourceClaims cannot be seen, so the pod is left to the scheduler, without a slice: an administrator finds "
     "why in the pod-watcher's log. If they are of a class that Sluice serves, delete the pod and create it again then"
 )
-TOLD_AFTER = 5
-"""Failures in a row, within half a minute, before the pod gets an Event: shorter troubles end by themselves."""
+TOLD_AFTER = 5  # failures in a row (half a minute) before an Event: shorter troubles end by themselves
 
 
 @dataclass(slots=True)
@@ -64,32 +43,26 @@ class PodReconciler:
     config: ClusterConfig
     status_writer: StatusWriter
     node_capacity: NodeCapacity
-    avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)
-    """Nodes where pods were not scheduled; requests of their replacements avoid them."""
+    avoided_nodes: AvoidedNodes = field(default_factory=AvoidedNodes)  # replacements of pods avoid them
     delayed_queue: DelayedQueue = field(default_factory=DelayedQueue)
     slice_health: SliceHealth = field(default_factory=SliceHealth)
-    answers_are_old: bool = False
-    """The answers are of an older incarnation of the bus than the requests, and are being read again."""
+    answers_are_old: bool = False  # of an older incarnation than the requests, and being read again
     claim_store: ClaimStore = field(default_factory=ClaimStore)
-    claims: ClaimReconciler = field(init=False)
-    """Of the ResourceClaims by which kubelets hand devices over; its instructions are in `out` as well."""
-    out: list[Own] = field(default_factory=list)
+    claims: ClaimReconciler = field(init=False)  # by which kubelets hand devices over; it writes to `out` too
+    out: list[events.Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
-    evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)
-    """Pods beside others that are being evicted, and the request that stands for their ResourceClaim."""
+    evicting_for: dict[RequestId, RequestId] = field(default_factory=dict)  # pods beside others; whose claim it is
 
     def __post_init__(self) -> None:
-        """Claims share the queue and the instructions."""
         self.claims = ClaimReconciler(self.config, self.claim_store, self.delayed_queue, self.out)
 
-    def take_out(self) -> list[Own]:
+    def take_out(self) -> list[events.Own]:
         """The instructions since the last call."""
         taken = list(self.out)
         self.out.clear()
         return taken
 
     def settle(self, record: PodRecord, now: float) -> None:
-        """Derive the instructions for one pod."""
         if record.needs_read:
             self._read(record, now)
         view = record.view
@@ -117,8 +90,6 @@ class PodReconciler:
         if cause:
             self._evict(record, cause, now, alone=bool(stuck) and not record.eviction)
         self._tell(record, stuck, now)
-
-    # -- the pod itself -------------------------------------------------------------------------------------------
 
     def _bind_or_annotate(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> None:
         if not record.is_understood or record.writing.under_way or view.others_gates:
@@ -160,10 +131,8 @@ class PodReconciler:
         return annotations_of(bound, record.asked, by_claim=bool(view.pod_claim))
 
     def _goes_without(self, record: PodRecord, view: PodView, now: float) -> bool:
-        """
-        Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
-        its claims is ours, and others place it. Whether that is all about it.
-        """
+        """Handle a pod that gets no slice of its own: as another pod's request stands for its ResourceClaim, or none of
+        its claims is ours, and others place it. Whether that is all about it."""
         if record.shared is not None:
             self._join(record, view, record.shared, now)
         unseen = self.claims.cannot_be_seen(record, view, now)
@@ -173,7 +142,7 @@ class PodReconciler:
             if unseen:
                 self.status_writer.event(record, "Warning", "SliceWarning", LEFT_UNSEEN)
             patch = pod_patches.leave(view)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
         return True
 
     def _join(self, record: PodRecord, view: PodView, ref: ResourceClaimRef, now: float) -> None:
@@ -190,14 +159,11 @@ class PodReconciler:
         elif self._may(record, record.writing, now):
             shared = f"starts on {node}, with the devices of the ResourceClaim {ref.name}, which other pods use too"
             self.status_writer.event(record, "Normal", "SliceShared", shared)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
-        """
-        Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever.
-
-        It declines its slice before its gate opens, and gets one elsewhere (ADR 0061).
-        """
+        """Whether the node rejects the pod by now: its pin cannot be changed, so it would wait there forever. It
+        declines its slice before its gate opens, and gets one elsewhere (ADR 0061)."""
         assert record.terms is not None
         kept_out = self.node_capacity.why_kept_out(bound.node, record.terms.host.tolerations, record.places or ())
         why = kept_out or self.claims.why_other(record, view, bound)
@@ -205,14 +171,14 @@ class PodReconciler:
             given_back = f"declined its slice on {bound.node}, which {why}. It waits for another slice"
             self._complain(record, given_back)
             patch = pod_patches.decline(view, bound.allocation)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
         return bool(why)
 
-    def _send(self, record: PodRecord, patch: Patch, now: float) -> None:
+    def _send(self, record: PodRecord, patch: events.Patch, now: float) -> None:
         """Bind it. This settles a patch without an answer, even if it is the same one: only one of them can land."""
         if self._may(record, record.writing, now):
             record.sent = patch
-            self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.BindPod(record.uid, record.namespace, record.name, patch))
 
     def _annotate(
         self, record: PodRecord, view: PodView, bound: Bound, annotations: dict[str, str], now: float
@@ -225,10 +191,9 @@ class PodReconciler:
             self._complain(record, f"is on {where}, but its slice is on {bound.node}: it is not bound to it")
         elif self._may(record, record.writing, now):
             patch = pod_patches.annotate(view, annotations)
-            self.out.append(AnnotatePod(record.uid, record.namespace, record.name, patch))
+            self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def patched(self, record: PodRecord, *, was_bound: bool) -> None:
-        """A write of ours landed."""
         record.writing, record.complaint = PendingWrite(), ""
         if was_bound:
             record.confirm_by, record.sent = "", ()
@@ -241,7 +206,7 @@ class PodReconciler:
             made = f"its slice on {bound.node} was created again: {_devices(bound)}"
             self.status_writer.event(record, "Normal", "SliceMadeAnew", made)
 
-    def patch_refused(self, record: PodRecord, event: PatchRefused, now: float) -> None:
+    def patch_refused(self, record: PodRecord, event: events.PatchRefused, now: float) -> None:
         """A write of ours failed, or has no answer."""
         has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
         if has_no_answer or event.status in WORTH_READING:
@@ -264,18 +229,16 @@ class PodReconciler:
                 record.mark_for_read()
             self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
 
-    # -- its volumes -----------------------------------------------------------------------------------------------
-
     def _read_claims(self, record: PodRecord, view: PodView, now: float) -> None:
         if record.unread is not None and self._may(record, record.reading_claims, now):
-            self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
+            self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
 
     def _reads_claims_again(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """Whether to read its claims once more: one may have been bound elsewhere since its place was chosen."""
         if not view.claims or record.places_for == bound.allocation:
             return False
         if self._may(record, record.reading_claims, now):
-            self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
+            self.out.append(events.ReadClaims(record.uid, record.namespace, view.claims))
         return True
 
     def claims_read(self, record: PodRecord, unknown: Iterable[str]) -> None:
@@ -286,30 +249,22 @@ class PodReconciler:
             self.status_writer.event(record, "Warning", "SliceWarning", why)
 
     def claims_unreadable(self, record: PodRecord, now: float) -> None:
-        """The claims could not be read now."""
         self._failed(record, record.reading_claims, now, self.config.retry_initial_s)
-
-    # -- reading it by name ---------------------------------------------------------------------------------------
 
     def _read(self, record: PodRecord, now: float) -> None:
         if record.name and self._may(record, record.reading, now):
             record.read_too_early = False
-            self.out.append(ReadPod(record.uid, record.namespace, record.name))
+            self.out.append(events.ReadPod(record.uid, record.namespace, record.name))
 
     def was_read(self, record: PodRecord) -> None:
-        """It was read by name, and exists."""
         record.needs_read, record.read_too_early = record.read_too_early, False
         if record.confirm_by == "read" and not record.needs_read:
             record.confirm_by = ""
 
     def unreadable(self, record: PodRecord, now: float) -> None:
-        """It could not be read by name."""
         self._failed(record, record.reading, now, self.config.retry_initial_s)
 
-    # -- pods that do not start, evictions ------------------------------------------------------------------------
-
     def _stuck(self, record: PodRecord, view: PodView, now: float) -> str:
-        """Why a bound pod does not start, once its time is over."""
         if view.is_gated or view.has_started or held_by(view) is None:
             record.opened_at = None
             return ""
@@ -345,7 +300,7 @@ class PodReconciler:
         """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
         if self._stays(record) and self._may(record, record.evicting, now):
             self.status_writer.event(record, "Warning", "Evicting", f"evicting the pod: {cause}")
-            self.out.append(EvictPod(record.uid, record.namespace, record.name, cause))
+            self.out.append(events.EvictPod(record.uid, record.namespace, record.name, cause))
         for uid, name in () if alone else self.claims.beside(record):
             writing = record.evicting_beside.setdefault(uid, PendingWrite())
             if uid not in record.going and self._may(record, writing, now):
@@ -353,7 +308,7 @@ class PodReconciler:
                 if not writing.failures:
                     why = f"evicting the pod with {record.name}, whose ResourceClaim it uses too: {cause}"
                     self.status_writer.evicting_beside(record.namespace, uid, name, why)
-                self.out.append(EvictPod(uid, record.namespace, name, cause))
+                self.out.append(events.EvictPod(uid, record.namespace, name, cause))
         self._see_whether_gone(record)
 
     def _stays(self, record: PodRecord) -> bool:
@@ -376,8 +331,7 @@ class PodReconciler:
             record.evicting = PendingWrite()
         self._see_whether_gone(record)
 
-    def eviction_refused(self, record: PodRecord, event: EvictionRefused, now: float) -> None:
-        """The eviction was rejected."""
+    def eviction_refused(self, record: PodRecord, event: events.EvictionRefused, now: float) -> None:
         is_its_own = event.uid == record.uid
         if event.status in NOT_THAT_POD and is_its_own:
             record.mark_for_read()
@@ -399,8 +353,6 @@ class PodReconciler:
             record.going[record.uid] = None
             self._see_whether_gone(record)
 
-    # -- Events and log -------------------------------------------------------------------------------------------
-
     def _tell(self, record: PodRecord, stuck: str, now: float) -> None:
         ails = self.slice_health.why(record.uid, record.held.node) if record.held is not None else ""
         problem = problem_of(record, stuck, ails, self.slice_health.made_on(record.uid))
@@ -415,8 +367,6 @@ class PodReconciler:
         if record.complaint != why:
             record.complaint = why
             self.out.append(WriteLogLine("warning", f"{record.namespace}/{record.name} {why}", record.uid))
-
-    # -- writes, one at a time ------------------------------------------------------------------------------------
 
     def _may(self, record: PodRecord, writing: PendingWrite, now: float) -> bool:
         return writing.may_start(record.uid, self.delayed_queue, now)

@@ -1,10 +1,6 @@
-"""
-Write Events, and a condition for pods with a lasting problem.
-
-A pod without a problem gets no condition. `kubectl describe` shows of a condition only its status, so a problem is an
-Event as well. Writes have a bounded rate and go round the pods: a skipped one is compared later, and then shows the
-latest.
-"""
+"""Write Events, and a condition for pods with a lasting problem. A pod without a problem gets no condition. `kubectl
+describe` shows of a condition only its status, so a problem is an Event as well. Writes have a bounded rate and go
+round the pods: a skipped one is compared later, and then shows the latest."""
 
 import hashlib
 from collections import deque
@@ -19,10 +15,8 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition
 from sluice_pod_watcher.core.workqueue import FairLine, TokenBucket
 
-EVENTS_REMEMBERED = 16
-"""Per pod: the same Event again extends its series."""
-NAME_CHARACTERS_MAX = 200
-"""Of the pod's name in an Event's name of at most 253, whose labels do not end in a dash (RFC 1123)."""
+EVENTS_REMEMBERED = 16  # per pod: the same Event again extends its series
+NAME_CHARACTERS_MAX = 200  # of the pod's name in an Event's name (253 at most), whose labels end in no dash
 READY = PodCondition("True", "SliceReady", "")
 
 
@@ -30,14 +24,11 @@ class StatusWriter:
     """Decides which conditions and Events to write, and how fast."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Start with nothing to write."""
         self._config = config
         self._after_s = {"none": 0.0, "a moment": config.tell_after_s, "an answer": config.unanswered_after_s}
-        self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))
-        """Pods whose condition has to be written."""
+        self._line = FairLine(TokenBucket(config.conditions_per_s, config.burst))  # with a condition to write
         self._events = TokenBucket(config.events_per_s, config.burst)
-        self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)
-        """Queued Events; beyond the limit the oldest is dropped."""
+        self._queue: deque[WriteEvent] = deque(maxlen=config.events_max)  # Events; a full one drops the oldest
 
     def tell(
         self, record: PodRecord, problem: PodProblem | None, now: float
@@ -64,8 +55,6 @@ class StatusWriter:
         since = record.quiet_since if problem.patience == "an answer" else record.since
         return since + self._after_s[problem.patience]
 
-    # -- the condition --------------------------------------------------------------------------------------------
-
     def _condition(
         self, record: PodRecord, problem: PodProblem | None, now: float
     ) -> tuple[WritePodCondition | None, float | None]:
@@ -89,8 +78,6 @@ class StatusWriter:
             record.uid, record.namespace, record.name, status=status, reason=wanted.reason, message=wanted.message
         )
         return what, None
-
-    # -- events ---------------------------------------------------------------------------------------------------
 
     def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
         """Queue an Event about a pod. The same one again extends its series."""
@@ -125,7 +112,6 @@ class StatusWriter:
         return now + self._config.event_again_s
 
     def due(self, now: float) -> list[WriteEvent]:
-        """The Events to write now."""
         found: list[WriteEvent] = []
         while self._queue and self._events.take(now):
             found.append(self._queue.popleft())

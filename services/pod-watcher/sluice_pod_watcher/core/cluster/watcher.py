@@ -1,58 +1,19 @@
-"""
-The core of a cluster's pod-watcher: events in, instructions out.
-
-Facts come from the API server (`api_handler`, `node_capacity`) and from the bus (`bus_handler`). Nothing is decided
-before our pods were listed once and both streams were read; then an event costs what it is about, independent of the
-size of the cluster. `pod_reconciler` decides what follows for a pod, `pod_store` derives its request, and
-`RequestPublisher` publishes it.
-"""
+"""The core of a cluster's pod-watcher: events in, instructions out. Facts come from the API server (`api_handler`,
+`node_capacity`) and from the bus (`bus_handler`). Nothing is decided before our pods were listed once and both streams
+were read; then an event costs what it is about, independent of the size of the cluster. `pod_reconciler` decides what
+follows for a pod, `pod_store` derives its request, and `RequestPublisher` publishes it."""
 
 from collections.abc import Mapping
 
 from sluice.contracts.bus.events import Stream, Ticked
 from sluice.contracts.ids import RunId
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.api_handler import ApiHandler
 from sluice_pod_watcher.core.cluster.bus_handler import BusHandler
 from sluice_pod_watcher.core.cluster.claim_handler import ClaimHandler
 from sluice_pod_watcher.core.cluster.claims.hand_over import HandOverMode
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.context import ClusterContext
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimGone,
-    ClaimRefused,
-    ClaimSeen,
-    ClaimsRead,
-    ClaimsServed,
-    ClaimsUnreadable,
-    ClaimWritten,
-    ClassGone,
-    ClassSeen,
-    Continue,
-    Continued,
-    Event,
-    EvictionRefused,
-    GpuMirrored,
-    GpuNotMirrored,
-    GpusListed,
-    HandOverNotWritten,
-    HandOverWritten,
-    Instruction,
-    ListingEnded,
-    ListingStarted,
-    NodeGone,
-    NodeSeen,
-    OtherPodGone,
-    OtherPodSeen,
-    PatchDone,
-    PatchRefused,
-    PlaceholderNotWritten,
-    PlaceholderWritten,
-    PodEvicted,
-    PodGone,
-    PodRead,
-    PodSeen,
-    PodUnreadable,
-)
 from sluice_pod_watcher.core.cluster.gpu_objects.mirror import GpuMirror
 from sluice_pod_watcher.core.cluster.nodes.node_capacity import NodeCapacity
 from sluice_pod_watcher.core.cluster.nodes.node_removal import NodeRemovals
@@ -88,7 +49,6 @@ class ClusterWatcher:
     """One source of requests: the pods of a cluster."""
 
     def __init__(self, run: RunId, config: ClusterConfig) -> None:
-        """Start empty."""
         self.config = config
         pod_store = PodStore(config)
         publisher = RequestPublisher(run, config.source, config.closing_ttl_s, pod_store)
@@ -112,41 +72,55 @@ class ClusterWatcher:
         self._claims = ClaimHandler(self._context)
         self._continues = False
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: events.Event, now: float) -> list[events.Instruction]:
         """Handle one event; the only entry point."""
         context = self._context
-        self._continues = self._continues and not isinstance(event, Continued)
+        self._continues = self._continues and not isinstance(event, events.Continued)
         match event:
-            case Ticked() | Continued():
+            case Ticked() | events.Continued():
                 context.publisher.tick(now)
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.delayed_queue.due(now))
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.status_writer.turns(now))
-            case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
+            case events.NodeSeen() | events.NodeGone() | events.OtherPodSeen() | events.OtherPodGone():
                 self._host_event(event, now)
             case (
-                ListingStarted(what="claims" | "classes")
-                | ListingEnded(what="claims" | "classes")
-                | ClaimsServed()
-                | ClaimSeen()
-                | ClaimGone()
-                | ClassSeen()
-                | ClassGone()
-                | ClaimWritten()
-                | ClaimRefused()
-                | HandOverWritten()
-                | HandOverNotWritten()
+                events.ListingStarted(what="claims" | "classes")
+                | events.ListingEnded(what="claims" | "classes")
+                | events.ClaimsServed()
+                | events.ClaimSeen()
+                | events.ClaimGone()
+                | events.ClassSeen()
+                | events.ClassGone()
+                | events.ClaimWritten()
+                | events.ClaimRefused()
+                | events.HandOverWritten()
+                | events.HandOverNotWritten()
             ):
                 self._claims.handle(event, now)
-            case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
+            case events.ListingStarted(what="nodes" | "others") | events.ListingEnded(what="nodes" | "others"):
                 context.node_capacity.handle(event)
                 self._listing_of_others(event)
-            case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
+            case (
+                events.ListingStarted()
+                | events.ListingEnded()
+                | events.PodSeen()
+                | events.PodGone()
+                | events.PodRead()
+                | events.PodUnreadable()
+            ):
                 self._api.handle(event, now)
-            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused() | ClaimsRead() | ClaimsUnreadable():
+            case (
+                events.PatchDone()
+                | events.PatchRefused()
+                | events.PodEvicted()
+                | events.EvictionRefused()
+                | events.ClaimsRead()
+                | events.ClaimsUnreadable()
+            ):
                 self._api.handle(event, now)
-            case GpusListed() | GpuMirrored() | GpuNotMirrored():
+            case events.GpusListed() | events.GpuMirrored() | events.GpuNotMirrored():
                 self._mirror_event(event, now)
-            case PlaceholderWritten() | PlaceholderNotWritten():
+            case events.PlaceholderWritten() | events.PlaceholderNotWritten():
                 self._placeholder_event(event, now)
             case _:
                 self._bus.handle(event, now)
@@ -157,53 +131,54 @@ class ClusterWatcher:
         return [*own, *context.publisher.drain()]
 
     def phases(self) -> Mapping[str, int]:
-        """Pods by phase, for metrics."""
         return self._context.pod_store.phases()
 
-    def _host_event(self, event: NodeSeen | NodeGone | OtherPodSeen | OtherPodGone, now: float) -> None:
+    def _host_event(
+        self, event: events.NodeSeen | events.NodeGone | events.OtherPodSeen | events.OtherPodGone, now: float
+    ) -> None:
         context = self._context
         context.node_capacity.handle(event)
         match event:
-            case OtherPodSeen():
+            case events.OtherPodSeen():
                 self._api.other_seen(event.pod, now)
                 context.placeholders.seen(event.pod, now)
-            case OtherPodGone():
+            case events.OtherPodGone():
                 self._api.other_gone(event.pod)
                 context.placeholders.gone(event.pod)
-            case NodeSeen():
+            case events.NodeSeen():
                 context.node_removals.here(node_name_of(event.node))
                 context.hand_over.here(node_name_of(event.node))
-            case NodeGone():
+            case events.NodeGone():
                 node = node_name_of(event.node)
                 context.mirror.node_gone(node)
                 context.hand_over.gone(node)
                 context.placeholders.node_gone(node)
                 context.to_reconcile |= dict.fromkeys(context.pod_reconciler.slice_health.node_gone(node))
 
-    def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
+    def _mirror_event(self, event: events.GpusListed | events.GpuMirrored | events.GpuNotMirrored, now: float) -> None:
         mirror = self._context.mirror
         match event:
-            case GpusListed():
+            case events.GpusListed():
                 mirror.listed(event.names)
-            case GpuMirrored():
+            case events.GpuMirrored():
                 mirror.done(event.name, now)
-            case GpuNotMirrored():
+            case events.GpuNotMirrored():
                 mirror.failed(event.name, now)
                 self._context.told.append(WriteLogLine("warning", f"gpus.sluice.dev {event.name}: {event.message}"))
 
-    def _listing_of_others(self, event: ListingStarted | ListingEnded) -> None:
+    def _listing_of_others(self, event: events.ListingStarted | events.ListingEnded) -> None:
         placeholders = self._context.placeholders
         if event.what != "others":
             return
-        if isinstance(event, ListingStarted):
+        if isinstance(event, events.ListingStarted):
             placeholders.listing_started()
         else:
             placeholders.listing_ended()
             self._context.pod_store.others_were_listed = True
 
-    def _placeholder_event(self, event: PlaceholderWritten | PlaceholderNotWritten, now: float) -> None:
+    def _placeholder_event(self, event: events.PlaceholderWritten | events.PlaceholderNotWritten, now: float) -> None:
         placeholders = self._context.placeholders
-        if isinstance(event, PlaceholderWritten):
+        if isinstance(event, events.PlaceholderWritten):
             placeholders.written(event.name, event.pod, now)
         else:
             placeholders.failed(event.name, now)
@@ -241,4 +216,4 @@ class ClusterWatcher:
         waits_for_turn = context.node_capacity.is_listed and context.node_capacity.are_first
         if not self._continues and (context.backlog or context.publisher.is_behind or waits_for_turn):
             self._continues = True
-            context.out.append(Continue())
+            context.out.append(events.Continue())

@@ -4,37 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus.events import BusEvent, BusInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    NO_LEEWAY,
-    NO_NEEDS,
-    Claim,
-    Held,
-    HostFacts,
-    HostNeeds,
-    Leeway,
-    PodGroup,
-    WithdrawCause,
-)
 from sluice.contracts.reasons import Refusal
-
-# -- kept on disk ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestTerms:
     """The terms of the claims: what else the pod needs of its node, how to choose, and its priority."""
 
-    host: HostNeeds = NO_NEEDS
+    host: msg.HostNeeds = msg.NO_NEEDS
     priority: int = 0
     node_policy: str = ""
     gpu_policy: str = ""
-    leeway: Leeway = NO_LEEWAY
-    group: PodGroup | None = None
+    leeway: msg.Leeway = msg.NO_LEEWAY
+    group: msg.PodGroup | None = None
     preempts: bool = True
-    warnings: tuple[str, ...] = ()
-    """Sentences about parts that were accepted, but may not mean what the owner intended."""
+    warnings: tuple[str, ...] = ()  # sentences about parts that were accepted, but may not mean what the owner intended
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -46,19 +33,16 @@ class RequestRevision:
     """One revision of a request: the claims, or why they cannot be parsed."""
 
     revision: int
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[msg.Claim, ...] = ()
     refusal: Refusal | None = None
     terms: ManifestTerms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """
-    One document of one file, for as long as it exists, as the request `uid`.
-
-    `document` is `namespace/name`; empty when it stands for a problem with the whole file. `asks` are the last few
-    revisions, newest last, never empty. `ended` is set for good once the document no longer wants it.
-    """
+    """One document of one file, for as long as it exists, as the request `uid`. `document` is `namespace/name`; empty
+    when it stands for a problem with the whole file. `asks` are the last few revisions, newest last, never empty.
+    `ended` is set for good once the document no longer wants it."""
 
     uid: RequestId
     file: str
@@ -66,12 +50,8 @@ class IdentityRecord:
     namespace: str
     name: str
     asks: tuple[RequestRevision, ...]
-    ended: WithdrawCause | None = None
-    held: Held | None = None
-    """Its last slice. Kept here because the bus may forget it."""
-
-
-# -- events -------------------------------------------------------------------------------------------------------
+    ended: msg.WithdrawCause | None = None
+    held: msg.Held | None = None  # Its last slice. Kept here because the bus may forget it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +70,8 @@ class IdentitiesSaved:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """
-    One file of the folder: its name (no path) and its text, or why there is none.
-
-    `too_large`: over `FolderConfig.file_bytes_max`. `error`: any other reason.
-    """
+    """One file of the folder: its name (no path) and its text, or why there is none. `too_large`: over
+    `FolderConfig.file_bytes_max`. `error`: any other reason."""
 
     name: str
     text: str = ""
@@ -125,7 +102,7 @@ class FolderChanged:
 class HostsKnown:
     """The resources of the nodes besides GPUs."""
 
-    hosts: tuple[tuple[NodeName, HostFacts], ...]
+    hosts: tuple[tuple[NodeName, msg.HostFacts], ...]
 
 
 Event = (
@@ -138,8 +115,6 @@ Event = (
     | FolderChanged
     | HostsKnown
 )
-
-# -- instructions -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

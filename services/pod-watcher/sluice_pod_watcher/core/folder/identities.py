@@ -1,9 +1,6 @@
-"""
-Map each document of each file to its request, for as long as the document exists.
-
-A request's id must outlive this process and the broker (a running pod's node knows it by that id), but not the document
-(a recreated file is a new pod). So the records are kept on disk, and each change is saved before it is published:
-`saved` tells what may be published.
+"""Map each document of each file to its request, for as long as the document exists. A request's id must outlive this
+process and the broker (a running pod's node knows it by that id), but not the document (a recreated file is a new pod).
+So the records are kept on disk, and each change is saved before it is published: `saved` tells what may be published.
 """
 
 from collections.abc import Iterable
@@ -13,10 +10,8 @@ from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import Held, WithdrawCause
 from sluice_pod_watcher.core.folder.events import IdentityRecord, RequestRevision, SaveIdentities
 
-ASKS_MAX = 8
-"""How many of the last revisions are remembered, to match an answer to its revision."""
-DocumentKey = tuple[str, str]
-"""File and document."""
+ASKS_MAX = 8  # how many of the last revisions are remembered, to match an answer to its revision
+DocumentKey = tuple[str, str]  # file and document
 
 
 class Identities:
@@ -28,29 +23,21 @@ class Identities:
         self._number = 0
         self._records: dict[RequestId, IdentityRecord] = {}
         self._living: dict[DocumentKey, RequestId] = {}
-        self._changed_in: dict[RequestId, int] = {}
-        """The version of the book that first holds the present record of a request."""
+        self._changed_in: dict[RequestId, int] = {}  # the version of the book that first has the present record
         self._version = 0
         self._saved = 0
         self._saving = False
         self._was_empty = False
-        self._adopted: dict[RequestId, None] = {}
-        """Requests adopted from the bus after the book was lost, including those closed by now."""
-        self._first: dict[RequestId, None] | None = None
-        """Requests that began with the first listing of this process; None before that."""
-
-    # -- reading --------------------------------------------------------------------------------------------------
+        self._adopted: dict[RequestId, None] = {}  # adopted from the bus after the book was lost, even closed ones
+        self._first: dict[RequestId, None] | None = None  # of the first listing of this process; None before that
 
     def __contains__(self, uid: object) -> bool:
-        """Whether there is a record of this id."""
         return uid in self._records
 
     def get(self, uid: RequestId) -> IdentityRecord | None:
-        """The record of this id."""
         return self._records.get(uid)
 
     def all(self) -> tuple[IdentityRecord, ...]:
-        """Every record, oldest first."""
         return tuple(self._records.values())
 
     def living(self) -> tuple[IdentityRecord, ...]:
@@ -58,7 +45,6 @@ class Identities:
         return tuple(record for record in self._records.values() if record.ended is None)
 
     def at(self, place: DocumentKey) -> IdentityRecord | None:
-        """The active record of a document."""
         uid = self._living.get(place)
         return self._records[uid] if uid is not None else None
 
@@ -74,8 +60,6 @@ class Identities:
         """Whether the present record of this id would survive a crash."""
         return self._changed_in.get(uid, 0) <= self._saved
 
-    # -- changing -------------------------------------------------------------------------------------------------
-
     def load(self, records: Iterable[IdentityRecord]) -> None:
         """Take over what a predecessor saved. Of two active records for one document the later one counts."""
         for record in records:
@@ -85,12 +69,10 @@ class Identities:
         self._version = self._saved
 
     def listed(self) -> None:
-        """Every document in the folder has its record."""
         if self._first is None:
             self._first = {uid: None for uid in self._records if uid.startswith(f"{self._run}-")}
 
     def begin(self, place: DocumentKey, namespace: str, name: str, ask: RequestRevision) -> IdentityRecord:
-        """A new identity for a document."""
         self._number += 1
         uid = RequestId(f"{self._run}-{self._number}")
         return self._put(IdentityRecord(uid, *place, namespace, name, (ask,)))
@@ -101,12 +83,10 @@ class Identities:
         self._put(record)
 
     def say(self, uid: RequestId, ask: RequestRevision) -> IdentityRecord:
-        """Add a revision to an identity."""
         record = self._records[uid]
         return self._put(replace(record, asks=(*record.asks, ask)[-ASKS_MAX:]))
 
     def hold(self, uid: RequestId, held: Held) -> IdentityRecord:
-        """It is bound to this slice now."""
         return self._put(replace(self._records[uid], held=held))
 
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
@@ -117,7 +97,6 @@ class Identities:
         return self._put(replace(record, ended=cause))
 
     def drop(self, uid: RequestId) -> None:
-        """Its final message is on the bus."""
         record = self._records.pop(uid)
         self._vacate(record)
         if self._first is not None:
@@ -145,8 +124,6 @@ class Identities:
         if self._living.get(place) == record.uid:
             del self._living[place]
 
-    # -- saving -----------------------------------------------------------------------------------------------
-
     def save(self) -> list[SaveIdentities]:
         """The instruction to save what changed, unless one is under way."""
         if self._saving or self._version == self._saved:
@@ -155,7 +132,6 @@ class Identities:
         return [SaveIdentities(self._version, self.all())]
 
     def saved(self, version: int) -> None:
-        """That version is on disk."""
         self._saving = False
         self._saved = max(self._saved, version)
         for uid in [uid for uid, changed_in in self._changed_in.items() if changed_in <= self._saved]:

@@ -1,8 +1,5 @@
-"""
-Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
-
-`sluice.contracts.manifests` reads the manifest and its requests.
-"""
+"""Turn a manifest file of the folder into its pods, each with an identity that survives edits of the file.
+`sluice.contracts.manifests` reads the manifest and its requests."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -18,12 +15,8 @@ from sluice_pod_watcher.core.folder.events import NO_TERMS, ManifestFile, Manife
 
 @dataclass(frozen=True, slots=True)
 class ManifestPod:
-    """
-    One document of a file.
-
-    `document` is its identity within the file: `namespace/name`, with a number where two claim the same. Neither
-    `claims` nor a `refusal` means a pod without a request.
-    """
+    """One document of a file. `document` is its identity within the file: `namespace/name`, with a number where two
+    claim the same. Neither `claims` nor a `refusal` means a pod without a request."""
 
     document: str
     namespace: str
@@ -31,10 +24,8 @@ class ManifestPod:
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     terms: ManifestTerms = NO_TERMS
-    skipped: str = ""
-    """Why it was ignored, in a sentence."""
-    urgency: PodPriority = NO_PRIORITY
-    """The priority from `terms`, before PriorityClasses of other files are applied."""
+    skipped: str = ""  # why it was ignored, in a sentence
+    urgency: PodPriority = NO_PRIORITY  # the priority from `terms`, before PriorityClasses of other files are applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +56,6 @@ def parse_file(file: ManifestFile, config: FolderConfig) -> ParsedFile:
 
 
 def _found(pod: PodManifest) -> ManifestPod:
-    """An object of the file; `_identified` sets its `document`."""
     if pod.ask is None:
         terms = replace(NO_TERMS, warnings=pod.warnings)
         return ManifestPod("", pod.namespace, pod.name, refusal=pod.refusal, terms=terms, skipped=pod.skipped)
@@ -97,16 +87,10 @@ def with_class(found: ManifestPod, classes: Collection[PriorityClass]) -> Manife
     return replace(found, terms=terms)
 
 
-# -- a whole file ----------------------------------------------------------------------------------------------
-
-
 def _identified(objects: list[ManifestPod], file: str) -> tuple[ManifestPod, ...]:
-    """
-    Give every object an identity that survives edits of the file.
-
-    The first pod of a name gets that name; a second one is refused. Everything else (other kinds, objects without a
-    name) gets a free name, so that a fixed `kind` keeps its identity, or a number.
-    """
+    """Give every object an identity that survives edits of the file. The first pod of a name gets that name; a second
+    one is refused. Everything else (other kinds, objects without a name) gets a free name, so that a fixed `kind` keeps
+    its identity, or a number."""
     taken: dict[str, None] = {}
     keys: dict[int, str] = {}
     pods_first = sorted(range(len(objects)), key=lambda at: _is_no_pod(objects[at]))

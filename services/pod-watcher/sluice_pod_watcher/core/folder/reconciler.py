@@ -1,33 +1,18 @@
-"""
-Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus.
-
-Three rules shape it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own.
-An edit of a request without a slice is a new revision; with a slice, it is a new pod. A request that another process
-ended stays ended: the document gets a new one after the next listing, which proves that it still exists.
+"""Reconcile the pods of the folder: from the manifests, the answers, and our own requests on the bus. Three rules shape
+it. An invalid edit does not disturb a pod with a request: the edit is refused under an id of its own. An edit of a
+request without a slice is a new revision; with a slice, it is a new pod. A request that another process ended stays
+ended: the document gets a new one after the next listing, which proves that it still exists.
 
 A pod that is ordered to be evicted ends, and its document makes a new request at once: the document stands in for a
-controller. If it was deleted meanwhile, the next listing shows that.
-"""
+controller. If it was deleted meanwhile, the next listing shows that."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from sluice.contracts import messages as msg
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    AllocationRequested,
-    BindingMessage,
-    Bound,
-    Held,
-    HostNeeds,
-    Refused,
-    Released,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-)
 from sluice.contracts.reasons import shorten
 from sluice_pod_watcher.core import log_lines
 from sluice_pod_watcher.core.folder.config import FolderConfig
@@ -36,8 +21,7 @@ from sluice_pod_watcher.core.folder.identities import DocumentKey, Identities
 from sluice_pod_watcher.core.folder.manifests import ManifestPod
 from sluice_pod_watcher.core.folder.view import FolderView
 
-EDIT = " (edit)"
-"""Marks the identity of an invalid edit, beside the pod that it would have changed."""
+EDIT = " (edit)"  # marks the identity of an invalid edit, beside the pod that it would have changed
 
 
 @dataclass(slots=True)
@@ -46,32 +30,27 @@ class FolderReconciler:
 
     config: FolderConfig
     identities: Identities
-    answers: dict[RequestId, BindingMessage] = field(default_factory=dict)
-    due: dict[RequestId, None] = field(default_factory=dict)
-    """Requests to compare with the bus."""
+    answers: dict[RequestId, msg.BindingMessage] = field(default_factory=dict)
+    due: dict[RequestId, None] = field(default_factory=dict)  # requests to compare with the bus
     told: list[WriteLogLine] = field(default_factory=list)
-    _since: dict[DocumentKey, float] = field(default_factory=dict)
-    """Since when a document is missing or broken, while that does not count yet."""
+    _since: dict[DocumentKey, float] = field(default_factory=dict)  # since when it is missing or broken, if that waits
     _left_alone: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
-    _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)
-    """The last listing, from which an evicted pod makes its new request."""
+    _wanted: Mapping[DocumentKey, ManifestPod] = field(default_factory=dict)  # the last listing, for evicted pods
     _contested: dict[RequestId, None] = field(default_factory=dict)
     """Requests with a slice whose pod has another one: which one it keeps is decided when all answers were read."""
-    _evicted: dict[RequestId, None] = field(default_factory=dict)
-    """Evicted requests whose outcome is not published yet."""
-    _words: dict[RequestId, tuple[IdentityRecord, bool, RequestMessage]] = field(default_factory=dict)
+    _evicted: dict[RequestId, None] = field(default_factory=dict)  # evicted requests whose outcome is not published yet
+    _words: dict[RequestId, tuple[IdentityRecord, bool, msg.RequestMessage]] = field(default_factory=dict)
     """The message of each request, and its inputs: each listing needs all of them again."""
 
-    def message_of(self, record: IdentityRecord) -> RequestMessage:
-        """The message for a record."""
+    def message_of(self, record: IdentityRecord) -> msg.RequestMessage:
         last, source = record.asks[-1], self.config.source
         if record.ended is not None:
-            closing = isinstance(self.answers.get(record.uid), Released)
-            return RequestWithdrawn(
+            closing = isinstance(self.answers.get(record.uid), msg.Released)
+            return msg.RequestWithdrawn(
                 revision=last.revision, source=source, cause=record.ended, held=record.held, closing=closing
             )
         if last.refusal is not None:
-            return RequestRejected(
+            return msg.RequestRejected(
                 revision=last.revision,
                 source=source,
                 origin=record.file,
@@ -79,7 +58,7 @@ class FolderReconciler:
                 name=record.name,
                 refusal=last.refusal,
             )
-        return AllocationRequested(
+        return msg.AllocationRequested(
             revision=last.revision,
             source=source,
             namespace=record.namespace,
@@ -108,19 +87,17 @@ class FolderReconciler:
         return sum(1 for record in self.identities.living() if record.asks[-1].claims)
 
     def has_seen_all(self) -> bool:
-        """A listing of the folder is complete."""
         return True
 
     def may_publish(self, uid: RequestId) -> bool:
         """Whether its identity is on disk: nothing is published before."""
         return self.identities.is_saved(uid)
 
-    def word(self, uid: RequestId) -> RequestMessage | None:
-        """The message of a request."""
+    def word(self, uid: RequestId) -> msg.RequestMessage | None:
         record = self.identities.get(uid)
         if record is None:
             return None
-        released = isinstance(self.answers.get(uid), Released)
+        released = isinstance(self.answers.get(uid), msg.Released)
         known = self._words.get(uid)
         if known is None or known[0] is not record or known[1] != released:
             known = self._words[uid] = record, released, self.message_of(record)
@@ -136,14 +113,11 @@ class FolderReconciler:
         self.answers.pop(uid, None)
         self._words.pop(uid, None)
 
-    # -- the folder -----------------------------------------------------------------------------------------------
-
     def holders(self) -> list[DocumentKey]:
         """The documents with a request, oldest first."""
         return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
 
     def listed(self, view: FolderView, now: float) -> None:
-        """Compare the records with a listing."""
         since, self._since = self._since, {}
         self._wanted = view.wanted
         trouble = {(file, ""): ManifestPod("", "", "", refusal=refusal) for file, refusal in view.broken.items()}
@@ -217,7 +191,6 @@ class FolderReconciler:
         return not place[1] or place[1].endswith(EDIT)
 
     def _counts(self, place: DocumentKey, since: Mapping[DocumentKey, float], now: float) -> bool:
-        """Whether it was missing or broken for long enough."""
         began = since.get(place, now)
         if now - began >= self.config.gone_grace_s:
             return True
@@ -232,9 +205,7 @@ class FolderReconciler:
                 self.told += log_lines.asks_nothing(place[0], found)
         self._left_alone = asking_nothing
 
-    # -- answers --------------------------------------------------------------------------------------------------
-
-    def answered(self, uid: RequestId, answer: BindingMessage) -> None:
+    def answered(self, uid: RequestId, answer: msg.BindingMessage) -> None:
         """The allocator's answer to one of our requests was read, maybe again."""
         record = self.identities.get(uid)
         if record is None:
@@ -245,27 +216,23 @@ class FolderReconciler:
         self.judge(record)
 
     def judge(self, record: IdentityRecord) -> None:
-        """Reconcile a record with its answer."""
         answer, had = self.answers.get(record.uid), record.held
-        if isinstance(answer, Bound):
+        if isinstance(answer, msg.Bound):
             if not answer.is_for(had):
                 return  # sent before the broker was wiped: the pod stays where it is, and is bound to that again
-            record = self._remember_held(record, Held(node=answer.node, allocation=answer.allocation))
-        if isinstance(answer, Released):
+            record = self._remember_held(record, msg.Held(node=answer.node, allocation=answer.allocation))
+        if isinstance(answer, msg.Released):
             if record.ended is None:
                 self._end(record, "lost its slice")
             self.due[record.uid] = None
-        elif record.ended is None and isinstance(answer, Bound) and had is None and _is_too_late(record, answer):
+        elif record.ended is None and isinstance(answer, msg.Bound) and had is None and _is_too_late(record, answer):
             self._end(record, "was changed after its slice was granted: it is a new pod now")
             last = record.asks[-1]
             self._begin((record.file, record.document), _found(record, last))
 
     def evict(self, uid: RequestId, why: str) -> None:
-        """
-        The allocator orders an eviction; whether it is allowed was its decision, from the request.
-
-        An ended request was evicted or ended by itself: in both cases its slice is free.
-        """
+        """The allocator orders an eviction; whether it is allowed was its decision, from the request. An ended request
+        was evicted or ended by itself: in both cases its slice is free."""
         record = self.identities.get(uid)
         if record is None or not (record.asks[-1].claims or record.ended is not None):
             return
@@ -278,7 +245,7 @@ class FolderReconciler:
 
     def refused_no_more(self, uid: RequestId) -> None:
         """A refusal was waived: the pod waits like any other."""
-        if isinstance(self.answers.get(uid), Refused):
+        if isinstance(self.answers.get(uid), msg.Refused):
             del self.answers[uid]
             self.due[uid] = None
 
@@ -291,21 +258,16 @@ class FolderReconciler:
             del self._evicted[uid]
         return [uid for uid in saved if uid in self.identities]
 
-    def _remember_held(self, record: IdentityRecord, held: Held) -> IdentityRecord:
+    def _remember_held(self, record: IdentityRecord, held: msg.Held) -> IdentityRecord:
         """Publish with the request where its slice is: a wiped broker will not know."""
         if record.held == held:
             return record
         self.due[record.uid] = None
         return self.identities.hold(record.uid, held)
 
-    # -- our own requests on the bus ---------------------------------------------------------------------------------
-
-    def heard(self, uid: RequestId, message: RequestMessage) -> bool:
-        """
-        The bus shows this about a request of our source: ours, a predecessor's, or a rival's.
-
-        Returns whether the request was unknown here, so that its answer counts from now on.
-        """
+    def heard(self, uid: RequestId, message: msg.RequestMessage) -> bool:
+        """The bus shows this about a request of our source: ours, a predecessor's, or a rival's. Returns whether the
+        request was unknown here, so that its answer counts from now on."""
         record = self.identities.get(uid)
         if record is None and uid in self._contested:
             return False
@@ -314,14 +276,14 @@ class FolderReconciler:
             return True
         if record is None:
             return self._adopt(uid, message)
-        if isinstance(message, RequestWithdrawn):
+        if isinstance(message, msg.RequestWithdrawn):
             self._ended_by_other(record, message)
         elif record.ended is None and message.revision > record.asks[-1].revision:
             self.identities.say(uid, _ask(message))
             self.due[uid] = None
         return False
 
-    def _ended_by_other(self, record: IdentityRecord, message: RequestWithdrawn) -> None:
+    def _ended_by_other(self, record: IdentityRecord, message: msg.RequestWithdrawn) -> None:
         if record.ended is not None:
             return
         if message.closing:
@@ -335,12 +297,10 @@ class FolderReconciler:
         self.due[record.uid] = None
         self.told.append(log_lines.ended(record, "was withdrawn by another process"))
 
-    def _asked_anew(self, uid: RequestId, message: RequestMessage) -> IdentityRecord | None:
-        """
-        The request, with the same slice, that was made for its pod while a lagging server hid this one from a process
-        without its book. The pod runs on the earlier slice, unless that was revoked since.
-        """
-        if not isinstance(message, AllocationRequested) or message.held is None:
+    def _asked_anew(self, uid: RequestId, message: msg.RequestMessage) -> IdentityRecord | None:
+        """The request, with the same slice, that was made for its pod while a lagging server hid this one from a
+        process without its book. The pod runs on the earlier slice, unless that was revoked since."""
+        if not isinstance(message, msg.AllocationRequested) or message.held is None:
             return None
         other = self.identities.at(_place(message))
         if other is None or not self._has_slice(other) or not self.identities.may_be_unknown(uid):
@@ -352,23 +312,22 @@ class FolderReconciler:
         contested, self._contested = [*self._contested], {}
         return contested
 
-    def decide(self, uid: RequestId, message: RequestMessage, answer: BindingMessage | None) -> None:
+    def decide(self, uid: RequestId, message: msg.RequestMessage, answer: msg.BindingMessage | None) -> None:
         """A pod has two slices: it keeps the one from before the book was lost, if that was not released."""
         other = self._asked_anew(uid, message)
-        if other is not None and not isinstance(answer, Released):
+        if other is not None and not isinstance(answer, msg.Released):
             self._end(other, "runs under another id, which a lagging server did not show")
         self._adopt(uid, message)
 
-    def _adopt(self, uid: RequestId, message: RequestMessage) -> bool:
-        """Match a request that no file remembers with the document that it names."""
-        if isinstance(message, RequestWithdrawn):
+    def _adopt(self, uid: RequestId, message: msg.RequestMessage) -> bool:
+        if isinstance(message, msg.RequestWithdrawn):
             if message.closing:
                 return False
             asks = (RequestRevision(message.revision),)
             self.identities.adopt(IdentityRecord(uid, "", "", "", "", asks, message.cause, message.held))
             self.due[uid] = None
             return True
-        held = message.held if isinstance(message, AllocationRequested) else None
+        held = message.held if isinstance(message, msg.AllocationRequested) else None
         other = self.identities.at(_place(message))
         was_hidden = held is not None and self.identities.may_be_unknown(uid)
         if other is not None and was_hidden and not self._has_slice(other):
@@ -388,17 +347,15 @@ class FolderReconciler:
         return True
 
     def _has_slice(self, record: IdentityRecord) -> bool:
-        """Whether a pod is bound, so that it may run there."""
-        return record.held is not None or isinstance(self.answers.get(record.uid), Bound)
+        return record.held is not None or isinstance(self.answers.get(record.uid), msg.Bound)
 
 
-def _place(message: AllocationRequested | RequestRejected) -> DocumentKey:
-    """The file and the document that a request names."""
+def _place(message: msg.AllocationRequested | msg.RequestRejected) -> DocumentKey:
     return message.origin, f"{message.namespace}/{message.name}" if message.name else ""
 
 
-def _ask(message: AllocationRequested | RequestRejected) -> RequestRevision:
-    if isinstance(message, AllocationRequested):
+def _ask(message: msg.AllocationRequested | msg.RequestRejected) -> RequestRevision:
+    if isinstance(message, msg.AllocationRequested):
         terms = ManifestTerms(
             message.host,
             message.priority,
@@ -420,18 +377,17 @@ def _found(record: IdentityRecord, ask: RequestRevision) -> ManifestPod:
 
 def _takes_the_same(one: RequestRevision, other: RequestRevision | ManifestPod) -> bool:
     """Whether two revisions take the same of a node. Policy and priority count only before the pod has it."""
-    nothing = _of_pods(NO_NEEDS)
+    nothing = _of_pods(msg.NO_NEEDS)
     hosts = (msgspec.structs.replace(each.terms.host, **nothing) for each in (one, other))
     return one.claims == other.claims and next(hosts) == next(hosts)
 
 
-def _of_pods(host: HostNeeds) -> dict[str, object]:
+def _of_pods(host: msg.HostNeeds) -> dict[str, object]:
     """The fields about other pods and ports, including those that an older version did not read."""
     return {"beside": host.beside, "apart": host.apart, "spread": host.spread, "ports": host.ports}
 
 
-def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
-    """Whether the slice was granted for an earlier revision with other needs."""
+def _is_too_late(record: IdentityRecord, bound: msg.Bound) -> bool:
     last = record.asks[-1]
     if bound.request_revision >= last.revision:
         return False

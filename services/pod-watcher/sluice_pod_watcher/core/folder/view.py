@@ -1,8 +1,5 @@
-"""
-The folder as a whole: the pods it wants, broken files, and names that two files claim.
-
-Shows what is written, not what follows from it.
-"""
+"""The folder as a whole: the pods it wants, broken files, and names that two files claim. Shows what is written, not
+what follows from it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,7 +28,6 @@ class ParsedFolder:
     _parsed: dict[str, tuple[ManifestFile, ParsedFile]] = field(default_factory=dict)
 
     def listed(self, files: Iterable[ManifestFile]) -> None:
-        """Apply a complete listing."""
         parsed: dict[str, tuple[ManifestFile, ParsedFile]] = {}
         for file in sorted(files, key=lambda each: each.name):
             known = self._parsed.get(file.name)
@@ -46,12 +42,8 @@ class ParsedFolder:
         self._parsed = parsed
 
     def view(self, holders: Iterable[DocumentKey]) -> FolderView:
-        """
-        The result of the listing.
-
-        A name that two files claim belongs to the first of `holders` (documents with a request), or else to the first
-        file; the others are refused.
-        """
+        """The result of the listing. A name that two files claim belongs to the first of `holders` (documents with a
+        request), or else to the first file; the others are refused."""
         wanted: dict[DocumentKey, ManifestPod] = {}
         broken: dict[str, Refusal] = {}
         asking_nothing: dict[DocumentKey, ManifestPod] = {}

@@ -1,31 +1,14 @@
-"""
-The core of a folder's pod-watcher: events in, instructions out.
-
-Facts come from the folder, from the identities on disk, and from the bus. Nothing is decided before all three were read
-once; `reconciler` decides what follows, and `publisher` publishes it.
-"""
+"""The core of a folder's pod-watcher: events in, instructions out. Facts come from the folder, from the identities on
+disk, and from the bus. Nothing is decided before all three were read once; `reconciler` decides what follows, and
+`publisher` publishes it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import BusEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    BindingMessage,
-    Bound,
-    EvictionDone,
-    EvictionOrdered,
-    EvictionOver,
-    HostFacts,
-    Pending,
-    Refused,
-    Released,
-    RequestRejected,
-    RequestWithdrawn,
-    Waived,
-)
 from sluice_pod_watcher.core import log_lines
 from sluice_pod_watcher.core.folder.config import FolderConfig
 from sluice_pod_watcher.core.folder.events import (
@@ -67,23 +50,20 @@ class FolderWatcher:
     """One source of requests: a folder of manifests."""
 
     def __init__(self, run: RunId, config: FolderConfig) -> None:
-        """Start empty."""
         self.config = config
         self._identities = Identities(run)
         self._pods = FolderReconciler(config, self._identities)
         self._publisher = RequestPublisher(run, config.source, config.closing_ttl_s, self._pods)
         self._folder = ParsedFolder(config)
-        self._hosts: dict[NodeName, HostFacts] = {}
+        self._hosts: dict[NodeName, msg.HostFacts] = {}
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
         self._loaded = False
         self._was_listed = False
         self._ready = False
-        self._read_answers: dict[RequestId, BindingMessage] = {}
-        self._read_words: dict[RequestId, None] = {}
-        """What the present reading shows of answers and our own requests; applied when it is complete."""
+        self._read_answers: dict[RequestId, msg.BindingMessage] = {}
+        self._read_words: dict[RequestId, None] = {}  # of answers and our requests; applied when it is complete
         self._waits: dict[RequestId, str] = {}
-        self._orders: dict[RequestId, str] = {}
-        """Current orders to evict, of every source, with their cause: an order may come before its request."""
+        self._orders: dict[RequestId, str] = {}  # of every source, with their cause: may come before its request
         self._list_at = 0.0
         self._listing_asked = False
         self._list_again = False
@@ -114,7 +94,7 @@ class FolderWatcher:
         if self._ready:
             self._publisher.publish_due()
             for uid in self._pods.take_evicted():
-                self._publisher.evicted(uid, EvictionDone(request=uid))
+                self._publisher.evicted(uid, msg.EvictionDone(request=uid))
             self._out += self._identities.save()
         own, self._out = [*self._told, *self._pods.told, *self._out], []
         self._told, self._pods.told = [], []
@@ -142,8 +122,6 @@ class FolderWatcher:
         self._evict_all()
         self._compare(now)
 
-    # -- the bus --------------------------------------------------------------------------------------------------
-
     def _exchange_event(self, event: BusEvent, now: float) -> None:
         reports = self._publisher.handle(event, now)
         match event:
@@ -170,23 +148,23 @@ class FolderWatcher:
         uid = RequestId(subjects.parse(event.entry.subject).key[0])
         message = event.entry.message
         match message:
-            case Bound() if not self._publisher.is_bound_in_this_life(message):
+            case msg.Bound() if not self._publisher.is_bound_in_this_life(message):
                 pass
-            case Bound() | Refused() | Released():
+            case msg.Bound() | msg.Refused() | msg.Released():
                 self._answer(uid, message)
-            case Waived():
+            case msg.Waived():
                 self._read_answers.pop(uid, None)
                 self._pods.refused_no_more(uid)
-            case AllocationRequested() | RequestRejected() | RequestWithdrawn():
+            case msg.AllocationRequested() | msg.RequestRejected() | msg.RequestWithdrawn():
                 if message.source == self.config.source:
                     self._own_word(uid)
-            case Pending():
+            case msg.Pending():
                 self._pending(uid, message)
-            case EvictionOrdered() if self._publisher.is_of_this_life(message):
+            case msg.EvictionOrdered() if self._publisher.is_of_this_life(message):
                 self._orders[uid] = message.cause
                 if self._ready and not self._reading[Stream.STATE]:
                     self._pods.evict(uid, message.cause)
-            case EvictionOver():
+            case msg.EvictionOver():
                 self._orders.pop(uid, None)
             case _:
                 pass
@@ -196,7 +174,7 @@ class FolderWatcher:
         for uid, cause in self._orders.items():
             self._pods.evict(uid, cause)
 
-    def _answer(self, uid: RequestId, message: BindingMessage) -> None:
+    def _answer(self, uid: RequestId, message: msg.BindingMessage) -> None:
         if not self._ready or self._reading[Stream.BOOK]:
             self._read_answers[uid] = message
         elif uid in self._identities:
@@ -208,7 +186,7 @@ class FolderWatcher:
         else:
             self._take_words([uid])
 
-    def _pending(self, uid: RequestId, message: Pending) -> None:
+    def _pending(self, uid: RequestId, message: msg.Pending) -> None:
         record = self._identities.get(uid)
         if record is not None and self._waits.get(uid) != message.message:
             self._waits[uid] = message.message
@@ -228,20 +206,15 @@ class FolderWatcher:
             self._evict_all()
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
-        """
-        Adopt our own requests from the bus.
-
-        The last known value counts, not the one just read: a write of ours may have overtaken it.
-        """
+        """Adopt our own requests from the bus. The last known value counts, not the one just read: a write of ours may
+        have overtaken it."""
         words_now = {uid: word for uid in uids if (word := self._publisher.request_on_bus(uid)) is not None}
         # Requests first: a pod has a better claim to its document than a refusal.
-        asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], AllocationRequested))
+        asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], msg.AllocationRequested))
         adopted = [uid for uid in asks_first if self._pods.heard(uid, words_now[uid])]
         if adopted and self._ready:
             self._evict_all()
             self._out.append(ReadAgain(Stream.BOOK))  # their answers were skipped as those of another source
-
-    # -- the folder -----------------------------------------------------------------------------------------------
 
     def _folder_event(self, event: FolderListed | FolderUnlistable | FolderChanged, now: float) -> None:
         if isinstance(event, FolderChanged):

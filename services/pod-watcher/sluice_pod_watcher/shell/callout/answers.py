@@ -57,7 +57,7 @@ class Answers:
         connection.on_change(failed.set)
         async with asyncio.TaskGroup() as tasks:
 
-            def heard(message: Msg) -> None:
+            async def hear(message: Msg) -> None:
                 if len(self._open) >= QUESTIONS_MAX:
                     metrics.count(BUS_LOGINS, "dropped")
                     return
@@ -65,7 +65,7 @@ class Answers:
                 self._open.add(task)
                 task.add_done_callback(self._open.discard)
 
-            await connection.subscribe(SUBJECT, heard, messages_max=QUESTIONS_MAX)
+            await connection.subscribe(SUBJECT, hear, messages_max=QUESTIONS_MAX)
             await connection.flush()
             self.serving.set()
             self._log.info("answers the broker")

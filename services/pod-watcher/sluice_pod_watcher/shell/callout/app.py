@@ -9,8 +9,7 @@ from sluice_pod_watcher.core.bus_access import Namespaces
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
 from sluice_pod_watcher.shell.callout.answers import Answers
 from sluice_pod_watcher.shell.callout.keeper import BusKeeper, BusObjects
-from sluice_pod_watcher.shell.health import serving_health
-from sluice_pod_watcher.shell.http_server import ListenAddress
+from sluice_pod_watcher.shell.http_server import ListenAddress, serving_health
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 

@@ -58,11 +58,7 @@ async def serve_folder(service: Service[PodWatcherSettings]) -> None:
 
 
 async def serve_on(
-    bus: Bus,
-    service: Service[PodWatcherSettings],
-    folder: ManifestFolder,
-    identities: IdentityFile,
-    hosts: HostsKnown,
+    bus: Bus, service: Service[PodWatcherSettings], folder: ManifestFolder, identities: IdentityFile, hosts: HostsKnown
 ) -> None:
     """Run on an open bus, with the identities locked, until cancelled. The bus is not closed."""
     core = FolderWatcher(service.run, service.settings.config())
@@ -111,7 +107,6 @@ async def _pass_on_changes(folder: ManifestFolder, runner: CoreRunner[Event]) ->
 
 
 def _hosts(fleet_file: Path | None) -> HostsKnown:
-    """The resources besides GPUs of the nodes in a fleet file. Raises ServiceError."""
     if fleet_file is None:
         return HostsKnown(())
     try:
@@ -123,9 +118,6 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
     return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
 
 
-# -- executors ----------------------------------------------------------------------------------------------------
-
-
 def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderListed | FolderUnlistable]]:
     async def list_folder(_wanted: ListFolder) -> FolderListed | FolderUnlistable:
         return await folder.list()
@@ -134,8 +126,7 @@ def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderLi
 
 
 def _saver(identities: IdentityFile, traces: RequestTraces) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
-    begun: set[RequestId] = set()
-    """Requests that were wanted at the last save: each change saves thousands of unchanged ones again."""
+    begun: set[RequestId] = set()  # requests wanted at the last save: each change saves thousands of unchanged ones
 
     async def save(wanted: SaveIdentities) -> IdentitiesSaved:
         nonlocal begun

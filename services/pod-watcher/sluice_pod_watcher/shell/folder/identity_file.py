@@ -1,8 +1,5 @@
-"""
-Keep the identities on disk: one JSON file, replaced as a whole, and a lock that one process holds.
-
-A file that cannot be read is an error for a person to solve: new identities would rename every running pod.
-"""
+"""Keep the identities on disk: one JSON file, replaced as a whole, and a lock that one process holds. A file that
+cannot be read is an error for a person to solve: new identities would rename every running pod."""
 
 import fcntl
 import os
@@ -19,8 +16,7 @@ from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.folder.events import IdentityRecord
 
 FORMAT = 1
-_BEGINS, _ENDS = b'{"format":%d,"identities":[\n' % FORMAT, b"\n]}\n"
-"""A record has a line of its own between these."""
+_BEGINS, _ENDS = b'{"format":%d,"identities":[\n' % FORMAT, b"\n]}\n"  # a record has a line of its own between these
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,12 +30,10 @@ class IdentityFile:
 
     folder: Path
     _lock: int = -1
-    _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
-    """The lines of the last save, by id: of thousands that are saved again in a burst, few have changed."""
+    _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)  # of the last save: few change
 
     @property
     def path(self) -> Path:
-        """The file of the identities."""
         return self.folder / "identities.json"
 
     def __enter__(self) -> Self:
@@ -59,7 +53,6 @@ class IdentityFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Release the lock."""
         os.close(self._lock)
 
     def load(self) -> tuple[IdentityRecord, ...]:

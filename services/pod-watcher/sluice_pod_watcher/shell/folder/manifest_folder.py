@@ -1,9 +1,5 @@
-"""
-List the folder of manifests on disk, and hint when it changes. Read-only.
-
-A listing is all or nothing. A folder that cannot be listed, or is over a limit, is reported as an error: a partial
-listing would end the pods that it lacks.
-"""
+"""List the folder of manifests on disk, and hint when it changes. Read-only. A listing is all or nothing. A folder that
+cannot be listed, or is over a limit, is reported as an error: a partial listing would end the pods that it lacks."""
 
 import asyncio
 import fcntl
@@ -22,15 +18,12 @@ from sluice.runtime.text_files import NotTextError, TooLargeError, open_to_read,
 from sluice_pod_watcher.core.folder.events import FolderListed, FolderUnlistable, ManifestFile
 
 SUFFIXES = (".yaml", ".yml", ".json")
-FILES_MAX = 10_000
-"""A folder with more files is not listed. A thousand pods in a thousand files is a large folder."""
-TOTAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of all texts together; they stay in memory."""
+FILES_MAX = 10_000  # A folder with more files is not listed. A thousand pods in a thousand files is a large folder.
+TOTAL_BYTES_MAX = 64 * 1024 * 1024  # of all texts together; they stay in memory
 SETTLED_S = 2.0
 """A file that was written longer ago than this and looks the same is unchanged: file times are not more exact."""
 STEP_MS = 5
-DEBOUNCE_MS = 50
-"""Changes closer together than STEP_MS are one hint, after DEBOUNCE_MS at the latest."""
+DEBOUNCE_MS = 50  # changes closer together than STEP_MS are one hint, after DEBOUNCE_MS at the latest
 
 Signature = tuple[int, int, int, int, int]
 
@@ -41,11 +34,8 @@ def is_manifest(name: str) -> bool:
 
 
 def is_locked(descriptor: int) -> bool:
-    """
-    Whether another process holds the lock (flock) of an open file. Raises OSError where a file cannot be locked.
-
-    The kernel releases it when the last process that holds it ends, even if killed (flock(2)).
-    """
+    """Whether another process holds the lock (flock) of an open file. Raises OSError where a file cannot be locked. The
+    kernel releases it when the last process that holds it ends, even if killed (flock(2))."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -59,7 +49,6 @@ def _signature(found: os.stat_result) -> Signature:
 
 
 def _signature_at(path: str) -> Signature | None:
-    """The signature of the file now; None where it cannot be read, for which opening the file gives the reason."""
     try:
         return _signature(os.stat(path))  # noqa: PTH116  # see where it is called
     except OSError:
@@ -74,8 +63,7 @@ class ManifestFolder:
     clock: Clock
     bytes_max: int
     _known: dict[str, tuple[Signature, ManifestFile]] = field(default_factory=dict)
-    _held: tuple[str, ...] = ()
-    """The leased manifests that were locked at the last listing."""
+    _held: tuple[str, ...] = ()  # the leased manifests that were locked at the last listing
 
     def check(self) -> None:
         """Raises ServiceError when the folder does not exist, or cannot be listed."""
@@ -84,15 +72,11 @@ class ManifestFolder:
             raise ServiceError(f"{listed.why} (SLUICE_POD_WATCHER_PODS_DIR names the folder of Pod manifests)")
 
     async def list(self) -> FolderListed | FolderUnlistable:
-        """Everything in the folder now."""
         return await asyncio.to_thread(self._list)
 
     async def changes(self) -> AsyncIterator[None]:
-        """
-        Yields after a change. A hint: some file systems do not report every change.
-
-        Never ends, even while the folder is gone, or replaced by another one.
-        """
+        """Yields after a change. A hint: some file systems do not report every change. Never ends, even while the
+        folder is gone, or replaced by another one."""
         log = logs.get("folder", folder=str(self.path))
         warned = False
         while True:
@@ -164,7 +148,6 @@ class ManifestFolder:
         return FolderListed(tuple(files))
 
     def _file(self, name: str, known: dict[str, tuple[Signature, ManifestFile]]) -> ManifestFile | None:
-        """One file, or None if it was deleted meanwhile. Files that will be unchanged next time go into `known`."""
         before = self._known.get(name)
         path = f"{self.path}/{name}"  # a Path would cost as much as the stat
         if before is not None and not is_leased(name) and _signature_at(path) == before[0]:

@@ -30,12 +30,9 @@ from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.log_writer import log_writer
 from sluice_pod_watcher.shell.metrics import pods_of
 
-LOOK_S = 0.2
-"""How often the lease is checked, and how long a holder may continue after it expired."""
-RELEASE_S = 1.0
-"""Timeout for releasing the lease at the end."""
-EVENTS_MAX = 2_000
-"""Queued objects for the core; beyond that the watches wait, and the API server with them."""
+LOOK_S = 0.2  # how often the lease is checked, and how long a holder may continue after it expired
+RELEASE_S = 1.0  # timeout for releasing the lease at the end
+EVENTS_MAX = 2_000  # queued objects for the core; beyond that the watches wait, and the API server with them
 
 
 async def watch_cluster(
@@ -52,11 +49,8 @@ async def watch_cluster(
     begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
     holds: Callable[[], bool] = lambda: True,
 ) -> None:
-    """
-    Run on an open bus and API server, until cancelled. Neither is closed. `status` is kept up to date.
-
-    `begins` is awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease.
-    """
+    """Run on an open bus and API server, until cancelled. Neither is closed. `status` is kept up to date. `begins` is
+    awaited before a stream is read. Pods are written to while `holds` is true: this process has the lease."""
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjectWriter(api)
     claims_wanted = asyncio.Event()
@@ -109,12 +103,9 @@ async def _go_on(_wanted: Continue) -> Continued:
 
 
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """
-    Run `watch` while the lease is held, and stand by otherwise; until cancelled.
-
-    A standby begins with a listing when it takes over. The lease only saves double work: two active watches publish the
-    same messages and patches, of which the second is refused.
-    """
+    """Run `watch` while the lease is held, and stand by otherwise; until cancelled. A standby begins with a listing
+    when it takes over. The lease only saves double work: two active watches publish the same messages and patches, of
+    which the second is refused."""
     log = logs.get("watch")
     async with asyncio.TaskGroup() as tasks:
         keeping = tasks.create_task(lease.keep(), name="lease")
@@ -131,10 +122,10 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
                 await asyncio.wait((working,))
         finally:
             # In this order: no other process begins while this one still writes, and a released lease is not renewed.
-            doing = [task for task in (working, keeping) if task is not None]
-            for task in doing:
-                task.cancel()
-            await asyncio.wait(doing)
+            for task in (working, keeping):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait((task,))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RELEASE_S):  # while the bus is away the lease expires by itself
                     await lease.release()

@@ -1,11 +1,8 @@
-"""
-One connection to an API server: raw JSON in and out. The only importer of the Kubernetes client.
-
-The official client finds and refreshes credentials, trusts certificates and pools connections. Its typed objects cost
-several times the processor time (measured against a real API server), so they are not used. No retries, with one
-exception: an unauthorised request (401) is sent once more if the credentials were replaced on disk. A token is rotated
-while in use, and the refused request had no effect. `kube.credentials` provides the identity.
-"""
+"""One connection to an API server: raw JSON in and out. The only importer of the Kubernetes client. The official client
+finds and refreshes credentials, trusts certificates and pools connections. Its typed objects cost several times the
+processor time (measured against a real API server), so they are not used. No retries, with one exception: an
+unauthorised request (401) is sent once more if the credentials were replaced on disk. A token is rotated while in use,
+and the refused request had no effect. `kube.credentials` provides the identity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -35,29 +32,20 @@ JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 CANCELLED_TURNS = 10
-_CLOSING_TURNS = 100
-"""Upper bound of event loop turns that closing a connection takes."""
-BAD = 400
-"""HTTP statuses from here on are failures."""
+_CLOSING_TURNS = 100  # upper bound of event loop turns that closing a connection takes
+BAD = 400  # HTTP statuses from here on are failures
 UNAUTHORIZED = 401
-RETRY_AFTER_MAX_S = 60.0
-"""The longest pause that an API server may ask for."""
-CALL_S = 15.0
-"""A call without an answer in this time is abandoned; it may have taken effect."""
+RETRY_AFTER_MAX_S = 60.0  # the longest pause that an API server may ask for
+CALL_S = 15.0  # a call without an answer in this time is abandoned; it may have taken effect
 LIST_S = 60.0
-LINE_BYTES_MAX = 16 * 1024 * 1024
-"""One event of a watch. An object in etcd has at most 1.5 MiB by default."""
+LINE_BYTES_MAX = 16 * 1024 * 1024  # One event of a watch. An object in etcd has at most 1.5 MiB by default.
 
 
 class KubeError(Exception):
-    """
-    The API server answered with this HTTP `status` and `message`; 0 when no answer came.
-
-    `retry_after_s`: the pause that it requests (`Retry-After`, with 429 and 503), 0 for none.
-    """
+    """The API server answered with this HTTP `status` and `message`; 0 when no answer came. `retry_after_s`: the pause
+    that it requests (`Retry-After`, with 429 and 503), 0 for none."""
 
     def __init__(self, status: int, message: str, *, retry_after_s: float = 0.0) -> None:
-        """Store the answer."""
         super().__init__(f"{message} ({status})" if status else message)
         self.status = status
         self.message = message
@@ -74,12 +62,10 @@ class KubeApi:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
-        """
-        Connect with a kubeconfig, or None for the service account of this pod.
+        """Connect with a kubeconfig, or None for the service account of this pod.
 
         Raises:
-            ServiceError: when there are no usable credentials.
-        """
+            ServiceError: when there are no usable credentials."""
         credentials = KubeCredentials(kubeconfig)
         await credentials.connect()
         return cls(credentials)
@@ -114,13 +100,9 @@ class KubeApi:
     async def stream(
         self, path: str, query: Mapping[str, str], timeout_s: float, *, silent_s: float, gather_s: float = 0.0
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """
-        The lines of a streamed answer, for at most `timeout_s`, with at most `silent_s` between pieces.
-
-        `gather_s`: how long pieces may wait for each other, since each piece costs a turn of the event loop.
-
-        Raises KubeError, also while lines are read, when the answer breaks off.
-        """
+        """The lines of a streamed answer, for at most `timeout_s`, with at most `silent_s` between pieces. `gather_s`:
+        how long pieces may wait for each other, since each piece costs a turn of the event loop. Raises KubeError, also
+        while lines are read, when the answer breaks off."""
         limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CALL_S, sock_read=silent_s)
         async with self._request("GET", path, query=query, limit=limit) as response:
             connection = response.connection
@@ -178,18 +160,14 @@ class KubeApi:
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
-    """In seconds, as API servers write it; a date is not parsed."""
     text = response.headers.get("Retry-After", "").strip()
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdecimal() else 0.0
 
 
 async def _break_off(transport: asyncio.BaseTransport | None) -> None:
-    """
-    End a connection on which an answer was still arriving, and wait until its socket is closed.
-
-    aiohttp only begins to close it; with TLS that takes turns of the loop, and a session that is closed meanwhile
-    leaves the transport behind.
-    """
+    """End a connection on which an answer was still arriving, and wait until its socket is closed. aiohttp only begins
+    to close it; with TLS that takes turns of the loop, and a session that is closed meanwhile leaves the transport
+    behind."""
     socket = transport.get_extra_info("socket") if transport is not None else None
     if not isinstance(transport, asyncio.WriteTransport) or socket is None:
         return

@@ -1,9 +1,6 @@
-"""
-Credentials and trust for the API server: a kubeconfig or a service account, read again on change.
-
-New calls use new credentials; running ones, watches above all, finish with the old ones. Invalid files only produce a
-log line, which never shows their content.
-"""
+"""Credentials and trust for the API server: a kubeconfig or a service account, read again on change. New calls use new
+credentials; running ones, watches above all, finish with the old ones. Invalid files only produce a log line, which
+never shows their content."""
 
 import asyncio
 import os
@@ -28,14 +25,10 @@ with without("kubernetes_validate"):  # for its synchronous client, which it imp
     from kubernetes.aio import client, config
     from kubernetes.aio.config.config_exception import ConfigException
 
-RELOAD_S = 1.0
-"""How often credentials are checked, and read again at most."""
-EXEC_S = 30.0
-"""How long reading a kubeconfig may take: it may run a program that waits for input."""
-LIMITS = ManifestLimits(documents_max=1)
-"""For a kubeconfig. One with the certificates of fifty clusters has some hundred KiB."""
-_NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)
-"""What the client raises for YAML that is not a kubeconfig."""
+RELOAD_S = 1.0  # how often credentials are checked, and read again at most
+EXEC_S = 30.0  # how long reading a kubeconfig may take: it may run a program that waits for input
+LIMITS = ManifestLimits(documents_max=1)  # for a kubeconfig: one with fifty clusters' certificates has some 100 KiB
+_NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)  # raised for YAML that is no kubeconfig
 
 
 class Session:
@@ -49,8 +42,7 @@ class Session:
         except (ssl.SSLError, OSError) as error:
             why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or type(error).__name__
             raise ServiceError(f"the certificates for the API server are invalid: {why}") from error
-        self.calls = 0
-        """Calls under way."""
+        self.calls = 0  # calls under way
 
     async def token(self) -> str:
         """The authorisation header; the client reads a service account's token again every minute."""
@@ -58,7 +50,6 @@ class Session:
         return str(found["value"] or "").strip() if found else ""
 
     async def close(self) -> None:
-        """Close all connections."""
         await self.api.close()  # type: ignore[no-untyped-call]
 
 
@@ -82,7 +73,6 @@ class KubeCredentials:
 
     @property
     def session(self) -> Session:
-        """The newest session."""
         assert self._session is not None, "not connected"
         return self._session
 
@@ -108,7 +98,6 @@ class KubeCredentials:
             return await session.token() != refused
 
     async def close(self) -> None:
-        """Close all sessions."""
         for session in (*self._retired, *([self._session] if self._session is not None else [])):
             await session.close()
         self._retired.clear()
@@ -191,7 +180,6 @@ async def _load_in_time(kubeconfig: Path, into: client.Configuration) -> None:
 
 
 def _children() -> set[int]:
-    """The child processes of this one (proc(5))."""
     found: set[int] = set()
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that ended meanwhile
@@ -200,12 +188,8 @@ def _children() -> set[int]:
 
 
 def _check(kubeconfig: Path) -> None:
-    """
-    Check a kubeconfig before the client reads it: the client takes a missing file for an empty one, and its YAML parser
-    has no bounds.
-
-    Ten lines of aliases or merged keys would keep it busy forever. Raises OSError, YamlError.
-    """
+    """Check a kubeconfig before the client reads it: the client takes a missing file for an empty one, and its YAML
+    parser has no bounds. Ten lines of aliases or merged keys would keep it busy forever. Raises OSError, YamlError."""
     read_documents(read_named_text(kubeconfig, LIMITS.file_bytes_max), LIMITS)
 
 

@@ -1,11 +1,8 @@
-"""
-The informers of a cluster's core: our pods, nodes, and all other pods.
-
-Our pods are selected by label and read whole: a tenth of the bytes of watching all pods (measured). Other pods, by the
-opposite selector, matter for the resources they use and for affinity; one with our gate or a granted slice has lost its
-label. An API server sends whole objects (10 KiB each, most of it images and heartbeats), so all but a few fields of
-other pods and nodes are dropped unparsed.
-"""
+"""The informers of a cluster's core: our pods, nodes, and all other pods. Our pods are selected by label and read
+whole: a tenth of the bytes of watching all pods (measured). Other pods, by the opposite selector, matter for the
+resources they use and for affinity; one with our gate or a granted slice has lost its label. An API server sends whole
+objects (10 KiB each, most of it images and heartbeats), so all but a few fields of other pods and nodes are dropped
+unparsed."""
 
 from typing import Any
 
@@ -20,8 +17,7 @@ from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 OURS, OTHERS = f"{LABEL_MANAGED}={MANAGED}", f"{LABEL_MANAGED}!={MANAGED}"
-GATHER_S = 0.1
-"""How long events of nodes and other pods may be batched: 500 heartbeats a second are then ten turns."""
+GATHER_S = 0.1  # how long events of nodes and other pods may be batched: 500 heartbeats a second are then ten turns
 _Amounts = dict[str, str | int | float]
 
 

@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
 from sluice.runtime.core_runner import Executor
-from sluice_pod_watcher.core.cluster.events import (
-    CreatePlaceholder,
-    DeletePlaceholder,
-    Event,
-    PlaceholderNotWritten,
-    PlaceholderWritten,
-)
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.pod_writer import NOT_SENT
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
@@ -26,34 +20,32 @@ class PlaceholderWriter:
     """The placeholders of one cluster."""
 
     api: KubeApi
-    holds: Callable[[], bool]
-    """Whether this process holds the lease at this moment."""
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
 
-    def executors(self) -> dict[type, Executor[Event]]:
-        """The executor of each instruction."""
+    def executors(self) -> dict[type, Executor[events.Event]]:
         return {
-            CreatePlaceholder: Executor(self._create, limit=IN_FLIGHT_MAX),
-            DeletePlaceholder: Executor(self._delete, limit=IN_FLIGHT_MAX),
+            events.CreatePlaceholder: Executor(self._create, limit=IN_FLIGHT_MAX),
+            events.DeletePlaceholder: Executor(self._delete, limit=IN_FLIGHT_MAX),
         }
 
-    async def _create(self, wanted: CreatePlaceholder) -> Event:
+    async def _create(self, wanted: events.CreatePlaceholder) -> events.Event:
         if not self.holds():
-            return PlaceholderNotWritten(wanted.name, NOT_SENT)
+            return events.PlaceholderNotWritten(wanted.name, NOT_SENT)
         path = f"/api/v1/namespaces/{wanted.namespace}/pods"
         try:
-            return PlaceholderWritten(wanted.name, as_it_is(await self.api.call("POST", path, body=wanted.body)))
+            return events.PlaceholderWritten(wanted.name, as_it_is(await self.api.call("POST", path, body=wanted.body)))
         except KubeError as error:
-            return PlaceholderNotWritten(wanted.name, str(error))
+            return events.PlaceholderNotWritten(wanted.name, str(error))
         except NOT_READABLE as error:
-            return PlaceholderNotWritten(wanted.name, f"the answer is not JSON: {shorten(str(error), 300)}")
+            return events.PlaceholderNotWritten(wanted.name, f"the answer is not JSON: {shorten(str(error), 300)}")
 
-    async def _delete(self, wanted: DeletePlaceholder) -> Event:
+    async def _delete(self, wanted: events.DeletePlaceholder) -> events.Event:
         if not self.holds():
-            return PlaceholderNotWritten(wanted.name, NOT_SENT)
+            return events.PlaceholderNotWritten(wanted.name, NOT_SENT)
         path = f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.name}"
         try:
             await self.api.call("DELETE", path, body={"preconditions": {"uid": wanted.uid}, "gracePeriodSeconds": 0})
         except KubeError as error:
             if error.status not in {GONE, ANOTHER}:
-                return PlaceholderNotWritten(wanted.name, str(error))
-        return PlaceholderWritten(wanted.name, None)
+                return events.PlaceholderNotWritten(wanted.name, str(error))
+        return events.PlaceholderWritten(wanted.name, None)

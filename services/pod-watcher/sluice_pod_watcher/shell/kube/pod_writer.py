@@ -1,8 +1,5 @@
-"""
-Carry out the core's instructions at the API server, and report the results. No retries.
-
-At most IN_FLIGHT_MAX writes to pods run at once: beyond that the API server is the limit (measured).
-"""
+"""Carry out the core's instructions at the API server, and report the results. No retries. At most IN_FLIGHT_MAX writes
+to pods run at once: beyond that the API server is the limit (measured)."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,74 +16,48 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import Executor
 from sluice.runtime.tracing import request_traces
-from sluice_pod_watcher.core.cluster.events import (
-    AnnotatePod,
-    BindPod,
-    ClaimsRead,
-    ClaimsUnreadable,
-    Event,
-    EvictionRefused,
-    EvictPod,
-    PatchDone,
-    PatchRefused,
-    PodEvicted,
-    PodRead,
-    PodUnreadable,
-    Raw,
-    ReadClaims,
-    ReadPod,
-    Step,
-    WriteEvent,
-    WritePodCondition,
-)
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.shell.kube.client import JSON_PATCH, MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
 
 IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
-NOTE_BYTES_MAX = 1024
-"""Of an Event's note: an API server's message says characters, but it counts bytes."""
+NOTE_BYTES_MAX = 1024  # of an Event's note: an API server's message says characters, but it counts bytes
 FORBIDDEN, GONE, ALREADY_THERE = 403, 404, 409
-AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
-"""For an Event: it, or its pod's namespace, is gone; or a predecessor wrote it."""
+AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})  # for an Event: it or its namespace is gone, or it was written
 NOT_SENT = "not sent: the lease expired, and another pod-watcher may be active"
 
 
 @dataclass(slots=True)
 class PodWriter:
-    """
-    The writes of one pod-watcher to one API server.
-
-    After a pause longer than its lease, the process sends no earlier decision: another pod-watcher may be active. The
-    core gets a failure without an answer, and retries if it still wants the write.
-    """
+    """The writes of one pod-watcher to one API server. After a pause longer than its lease, the process sends no
+    earlier decision: another pod-watcher may be active. The core gets a failure without an answer, and retries if it
+    still wants the write."""
 
     api: KubeApi
     clock: Clock
     run: RunId
-    holds: Callable[[], bool]
-    """Whether this process holds the lease at this moment."""
+    holds: Callable[[], bool]  # whether this process holds the lease at this moment
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
-    def executors(self) -> dict[type, Executor[Event]]:
-        """The executor of each instruction."""
+    def executors(self) -> dict[type, Executor[events.Event]]:
         return {
-            BindPod: Executor(self._bind, request=_request, quiet=True),
-            AnnotatePod: Executor(self._annotate, request=_request, quiet=True),
-            WritePodCondition: Executor(self._tell, request=_request, quiet=True),
-            ReadPod: Executor(self._read, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
-            ReadClaims: Executor(self._claims, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
-            EvictPod: Executor(self._evict, request=_request),
-            WriteEvent: Executor(self._event, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
+            events.BindPod: Executor(self._bind, request=_request, quiet=True),
+            events.AnnotatePod: Executor(self._annotate, request=_request, quiet=True),
+            events.WritePodCondition: Executor(self._tell, request=_request, quiet=True),
+            events.ReadPod: Executor(self._read, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
+            events.ReadClaims: Executor(self._claims, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
+            events.EvictPod: Executor(self._evict, request=_request),
+            events.WriteEvent: Executor(self._event, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
         }
 
-    async def _bind(self, wanted: BindPod) -> Event:
+    async def _bind(self, wanted: events.BindPod) -> events.Event:
         return await self._patch(wanted, "bind", "", list(wanted.patch), JSON_PATCH)
 
-    async def _annotate(self, wanted: AnnotatePod) -> Event:
+    async def _annotate(self, wanted: events.AnnotatePod) -> events.Event:
         return await self._patch(wanted, "annotate", "", list(wanted.patch), JSON_PATCH)
 
-    async def _tell(self, wanted: WritePodCondition) -> Event:
+    async def _tell(self, wanted: events.WritePodCondition) -> events.Event:
         # Strategic merge: a merge patch would drop the conditions of others (tried).
         condition = {
             "type": CONDITION_READY,
@@ -100,35 +71,35 @@ class PodWriter:
 
     async def _patch(
         self,
-        wanted: BindPod | AnnotatePod | WritePodCondition,
-        step: Step,
+        wanted: events.BindPod | events.AnnotatePod | events.WritePodCondition,
+        step: events.Step,
         subresource: str,
         body: Any,
         content_type: str,
-    ) -> Event:
+    ) -> events.Event:
         path = f"{_pod(wanted.namespace, wanted.name)}{subresource}"
         try:
             async with self._slots:
                 if not self.holds():
-                    return PatchRefused(wanted.uid, step, 0, NOT_SENT)
+                    return events.PatchRefused(wanted.uid, step, 0, NOT_SENT)
                 answer = await self.api.call("PATCH", path, body=body, content_type=content_type)
-            return PatchDone(wanted.uid, step, as_it_is(answer))
+            return events.PatchDone(wanted.uid, step, as_it_is(answer))
         except KubeError as error:
-            return PatchRefused(wanted.uid, step, error.status, error.message, error.retry_after_s)
+            return events.PatchRefused(wanted.uid, step, error.status, error.message, error.retry_after_s)
         except NOT_READABLE as error:
-            return PatchRefused(wanted.uid, step, 0, f"the answer is not JSON: {shorten(str(error), 300)}")
+            return events.PatchRefused(wanted.uid, step, 0, f"the answer is not JSON: {shorten(str(error), 300)}")
 
-    async def _read(self, wanted: ReadPod) -> Event:
+    async def _read(self, wanted: events.ReadPod) -> events.Event:
         """With a list: no other call needs the right to `get` pods."""
         path = f"/api/v1/namespaces/{wanted.namespace}/pods"
         try:
             answer = await self.api.call("GET", path, query={"fieldSelector": f"metadata.name={wanted.name}"})
             items = as_it_is(answer).get("items") or []
         except (KubeError, *NOT_READABLE) as error:
-            return PodUnreadable(wanted.uid, shorten(str(error), 300))
-        return PodRead(wanted.uid, items[0] if items else None)
+            return events.PodUnreadable(wanted.uid, shorten(str(error), 300))
+        return events.PodRead(wanted.uid, items[0] if items else None)
 
-    async def _claims(self, wanted: ReadClaims) -> Event:
+    async def _claims(self, wanted: events.ReadClaims) -> events.Event:
         found = []
         try:
             for name in wanted.names:
@@ -141,14 +112,15 @@ class PodWriter:
                 found.append((name, claim, volume, await self._object(path) if late else None))
         except KubeError as error:
             if error.status == FORBIDDEN:
-                return ClaimsRead(wanted.uid, forbidden=f"Sluice is not allowed to read its volumes: {error.message}")
-            return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
+                return events.ClaimsRead(
+                    wanted.uid, forbidden=f"Sluice is not allowed to read its volumes: {error.message}"
+                )
+            return events.ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
         except NOT_READABLE as error:
-            return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
-        return ClaimsRead(wanted.uid, tuple(found))
+            return events.ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
+        return events.ClaimsRead(wanted.uid, tuple(found))
 
-    async def _object(self, path: str) -> Raw | None:
-        """One object, or None."""
+    async def _object(self, path: str) -> events.Raw | None:
         try:
             return as_it_is(await self.api.call("GET", path))
         except KubeError as error:
@@ -156,7 +128,7 @@ class PodWriter:
                 return None
             raise
 
-    async def _evict(self, wanted: EvictPod) -> Event:
+    async def _evict(self, wanted: events.EvictPod) -> events.Event:
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -166,13 +138,13 @@ class PodWriter:
         try:
             async with self._slots:
                 if not self.holds():
-                    return EvictionRefused(wanted.uid, 0, NOT_SENT)
+                    return events.EvictionRefused(wanted.uid, 0, NOT_SENT)
                 await self.api.call("POST", f"{_pod(wanted.namespace, wanted.name)}/eviction", body=body)
         except KubeError as error:
-            return EvictionRefused(wanted.uid, error.status, error.message)
-        return PodEvicted(wanted.uid)
+            return events.EvictionRefused(wanted.uid, error.status, error.message)
+        return events.PodEvicted(wanted.uid)
 
-    async def _event(self, wanted: WriteEvent) -> None:
+    async def _event(self, wanted: events.WriteEvent) -> None:
         path = f"/apis/events.k8s.io/v1/namespaces/{wanted.namespace}/events"
         now = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         try:
@@ -194,7 +166,7 @@ class PodWriter:
             raise
         return True
 
-    def _new_event(self, wanted: WriteEvent, now: str) -> dict[str, Any]:
+    def _new_event(self, wanted: events.WriteEvent, now: str) -> dict[str, Any]:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
@@ -220,14 +192,12 @@ class PodWriter:
 
 
 def _fitting(note: str) -> str:
-    """The note within the API server's limit: messages of other webhooks come in any script."""
     if len(note.encode()) <= NOTE_BYTES_MAX:
         return note
     return f"{note.encode()[: NOTE_BYTES_MAX - 3].decode(errors='ignore')}..."
 
 
-def _traced(wanted: WriteEvent) -> dict[str, str]:
-    """The trace of an Event: that of the request, or of its release."""
+def _traced(wanted: events.WriteEvent) -> dict[str, str]:
     ids = request_traces.ids_of(request_traces.current())
     return {ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
 
@@ -236,5 +206,13 @@ def _pod(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def _request(wanted: BindPod | AnnotatePod | WritePodCondition | ReadPod | ReadClaims | EvictPod | WriteEvent) -> str:
+def _request(
+    wanted: events.BindPod
+    | events.AnnotatePod
+    | events.WritePodCondition
+    | events.ReadPod
+    | events.ReadClaims
+    | events.EvictPod
+    | events.WriteEvent,
+) -> str:
     return wanted.uid

@@ -1,14 +1,11 @@
-"""
-List and watch one kind of object, as events for a core.
-
-A listing is read consistently (no resourceVersion), in pages. A watch that ends resumes at its version; if that is too
-old (410), which is normal after a restart of the API server, a new listing follows after a pause with jitter. A regular
-resync finds what a watch missed. The only state is the version to resume from.
+"""List and watch one kind of object, as events for a core. A listing is read consistently (no resourceVersion), in
+pages. A watch that ends resumes at its version; if that is too old (410), which is normal after a restart of the API
+server, a new listing follows after a pause with jitter. A regular resync finds what a watch missed. The only state is
+the version to resume from.
 
 Versions only grow, except when the API server was restored from a backup. A watch from a future version stays silent
 forever (tried), so the present version is read before a watch resumes, and the core is notified when versions went
-back.
-"""
+back."""
 
 import asyncio
 import random
@@ -32,22 +29,15 @@ from sluice_pod_watcher.shell.metrics import KUBE_LISTS, KUBE_TROUBLES, KUBE_WAT
 GONE = 410
 FORBIDDEN = frozenset({401, 403})
 PAGE = 500
-TURN = 50
-"""Objects of a listing that are parsed per turn of the event loop."""
-WATCH_S = 240.0
-"""How long one watch may last; the API server closes it. A dead connection is found by then."""
-CLOSING_S = 15.0
-"""How much longer to wait for that."""
+TURN = 50  # objects of a listing that are parsed per turn of the event loop
+WATCH_S = 240.0  # How long one watch may last; the API server closes it. A dead connection is found by then.
+CLOSING_S = 15.0  # how much longer to wait for that
 SILENT_S = 190.0
 """A watch that is silent for so long is dead: the first bookmark of an idle one came after 120 s, others after 60 s."""
-SHORT_S = 0.5
-"""A watch that ends in order before this counts as a failure: the next one waits."""
-STEADY_S = 10.0
-"""A watch that lasted this long resets the backoff."""
-OUTAGE_S = 30.0
-"""A restarted or failed-over API server answers again before this."""
-RETRY_RESYNC_S = 30.0
-"""After a failed resync, retry the listing after this; the watch continues meanwhile."""
+SHORT_S = 0.5  # a watch that ends in order before this counts as a failure: the next one waits
+STEADY_S = 10.0  # a watch that lasted this long resets the backoff
+OUTAGE_S = 30.0  # a restarted or failed-over API server answers again before this
+RETRY_RESYNC_S = 30.0  # after a failed resync, retry the listing after this; the watch continues meanwhile
 
 Offer = Callable[[Event], Awaitable[None]]
 
@@ -77,7 +67,6 @@ class _Failure(msgspec.Struct):
 
 
 def as_it_is(raw: bytes | msgspec.Raw) -> Raw:
-    """A whole object."""
     found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     return found
 
@@ -92,11 +81,8 @@ def _version_in(found: Raw) -> str:
 
 @dataclass(slots=True)
 class Reflector:
-    """
-    The objects at `path` that `selector` (a label selector; empty is all) selects.
-
-    `seen` and `gone` make the core's events; `read` parses an object, or only the fields that count.
-    """
+    """The objects at `path` that `selector` (a label selector; empty is all) selects. `seen` and `gone` make the core's
+    events; `read` parses an object, or only the fields that count."""
 
     api: KubeApi
     clock: Clock
@@ -108,19 +94,15 @@ class Reflector:
     offer: Offer
     read: Callable[[bytes | msgspec.Raw], Raw] = as_it_is
     resync_s: float = 300.0
-    gather_s: float = 0.0
-    """How long a change may be batched."""
+    gather_s: float = 0.0  # how long a change may be batched
     watch_s: float = WATCH_S
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
     rng: random.Random = field(default_factory=random.Random)
     _version: str = ""
-    _highest: int = 0
-    """The newest version ever seen of this API server's storage."""
-    _failing_since: float | None = None
-    """Since when neither a listing nor a watch succeeded."""
+    _highest: int = 0  # the newest version ever seen of this API server's storage
+    _failing_since: float | None = None  # since when neither a listing nor a watch succeeded
     _outage_told: bool = False
-    _whole: bool = False
-    """The last listing took longer than its pages were kept: the next one is not paged."""
+    _whole: bool = False  # the last listing took longer than its pages were kept: the next one is not paged
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -151,7 +133,6 @@ class Reflector:
         return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
 
     def _pause_s(self, error: Exception) -> float:
-        """The backoff after this error; logs and counts it."""
         metrics.count(KUBE_TROUBLES, self.what)
         self._tell_outage()
         log, pause_s = logs.get("kube", what=self.what), self.backoff.next_s()
@@ -175,7 +156,6 @@ class Reflector:
         return pause_s
 
     def _tell_outage(self) -> None:
-        """Log each lasting outage once: single failures are normal."""
         now = self.clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
@@ -193,8 +173,6 @@ class Reflector:
             lasted_s = round(self.clock.monotonic() - self._failing_since)
             logs.get("kube", what=self.what).warning("the API server answers again", after_s=lasted_s)
         self._failing_since, self._outage_told = None, False
-
-    # -- listing --------------------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
         known, token, count, version = self._highest, "", 0, ""
@@ -230,8 +208,6 @@ class Reflector:
         body = await self.api.call("GET", self.path, query={"limit": "1"})
         if 0 < version_of(msgspec.json.decode(body, type=_Marked).metadata.resource_version) < self._highest:
             raise KubeError(GONE, f"the API server is behind version {self._version}: its storage was restored")
-
-    # -- watching -------------------------------------------------------------------------------------------------
 
     async def _watch(self, until: float) -> None:
         began = self.clock.monotonic()

@@ -1,8 +1,5 @@
-"""
-Ask the API server whose ServiceAccount token this is (TokenReview), with a cache, a deadline, and bounds.
-
-Not by the published keys (JWKS): only the API server knows that the token's pod has been deleted.
-"""
+"""Ask the API server whose ServiceAccount token this is (TokenReview), with a cache, a deadline, and bounds. Not by the
+published keys (JWKS): only the API server knows that the token's pod has been deleted."""
 
 import asyncio
 import hashlib
@@ -24,8 +21,7 @@ REVIEW_S = 5.0
 """Half the time that the broker waits for an answer (`sluice.runtime.nats_server.users.CALLOUT_TIMEOUT_S`)."""
 REVIEWS_MAX = 32
 """At once. A thousand agents that log in together take some seconds; the API server has others to serve."""
-REMEMBER_S, REMEMBER_MAX = 60.0, 4096
-"""A token counts for so long after its pod was deleted, for new logins."""
+REMEMBER_S, REMEMBER_MAX = 60.0, 4096  # a token counts for so long after its pod was deleted, for new logins
 _EXTRA = "authentication.kubernetes.io/"
 
 
@@ -58,7 +54,6 @@ class TokenReviews:
     """Reviews of tokens for one audience."""
 
     def __init__(self, api: KubeApi, audience: str, clock: Clock) -> None:
-        """Asks nothing yet."""
         self._api = api
         self._audience = audience
         self._clock = clock

@@ -1,35 +1,30 @@
-"""
-Prepares a cluster for the removal of Sluice, so that no pod stays behind a gate that nothing opens (role `uninstall`).
-
-First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated without Sluice,
-of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their node's driver
-answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts, sockets and
-directories of its node.
-"""
+"""Prepares a cluster for the removal of Sluice, so that no pod stays behind a gate that nothing opens (role
+`uninstall`). First new pods get no gate, then gated pods lose theirs: one with a controller is deleted and recreated
+without Sluice, of a bare one only the gate is removed. Then it waits for pods with slices, which end only while their
+node's driver answers, and for slices to be taken off GPUs. At the end a pod in the place of each agent removes mounts,
+sockets and directories of its node."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import GATE, LABEL_MANAGED
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
+from sluice_pod_watcher.core.cluster.events import mapping_in, mappings_in
 from sluice_pod_watcher.shell.kube.client import LIST_S, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.gpu_object_writer import GPUS
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
 from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURATIONS
 
-LOOK_S = 1.0
-"""How often it looks whether something is gone."""
+LOOK_S = 1.0  # how often it looks whether something is gone
 PAGE = 500
-NAMED_MAX = 50
-"""Pods that an error names."""
+NAMED_MAX = 50  # pods that an error names
 CLEANS = "sluice.dev/cleans-node"
-_OF_OTHERS = ("Foreign", "Quarantined")
-"""States of instances that stay on a GPU."""
+_OF_OTHERS = ("Foreign", "Quarantined")  # states of instances that stay on a GPU
 _CLEAN = (
     'trap "exit 0" TERM; until /opt/sluice/bin/run clean-node --of-process 1; do sleep 5 & wait $!; done; '
     ": > /tmp/cleaned; while :; do sleep 3600 & wait $!; done"
@@ -63,8 +58,7 @@ CLEANER: Mapping[str, Any] = {
 AGENTS = "app.kubernetes.io/part-of=sluice,app.kubernetes.io/component=node-agent"
 
 
-@dataclass(frozen=True, slots=True)
-class Uninstall:
+class Uninstall(msgspec.Struct, frozen=True):
     """wait_s: the longest that it waits for gates, pods, slices and nodes, each. only_gates: end with the gates."""
 
     api: KubeApi
@@ -108,7 +102,6 @@ class Uninstall:
             raise ServiceError("\n".join([f"{problem}:", *left[:NAMED_MAX], *more]))
 
     async def _until_none(self, what: str, look: Callable[[], Awaitable[list[str]]]) -> list[str]:
-        """What is left after `wait_s`."""
         end = self.clock.monotonic() + self.wait_s
         left = await look()
         if left:
@@ -119,7 +112,6 @@ class Uninstall:
         return left
 
     async def _list(self, path: str, **query: str) -> list[Mapping[str, Any]]:
-        """All objects, by pages."""
         found: list[Mapping[str, Any]] = []
         more = ""
         while True:

@@ -6,8 +6,7 @@ from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.cluster.events import Event, ListedKind, ListingEnded
 
 KINDS: tuple[ListedKind, ...] = ("nodes", "others", "pods")
-OVERDUE = 2.0
-"""A listing older than this many `resync_s` is overdue: pauses and jitter add far less."""
+OVERDUE = 2.0  # a listing older than this many `resync_s` is overdue: pauses and jitter add far less
 SLACK_S = 60.0
 
 
@@ -25,7 +24,6 @@ class WatchStatus:
         self.is_watching, self._listed = True, {}
 
     def ends(self) -> None:
-        """It is on standby again, or stops."""
         self.is_watching = False
 
     def offered(self, event: Event) -> None:

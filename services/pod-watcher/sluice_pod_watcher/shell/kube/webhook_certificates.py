@@ -1,13 +1,9 @@
-"""
-Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration.
-
-Both objects come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name.
-The rotator retries in its next round.
-"""
+"""Keep the webhook's certificates in a Secret, and publish their authorities in the webhook configuration. Both objects
+come with the manifests, and are neither created nor deleted here: RBAC cannot limit `create` to a name. The rotator
+retries in its next round."""
 
 import base64
 import binascii
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,13 +29,9 @@ class _Secret(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SecretStore:
-    """
-    A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
-
-    `what` it keeps is for errors.
-    """
+class SecretStore(msgspec.Struct, frozen=True):
+    """A `CertificateStore`: one key of a Secret shared by all replicas. Its version is the object's resourceVersion.
+    `what` it keeps is for errors."""
 
     api: KubeApi
     namespace: str
@@ -62,11 +54,8 @@ class SecretStore:
         return StoredCertificates(text, found.metadata.resource_version)
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """
-        Replace the version `replaces`. False when the Secret has changed since, or does not exist.
-
-        Raises StoreUnavailableError.
-        """
+        """Replace the version `replaces`. False when the Secret has changed since, or does not exist. Raises
+        StoreUnavailableError."""
         if replaces is None:
             return False
         body = {"metadata": {"resourceVersion": replaces}, "data": {self.key: base64.b64encode(text.encode()).decode()}}
@@ -100,8 +89,7 @@ class _Configuration(msgspec.Struct):
     webhooks: list[_Webhook] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfiguredBundle:
+class ConfiguredBundle(msgspec.Struct, frozen=True):
     """A `BundlePublisher`: the caBundle of every webhook of one MutatingWebhookConfiguration."""
 
     api: KubeApi

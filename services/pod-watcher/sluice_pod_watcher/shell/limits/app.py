@@ -1,35 +1,87 @@
-"""
-Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core.
-
-Requests are published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That
-wait is bounded, so that missing limits do not block all pods.
-"""
+"""Run the limits of a file: their core on the bus, and the file that it follows, beside the pods' core. Requests are
+published after the limits, in each incarnation of the bus: a limit does not revoke earlier grants. That wait is
+bounded, so that missing limits do not block all pods."""
 
 import asyncio
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import msgspec
 
 from sluice.contracts.bus.events import ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RunId, SourceName
+from sluice.contracts.quotas.limits_file import BYTES_MAX
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.retry import Backoff
+from sluice.runtime.text_files import NotTextError, open_to_read, read_text
 from sluice.runtime.tracing.request_traces import RequestTraces
 from sluice_pod_watcher.core.folder.events import WriteLogLine
-from sluice_pod_watcher.core.limits_source import READS, Event, LimitsPublished, LimitsSource
-from sluice_pod_watcher.shell.limits.limits_file import LimitsFile
+from sluice_pod_watcher.core.limits_source import (
+    READS,
+    Event,
+    LimitsPublished,
+    LimitsRead,
+    LimitsSource,
+    LimitsUnreadable,
+)
 from sluice_pod_watcher.shell.log_writer import log_writer
 
-FIRST_S = 5.0
-"""How long pods wait for the limits at most, at the start and after each loss of the broker's disk."""
+LOOK_S = 1.0  # Between two reads of a file of at most 64 KiB. An edit counts after the second read that shows it.
+SETTLED_S = 2.0  # at the start, a file that was written longer ago than this counts at once: pods wait for it
+
+
+class LimitsFile(msgspec.Struct, frozen=True):
+    """One file, which may be missing. As one may be half-written, two reads in a row must agree."""
+
+    path: Path
+    clock: Clock
+
+    async def changes(self) -> AsyncIterator[LimitsRead | LimitsUnreadable]:
+        """The content of the file, and each change; or why it cannot be read. Never ends."""
+        before: LimitsRead | LimitsUnreadable | None = None
+        told = before
+        while True:
+            seen = await asyncio.to_thread(self.look)
+            counts = seen == before or (before is None and await asyncio.to_thread(self._is_settled))
+            if counts and seen != told:
+                yield seen
+                told = seen
+            before = seen
+            await self.clock.sleep(LOOK_S)
+
+    def _is_settled(self) -> bool:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return True
+        return self.clock.utc().timestamp() - max(found.st_mtime, found.st_ctime) > SETTLED_S
+
+    def look(self) -> LimitsRead | LimitsUnreadable:
+        try:
+            descriptor = open_to_read(self.path)
+            try:
+                return LimitsRead(read_text(descriptor, os.fstat(descriptor).st_mode, BYTES_MAX))
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError:
+            return LimitsUnreadable(f"there is no limits file {self.path}", missing=True)
+        except OSError as error:
+            return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error.strerror or error}")
+        except NotTextError as error:
+            return LimitsUnreadable(f"the limits file {self.path} cannot be read: {error}")
+
+
+FIRST_S = 5.0  # how long pods wait for the limits at most, at the start and after each loss of the broker's disk
 
 
 class LimitsGate:
     """Delays requests, in each incarnation of the bus, until the limits were published there."""
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
-        """Start closed."""
         self._bus = bus
         self._clock = clock
         self._said: Incarnation | None = None
@@ -37,7 +89,6 @@ class LimitsGate:
         self._log = logs.get("limits")
 
     async def said(self, limits: LimitsPublished) -> None:
-        """All limits were published in this incarnation."""
         self._said = limits.incarnation
 
     async def begins(self, reading: ReadingStarted) -> None:
@@ -59,10 +110,7 @@ class LimitsGate:
     async def _is_said(self) -> bool:
         try:
             return await self._bus.incarnation(Stream.BOOK) == self._said
-        except (
-            TimeoutError,
-            BusError,
-        ) as error:  # no such stream yet; readers report lasting errors
+        except (TimeoutError, BusError) as error:  # no such stream yet; readers report lasting errors
             self._log.debug("the incarnation of BOOK is unknown", why=str(error))
             return False
 
@@ -79,11 +127,8 @@ async def publish_limits(
     tick_s: float,
     first: LimitsGate,
 ) -> None:
-    """
-    Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods' core.
-
-    `first` is notified when all were published, or there are none.
-    """
+    """Publish the limits of the file at `path`, until cancelled. The bus is not closed. `run` is that of the pods'
+    core. `first` is notified when all were published, or there are none."""
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",
         core=LimitsSource(RunId(f"{run}-limits"), source, origin=str(path), closing_ttl_s=closing_ttl_s),

@@ -1,8 +1,5 @@
-"""
-Make a key, a certificate for names, and the authority that signed it. The only place that signs.
-
-ECDSA on P-256, as Kubernetes' own tools make them; extensions by RFC 5280 for strict verifiers.
-"""
+"""Make a key, a certificate for names, and the authority that signed it. The only place that signs. ECDSA on P-256, as
+Kubernetes' own tools make them; extensions by RFC 5280 for strict verifiers."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -21,12 +18,9 @@ _COMMON_NAME_MAX = 64
 def make_generation(
     names: Sequence[str], made: datetime, validity: timedelta, *, of: str = "webhook", calls: bool = False
 ) -> Generation:
-    """
-    A new generation for DNS names or IP addresses (at least one), valid until `made + validity`.
-
-    `of` is in the authority's name; the owner of one that `calls` is also a client, as a broker is of its peers.
-    The authority's key lives in this call only.
-    """
+    """A new generation for DNS names or IP addresses (at least one), valid until `made + validity`. `of` is in the
+    authority's name; the owner of one that `calls` is also a client, as a broker is of its peers. The authority's key
+    lives in this call only."""
     if not names:
         raise ValueError("a certificate needs at least one name")
     made = made.replace(microsecond=0)

@@ -1,11 +1,8 @@
-"""
-Decide when to renew the webhook's certificate, which one to serve, and which authorities its callers trust.
-
-A *generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
+"""Decide when to renew the webhook's certificate, which one to serve, and which authorities its callers trust. A
+*generation* is a certificate with an authority of its own, whose key is thrown away after signing it: no key is kept
 that could sign another. A new generation is made long before the old one ends. Its authority is published first, and it
 is served once the API servers have had time to learn it. Pure: the wall clock is an argument, as validity is in
-wall-clock times.
-"""
+wall-clock times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +11,8 @@ from typing import Literal
 
 import msgspec
 
-GENERATIONS_MAX = 8
-"""Kept at once: more than two exist only while names change."""
-SKEW = timedelta(hours=1)
-"""A certificate is valid from this long before it was made, for callers with slow clocks."""
+GENERATIONS_MAX = 8  # kept at once: more than two exist only while names change
+SKEW = timedelta(hours=1)  # a certificate is valid from this long before it was made, for callers with slow clocks
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,13 +38,10 @@ class CertificateConfig:
     """Validity and renewal. Raises ValueError when a certificate could end before its successor is served."""
 
     validity: timedelta = timedelta(days=90)
-    renew_before: timedelta = timedelta(days=30)
-    """The successor is made this long before the end: the store may be away for a month."""
+    renew_before: timedelta = timedelta(days=30)  # early, as the store may be away for a month
     overlap: timedelta = timedelta(hours=1)
-    """
-    An authority is published this long before its certificate is served. API servers learn a new caBundle by their
-    watch, within seconds; other replicas of the webhook at their next refresh.
-    """
+    """An authority is published this long before its certificate is served. API servers learn a new caBundle by their
+    watch, within seconds; other replicas of the webhook at their next refresh."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that cannot work."""
@@ -72,7 +64,6 @@ def with_new(kept: Sequence[Generation], new: Generation, now: datetime) -> Gene
 
 
 def alive(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
-    """The generations that have not expired."""
     return tuple(each for each in kept if each.expires > now)
 
 
@@ -89,12 +80,9 @@ def bundle(kept: Sequence[Generation], now: datetime) -> str:
 def shown(
     kept: Sequence[Generation], names: Sequence[str], now: datetime, config: CertificateConfig, *, published: str
 ) -> Generation | None:
-    """
-    The generation to serve: the newest for these names whose authority was published long enough ago.
-
-    Without one (the very first, or the others expired), the oldest for these names, which is trusted first. `published`
-    is the caBundle that is known to be in effect.
-    """
+    """The generation to serve: the newest for these names whose authority was published long enough ago. Without one
+    (the very first, or the others expired), the oldest for these names, which is trusted first. `published` is the
+    caBundle that is known to be in effect."""
     fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= config.overlap]
     if ripe:

@@ -1,15 +1,14 @@
-"""
-Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities.
+"""Keep the server's certificate valid: refresh it from its source, serve new ones, and publish their authorities. An
+outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and retried
+in the next round. Certificates expire by the wall clock, so only this module decides by it."""
 
-An outage of the store or of the API server does no harm while the served certificate is valid: it is logged, and
-retried in the next round. Certificates expire by the wall clock, so only this module decides by it.
-"""
-
+import os
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+import msgspec
 
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
@@ -21,12 +20,42 @@ from sluice_pod_watcher.shell.webhook.cert_sources import (
     CertificateUnavailableError,
     ServedCertificate,
 )
-from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, show
+
+
+class UnusableCertificateError(Exception):
+    """A certificate or key is invalid, or they do not match. Its text is a sentence."""
+
+
+def new_context() -> ssl.SSLContext:
+    """A server's context without a certificate: handshakes fail until one is set."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def show(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
+    """Serve this certificate to new connections. Raises UnusableCertificateError; then the old one stays: it is tried
+    in a context of its own first. No key touches a disk: the library wants a file, and gets one in memory."""
+    descriptor = os.memfd_create("sluice-webhook", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(certificate_pem + b"\n" + key_pem)
+        file.flush()
+        path = f"/proc/self/fd/{descriptor}"
+        try:
+            new_context().load_cert_chain(path, password=_no_password)
+        except (ssl.SSLError, ValueError) as error:
+            raise UnusableCertificateError(f"the certificate cannot be used: {error}") from error
+        context.load_cert_chain(path, password=_no_password)
+
+
+def _no_password() -> str:
+    """Instead of prompting on the terminal for the password of an encrypted key, which would block the service."""
+    raise ValueError("its key is encrypted")
+
 
 REFRESH_S = 60.0
 """Between two rounds: far below the hour in which a new authority must reach all, and each is one read of a Secret."""
-RETRY_S = 5.0
-"""While there is no certificate, or its authority is not published."""
+RETRY_S = 5.0  # while there is no certificate, or its authority is not published
 
 
 class NotPublishedError(Exception):
@@ -37,15 +66,10 @@ class BundlePublisher(Protocol):
     """Publishes to the API servers which authorities to trust (the caBundle of the webhook's configuration)."""
 
     async def publish(self, bundle_pem: str) -> None:
-        """
-        Publish it, unless it is there: called every round, as others may overwrite it.
-
-        Raises NotPublishedError.
-        """
+        """Publish it, unless it is there: called every round, as others may overwrite it. Raises NotPublishedError."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoBundlePublisher:
+class NoBundlePublisher(msgspec.Struct, frozen=True):
     """For authorities that are published elsewhere: by cert-manager's injector, or read by a test."""
 
     async def publish(self, bundle_pem: str) -> None:
@@ -88,7 +112,6 @@ class CertificateRotator:
         return ""
 
     async def run(self) -> None:
-        """Refresh until cancelled."""
         with metrics.collecting_from(self._samples):
             while True:
                 await self.refresh()

@@ -1,12 +1,7 @@
-"""
-Where the certificate comes from: made and rotated here, or mounted by cert-manager.
-
-Both are polled by the rotator.
-"""
+"""Where certificates come from: made and rotated here, or mounted by cert-manager. The rotator polls both."""
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -26,16 +21,14 @@ from sluice_pod_watcher.shell.webhook.cert_generations import (
 )
 from sluice_pod_watcher.shell.webhook.cert_stores import CertificateStore, StoreUnavailableError
 
-_ATTEMPTS_MAX = 4
-"""Attempts to replace the stored certificates while other replicas do the same; the next refresh tries again."""
+_ATTEMPTS_MAX = 4  # to replace the stored certificates while other replicas do the same; then the next refresh
 
 
 class CertificateUnavailableError(Exception):
     """There is no certificate to serve now. Its text is a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServedCertificate:
+class ServedCertificate(msgspec.Struct, frozen=True):
     """A certificate with its key (PEM), and the authorities that callers must trust; empty if published elsewhere."""
 
     certificate_pem: bytes
@@ -51,8 +44,7 @@ class CertificateSource(Protocol):
         """The certificate to serve at `now`, while callers trust `published`. Raises CertificateUnavailableError."""
 
 
-@dataclass(frozen=True, slots=True)
-class RotatingCertificates:
+class RotatingCertificates(msgspec.Struct, frozen=True):
     """Makes certificates for `names` and keeps them in a store that its replicas share."""
 
     store: CertificateStore
@@ -86,7 +78,6 @@ class RotatingCertificates:
 
 
 def _decoded(text: str) -> Generations:
-    """The stored generations; none when the store is empty, as a newly installed Secret is."""
     if not text.strip():
         return Generations()
     try:
@@ -97,13 +88,9 @@ def _decoded(text: str) -> Generations:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class MountedCertificates:
-    """
-    A certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`.
-
-    Cert-manager's own injector publishes its authorities, so there are none here.
-    """
+class MountedCertificates(msgspec.Struct, frozen=True):
+    """A certificate in a folder, as cert-manager mounts it: `tls.crt` and `tls.key`. Cert-manager's own injector
+    publishes its authorities, so there are none here."""
 
     folder: Path
 

@@ -1,9 +1,6 @@
-"""
-Where the webhook's certificates are kept, so that all replicas and later restarts serve the same.
-
-The port fits a Secret (`shell.kube.webhook_certificates`): read all, and replace all if unchanged since. In memory it
-serves one process.
-"""
+"""Where the webhook's certificates are kept, so that all replicas and later restarts serve the same. The port fits a
+Secret (`shell.kube.webhook_certificates`): read all, and replace all if unchanged since. In memory it serves one
+process."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,11 +25,8 @@ class CertificateStore(Protocol):
         """The stored text; None if there is none. Raises StoreUnavailableError."""
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """
-        Replace the version `replaces` (None: nothing). False when it has changed since: read again.
-
-        Raises StoreUnavailableError; the write may have happened all the same.
-        """
+        """Replace the version `replaces` (None: nothing). False when it has changed since: read again. Raises
+        StoreUnavailableError; the write may have happened all the same."""
 
 
 @dataclass(slots=True)
@@ -43,11 +37,9 @@ class MemoryStore:
     _count: int = 0
 
     async def load(self) -> StoredCertificates | None:
-        """The stored text."""
         return self.kept
 
     async def save(self, text: str, *, replaces: str | None) -> bool:
-        """Replace it."""
         if (self.kept.version if self.kept is not None else None) != replaces:
             return False
         self._count += 1

@@ -1,8 +1,5 @@
-"""
-How new pods get their devices, from the mounted ConfigMap that the pod-watcher keeps.
-
-A kubelet exchanges the files of a mounted ConfigMap at once, by a link. It takes up to a minute or two after a change.
-"""
+"""How new pods get their devices, from the mounted ConfigMap that the pod-watcher keeps. A kubelet exchanges the files
+of a mounted ConfigMap at once, by a link. It takes up to a minute or two after a change."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +13,13 @@ BYTES_MAX = 64
 
 @dataclass(slots=True)
 class HandOverFile:
-    """
-    The file with the present value, read for each review. It may be missing: then tickets hand over, as everywhere.
-
-    Tickets also where it cannot be read or holds another word: they need nothing of the kubelet.
-    """
+    """The file with the present value, read for each review. It may be missing: then tickets hand over, as everywhere.
+    Tickets also where it cannot be read or holds another word: they need nothing of the kubelet."""
 
     path: Path
     _told: str = field(default="", init=False)
 
     def __call__(self) -> str:
-        """The present value, one of HAND_OVERS."""
         try:
             with self.path.open("rb") as file:
                 text = file.read(BYTES_MAX).decode("utf-8", "replace").strip()

@@ -1,12 +1,11 @@
-"""
-The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback.
-
-A review is CPU only; reading its body is the only wait, and is bounded in time, size and number.
-"""
+"""The HTTP handlers: reviews, liveness and readiness. An error is a sentence, never a traceback. A review is CPU only;
+reading its body is the only wait, and is bounded in time, size and number."""
 
 import asyncio
+import contextlib
+import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,25 +18,22 @@ from sluice.contracts.reasons import shorten
 from sluice.runtime import logs
 from sluice.runtime.prometheus import metrics
 from sluice_pod_watcher.admission import AdmissionConfig, AdmissionResponse, MalformedReview, review_pod
-from sluice_pod_watcher.shell.http_server import ConnectionLimits
+from sluice_pod_watcher.shell.http_server import ConnectionLimits, ListenAddress, OnRequest, serving
 from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
+from sluice_pod_watcher.shell.webhook.cert_rotator import CertificateRotator
 
 MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-HandOver = Callable[[], str]
-"""How new pods get their devices now: one of HAND_OVERS."""
+HandOver = Callable[[], str]  # how new pods get their devices now: one of HAND_OVERS
 
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits(ConnectionLimits):
     """Limits for one caller."""
 
-    body_bytes_max: int = 8 * 1024 * 1024
-    """An API server accepts objects up to 3 MiB, and an update's review holds two of them plus its own fields."""
-    request_s: float = 5.0
-    """For a whole request: no more than the API server waits."""
-    reviews_max: int = 64
-    """Bodies read at once, which bounds memory; others queue within their time."""
+    body_bytes_max: int = 8 * 1024 * 1024  # objects have up to 3 MiB, and an update's review holds two of them
+    request_s: float = 5.0  # for a whole request: no more than the API server waits
+    reviews_max: int = 64  # bodies read at once, which bounds memory; others queue within their time
 
 
 def make_app(
@@ -47,13 +43,10 @@ def make_app(
     heard: Callable[[web.Request], None],
     hand_over: HandOver,
 ) -> web.Application:
-    """
-    The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
-
+    """The application. `why_not_ready` is called at each readiness probe, `heard` with each request as it starts.
     MUTATE applies `config` as it is; MUTATE/<mode> with this default mode, and a further /dra or /tickets with this
     hand-over: the API server chooses the path by the namespace's labels, which a review does not contain. Without that
-    `hand_over` tells the hand-over of now.
-    """
+    `hand_over` tells the hand-over of now."""
     handlers = _Handlers(config, why_not_ready, limits, hand_over)
 
     @web.middleware
@@ -96,7 +89,6 @@ class _Handlers:
         self._log = logs.get("webhook")
 
     async def mutate(self, request: web.Request) -> web.Response:
-        """One review."""
         try:
             async with asyncio.timeout(self._limits.request_s), self._turns:
                 body = await request.read()
@@ -115,7 +107,6 @@ class _Handlers:
         return web.Response(body=msgspec.json.encode(response.as_review()), content_type="application/json")
 
     async def health(self, _request: web.Request) -> web.Response:
-        """Whether the process serves."""
         return web.Response(text="ok")
 
     async def ready(self, _request: web.Request) -> web.Response:
@@ -147,3 +138,44 @@ def _kind(response: AdmissionResponse | MalformedReview) -> str:
 
 def _caller(request: web.Request) -> dict[str, Any]:
     return {"method": shorten(request.method, 20), "path": shorten(request.path), "peer": request.remote or ""}
+
+
+DEFAULT_ADDRESS = ListenAddress()
+DEFAULT_LIMITS = ServingLimits()
+
+
+async def serve_webhook(
+    config: AdmissionConfig,
+    context: ssl.SSLContext,
+    keeper: CertificateRotator,
+    address: ListenAddress = DEFAULT_ADDRESS,
+    *,
+    limits: ServingLimits = DEFAULT_LIMITS,
+    hand_over: HandOver | None = None,
+) -> None:
+    """Serve until cancelled, with certificate rotation. Raises ServiceError when the port is not available."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(keeper.run(), name="certificate")
+        async with listening(config, context, keeper, address, limits=limits, hand_over=hand_over):
+            await asyncio.get_running_loop().create_future()  # until cancelled
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    config: AdmissionConfig,
+    context: ssl.SSLContext,
+    keeper: CertificateRotator,
+    address: ListenAddress,
+    *,
+    limits: ServingLimits = DEFAULT_LIMITS,
+    hand_over: HandOver | None = None,
+) -> AsyncIterator[int]:
+    """Listen, and yield the port. At the end all connections are closed, and requests that had started are answered.
+    `hand_over` is called for each review; without it that of `config` holds."""
+    now = hand_over if hand_over is not None else lambda: config.hand_over
+
+    def make(heard: OnRequest) -> web.Application:
+        return make_app(config, keeper.why_not_ready, limits, heard, now)
+
+    async with serving("webhook", make, address, context, limits) as port:
+        yield port

@@ -4,9 +4,8 @@ import golden
 import pytest
 from msgspec.structs import replace
 
-from sluice.contracts.bus.codec import decode
+from sluice.contracts.bus.codec import decode, schema_violation
 from sluice.contracts.bus.streams import SUBJECT_KINDS
-from sluice.contracts.bus.subject_schema import schema_violation
 from sluice.contracts.bus.subjects import guarded, parse
 from sluice.contracts.messages import Envelope, Grant, NodeInventory
 

@@ -14,12 +14,6 @@ def test_a_traces_id_is_that_of_the_request_for_everybody():
     assert root_traceparent("u1").split("-")[1] == trace_id("u1")
 
 
-def test_steps_come_back_as_they_were_told():
-    """The waterfall shows what was measured."""
-    steps = (TimedStep("CreateGpuInstance", 53.1, 12.25), TimedStep("decide", 0.5, 0.02))
-    assert steps_of(steps_text(steps)) == steps
-
-
 def test_only_the_last_steps_are_told():
     """A slice that is retried for hours does not make an endless header."""
     many = [TimedStep("ReadGpu", float(number), 1.0) for number in range(100)]

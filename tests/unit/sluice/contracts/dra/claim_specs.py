@@ -14,7 +14,6 @@ def request(name: str, class_name: str = GPU, *selectors: str, **more: Any) -> S
 
 
 def body(class_name: str = GPU, *selectors: str, **more: Any) -> Spec:
-    """What `exactly` holds."""
     said = [
         {"cel": {"expression": text.replace("A.", f"{ATTRIBUTES}.").replace("C.", f"{CAPACITY}.")}}
         for text in selectors
@@ -23,7 +22,6 @@ def body(class_name: str = GPU, *selectors: str, **more: Any) -> Spec:
 
 
 def prioritized(name: str, **subs: Spec) -> Spec:
-    """A prioritized list."""
     return {"name": name, "firstAvailable": [{"name": sub, **of} for sub, of in subs.items()]}
 
 
@@ -33,12 +31,10 @@ def claim(*requests: Spec, **more: Any) -> Spec:
 
 
 def nvidia(parameters: Spec, *requests: str) -> Spec:
-    """A configuration for NVIDIA's driver."""
     return _config("gpu.nvidia.com", {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}, requests)
 
 
 def mps(*requests: str, kind: str = "GpuConfig", **config: Any) -> Spec:
-    """A configuration to share by MPS."""
     return nvidia(
         {"kind": kind, "sharing": {"strategy": "MPS", **({"mpsConfig": config} if config else {})}}, *requests
     )

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from sluice.contracts.dra.cel import CelError, holds, literals
-from sluice.contracts.dra.cel_functions import quantity_of, semver_of
+from sluice.contracts.dra.cel_functions import CelError, holds, quantity_of, semver_of
 
 DEVICE = {
     "driver": "gpu.nvidia.com",
@@ -102,8 +101,3 @@ def test_an_expression_of_a_tenant_ends_soon(text):
         holds(text, DEVICE)
 
     assert time.process_time() - began < 5
-
-
-def test_the_texts_in_quotes_are_found():
-    """Each once, whatever the quotes."""
-    assert literals("""a == 'x' && b in ["y", 'x'] && c == 'it\\'s'""") == ("x", "y", "it\\'s")

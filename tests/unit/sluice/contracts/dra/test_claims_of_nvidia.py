@@ -13,7 +13,6 @@ NAMED = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'
 
 
 def ways(spec, classes=None, **more):
-    """Every way to serve a claim, as claims."""
     found = read_claim(spec, classes or {}, **more)
     assert isinstance(found, ClaimRequests), found
     return [found.claims, *found.alternatives]
@@ -26,13 +25,9 @@ def only(spec, classes=None, **more) -> Claim:
 
 
 def sentence(spec, classes=None, **more) -> str:
-    """The refusal of a claim."""
     found = read_claim(spec, classes or {}, **more)
     assert isinstance(found, Refusal), found
     return found.sentence()
-
-
-# -- devices ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -59,10 +54,7 @@ def sentence(spec, classes=None, **more) -> str:
             request("r", GPU, "A.cudaComputeCapability.isGreaterThan(semver('12.0.0'))"),
             {"only": DeviceFilter(models=("gb10",))},
         ),
-        (
-            request("r", GPU, "A.cudaComputeCapability == semver('7.5.0')"),
-            {"only": DeviceFilter(models=("t4",))},
-        ),
+        (request("r", GPU, "A.cudaComputeCapability == semver('7.5.0')"), {"only": DeviceFilter(models=("t4",))}),
         (
             request("r", GPU, "C.memory.compareTo(quantity('250Gi')) > 0"),
             {"only": DeviceFilter(models=("b300-269gb", "gb300-278gb"))},
@@ -149,9 +141,6 @@ def test_a_constraint_on_one_device_says_nothing():
     assert read_claim(spec, {}).same_gpu == ()
 
 
-# -- classes ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("selectors", [[], [{"cel": {"expression": "false"}}]])
 def test_a_class_that_keeps_the_scheduler_away_selects_as_nvidias_own(selectors):
     """A cluster without NVIDIA's driver has their class with a selector that no scheduler can serve."""
@@ -199,14 +188,6 @@ def test_a_configuration_of_the_claim_comes_before_that_of_its_class():
 def test_a_claim_of_another_driver_is_left_alone(spec, classes, unknown):
     """Whatever it holds: Sluice does not judge what it does not serve."""
     assert read_claim(spec, classes) == NotOurs(unknown)
-
-
-def test_requests_of_version_v1beta1_are_read():
-    """Older manifests have no `exactly`."""
-    assert only(claim({"name": "r", "deviceClassName": GPU, "count": 2})).gpus == 2
-
-
-# -- sharing ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -272,8 +253,6 @@ def test_what_cannot_be_done_to_the_letter_is_said():
         ),
     )
 
-
-# -- refusals -----------------------------------------------------------------------------------------------------
 
 ONE = "spec.devices.requests[0].exactly"
 CEL = f"{ONE}.selectors[0].cel.expression"
@@ -416,13 +395,7 @@ IN_DOCS = "a profile or productName of docs/models.md; GPUs that are not in it b
             "uuid == 'GPU-...', !=, or in ['GPU-...', 'GPU-...']; parentUUID for MIG devices",
         ),
         (
-            claim(
-                request(
-                    "r",
-                    MIG,
-                    "A.parentUUID == 'GPU-1' ? A.profile == '1g.5gb' : A.parentUUID == 'GPU-2'",
-                )
-            ),
+            claim(request("r", MIG, "A.parentUUID == 'GPU-1' ? A.profile == '1g.5gb' : A.parentUUID == 'GPU-2'")),
             CEL,
             "it selects different devices on different GPUs",
             "one request for each, or firstAvailable",

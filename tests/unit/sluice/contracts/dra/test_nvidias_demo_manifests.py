@@ -21,19 +21,16 @@ HALF = {"modes": ("fractional",), "sm_partition": 50, "memory_mib": 10240}
 
 
 def whole(container: str, **more) -> Claim:
-    """A claim for a whole GPU."""
     return Claim(container=container, **more)
 
 
 def read(text: str, file: str = "pods.yaml", *, by_claims: bool = True) -> list[PodManifest]:
-    """The pods of a text."""
     found = read_manifests(file, text, limits=ManifestLimits(), asks=RequestLimits(), by_claims=by_claims)
     assert isinstance(found, tuple), found
     return [pod for pod in found if not pod.skipped]
 
 
 def pods_of(name: str) -> list[PodManifest]:
-    """The pods of one manifest of the folder."""
     return read((FOLDER / f"{name}.yaml").read_text(), name)
 
 
@@ -65,11 +62,6 @@ def test_a_demo_that_selects_by_model_gets_that_model():
 
     assert len(pods) == 4
     assert all(pod.ask.claims[0].only.models == A100 for pod in pods)
-
-
-def test_the_four_devices_of_a_pod_are_on_one_gpu():
-    """The demo's constraint."""
-    assert all(pod.same_gpu == (tuple(QUARTERS),) for pod in pods_of("gpu-test4"))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +101,6 @@ def test_a_folder_reads_no_claims(name):
     assert all(pod.ask is None and pod.refusal is None for pod in read(text, by_claims=False))
 
 
-# -- pods and claims of one file ----------------------------------------------------------------------------------
-
 TEMPLATE = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate
@@ -121,7 +111,6 @@ CLAIM = TEMPLATE.replace("Template", "").replace("spec: {spec: {devices", "spec:
 
 
 def pod(claims: str, *, kind: str = "Pod", metadata: str = "name: p", main: str = "name: main", more: str = "") -> str:
-    """A pod that refers to claims."""
     return f"""
 apiVersion: v1
 kind: {kind}
@@ -238,7 +227,6 @@ MISNAMED = "name: main, resources: {claims: [{name: g, request: gpus}]}"
 
 
 def many_of(template: str, more: str) -> str:
-    """The claim or template with more in its request."""
     return template.replace("gpu.nvidia.com", f"gpu.nvidia.com, {more}")
 
 

@@ -17,7 +17,6 @@ PAIR = claim(
 
 
 def read(name: str, spec) -> ClaimRequests:
-    """One claim of a pod."""
     found = read_claim(spec, {}, prefix=f"{name}.")
     assert isinstance(found, ClaimRequests), found
     return found

@@ -43,7 +43,6 @@ class Device:
 
 
 def devices() -> list[Device]:
-    """Every device of the catalog's file."""
     found = []
     for model in TABLE:
         family = ARCHITECTURES[model["architecture"].partition("-")[0]]
@@ -72,14 +71,12 @@ class MissingError(Exception):
 
 
 def size(device: Device, name: str) -> int:
-    """A capacity."""
     if name not in device.sizes:
         raise MissingError
     return device.sizes[name]
 
 
 def profile(device: Device) -> str:
-    """The profile of a MIG device."""
     if device.profile is None:
         raise MissingError
     return device.profile
@@ -140,7 +137,6 @@ def both(two, device: Device) -> bool:
 
 
 def either(two, device: Device) -> bool:
-    """As CEL: true decides."""
     sides = [truth(one, device) for one in two]
     if None in sides and True not in sides:
         raise MissingError

@@ -176,11 +176,7 @@ def test_a_mistake_in_a_key_names_its_path_and_what_is_right(asked, config, fiel
             f"{PARAMETERS}.apiVersion",
             "not a version that is read",
         ),
-        (
-            claim(request("r", OURS, count=9)),
-            "spec.devices.requests[0].exactly.count",
-            "out of range",
-        ),
+        (claim(request("r", OURS, count=9)), "spec.devices.requests[0].exactly.count", "out of range"),
     ],
 )
 def test_a_mistake_beside_the_keys_is_refused(spec, field, why):

@@ -8,7 +8,6 @@ from sluice.mig.catalog import find_model
 
 
 def fleet(gpus: str, more: str = "") -> FleetSpec:
-    """One node."""
     return parse_fleet(f'[[node]]\nname = "n.a"\ngpus = [{gpus}]\n{more}', origin="fleet.toml")
 
 

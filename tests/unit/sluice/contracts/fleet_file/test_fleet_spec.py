@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, NodeSpec, parse_fleet
+from sluice.contracts.fleet_file.fleet_spec import FleetSpecError, parse_fleet
 from sluice.contracts.messages import Taint
 from sluice.mig.catalog import find_model
 
@@ -42,13 +42,7 @@ name = "no-gpus"
 def test_a_whole_fleet_is_read_as_written() -> None:
     """What a person describes is what is simulated."""
     fleet = parse_fleet(WHOLE, origin="fleet.toml")
-    assert [node.name for node in fleet.nodes] == [
-        "gpu-1.example.internal",
-        "small-0",
-        "small-1",
-        "small-2",
-        "no-gpus",
-    ]
+    assert [node.name for node in fleet.nodes] == ["gpu-1.example.internal", "small-0", "small-1", "small-2", "no-gpus"]
     first = fleet.nodes[0]
     assert (first.cpu_cores, first.memory_mib, first.create_ms, first.destroy_ms) == (31.5, 262_144, 10, 20)
     assert first.labels == {"topology.kubernetes.io/zone": "a"}
@@ -59,12 +53,6 @@ def test_a_whole_fleet_is_read_as_written() -> None:
     ]
     assert fleet.node("small-1") == replace(fleet.nodes[1], name=fleet.nodes[2].name)
     assert fleet.node("small") is None
-
-
-def test_a_short_description_is_enough() -> None:
-    """A name is all that a node needs; everything else has a stated default."""
-    (node,) = parse_fleet('[[node]]\nname = "a"\n', origin="fleet.toml").nodes
-    assert node == NodeSpec(node.name, 64.0, 524_288, {}, (), 150, 100, {})
 
 
 def test_the_example_fleet_works() -> None:
@@ -106,7 +94,6 @@ def test_everything_that_decides_about_a_place_can_be_described() -> None:
 
 
 def in_node(line: str) -> str:
-    """A node with one more line."""
     return f'[[node]]\nname = "gpu-1"\n{line}\n'
 
 
@@ -141,12 +128,7 @@ def in_node(line: str) -> str:
         (in_node("gpus = [{}]"), "node 1 (gpu-1).gpus[1].model", "(not given)", "must be a text"),
         (in_node('gpus = [{model = "A1000"}]'), "node 1 (gpu-1).gpus[1].model", '"A1000"', "did you mean "),
         (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
-        (
-            in_node('gpus = [{model = "A30", x = 1}]'),
-            "node 1 (gpu-1).gpus[1].x",
-            "1",
-            "known here: model, memory_mib",
-        ),
+        (in_node('gpus = [{model = "A30", x = 1}]'), "node 1 (gpu-1).gpus[1].x", "1", "known here: model, memory_mib"),
         (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
         (
             in_node('gpus = [{model = "A30", layout = ["3g.20gb"]}]'),

@@ -14,7 +14,6 @@ SOURCE = SourceName("cluster")
 
 
 def said(text: str) -> list[QuotaSet | Cordoned]:
-    """The content of a file."""
     return list(read_limits(text, origin="limits.toml", source=SOURCE).values())
 
 
@@ -59,12 +58,6 @@ def test_the_example_can_be_read_also_with_what_is_only_shown_in_it():
     assert [type(word) for word in said(text)] == [QuotaSet, QuotaSet]
     shown = text.replace("# [nodes", "[nodes").replace("# cordon", "cordon").replace("# why", "why")
     assert said(shown)[2] == Cordoned(node=NodeName("gpu-2"), why="its fan is changed", source=SOURCE)
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "[namespaces]\n[nodes]\n"])
-def test_a_file_may_say_nothing(text):
-    """Then every limit of the file is lifted."""
-    assert said(text) == []
 
 
 @pytest.mark.parametrize(

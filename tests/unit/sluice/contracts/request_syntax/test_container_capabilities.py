@@ -12,7 +12,6 @@ RESTRICTED = RequestLimits(driver_capabilities=("compute", "utility", "video"))
 
 
 def read(annotations, *containers, limits=RequestLimits()):  # noqa: B008 - a frozen value
-    """The capabilities of each claim, or the refusal."""
     found = parse_pod(annotations, containers or (ContainerRequest("main"),), limits=limits)
     if isinstance(found, Refusal):
         return found

@@ -66,13 +66,6 @@ def test_each_type_gives_what_it_says(said, values):
     assert answer.claims == (Claim(container="main", **values),)
 
 
-def test_the_node_that_is_named_is_the_only_one():
-    """It is passed on to the allocator."""
-    answer = ask(gpu_mem="1", gpu_sm_partition="5", node_name="gpu-1.example")
-    assert isinstance(answer, PodRequest)
-    assert answer.node_name == "gpu-1.example"
-
-
 GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}
 
 

@@ -28,7 +28,6 @@ def ask(resources, annotations=None, names=SHORT):
 
 
 def claim(**values) -> Claim:
-    """The claim of the only container."""
     return Claim(container="main", known_geometries=True, **values)
 
 
@@ -178,8 +177,3 @@ def test_an_annotation_that_would_be_passed_over_is_refused(key, value):
     assert isinstance(refusal, Refusal)
     assert key in refusal.sentence()
     assert refusal.allowed
-
-
-def test_annotations_of_hami_alone_ask_for_nothing():
-    """A pod that HAMi left notes on is not ours."""
-    assert ask({}, {"nvidia.com/use-gputype": "A100", "hami.io/gpu-scheduler-policy": "nonsense"}) == PodRequest()

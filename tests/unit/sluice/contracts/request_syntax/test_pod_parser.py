@@ -16,19 +16,6 @@ FAST = {"fastgshare/gpu_mem": "1", "fastgshare/gpu_sm_partition": "5"}
 VGPU = {"nvidia.com/gpu": 1}
 
 
-def test_each_container_may_speak_its_own_vocabulary():
-    """Parts of a pod come from different charts."""
-    containers = [
-        ContainerRequest("own"),
-        ContainerRequest("vgpu", limits=VGPU),
-        ContainerRequest("mig", limits={"nvidia.com/mig-1g.5gb": 1}),
-        ContainerRequest("none", limits={"cpu": "1"}),
-    ]
-    answer = parse_pod(OWN, containers)
-    assert isinstance(answer, PodRequest)
-    assert [each.container for each in answer.claims] == ["own", "vgpu", "mig"]
-
-
 @pytest.mark.parametrize(
     ("annotations", "limits", "keys"),
     [
@@ -50,21 +37,6 @@ def test_two_vocabularies_for_one_thing_are_refused_with_both_keys(annotations, 
     assert isinstance(refusal, Refusal)
     assert refusal.reason is RefusalReason.CONTRADICTION
     assert all(key in refusal.sentence() for key in keys)
-
-
-def test_our_words_for_the_pod_stand_beside_any_vocabulary():
-    """HAMi has no scheduling priority of its own, and its users may still want one."""
-    answer = parse_pod({"sluice.dev/priority": "5"}, [ContainerRequest("main", limits=VGPU)])
-    assert isinstance(answer, PodRequest)
-    assert answer.priority == 5
-
-
-def test_a_pod_without_containers_cannot_ask():
-    """No container could use the GPU."""
-    for annotations in (OWN, FAST):
-        refusal = parse_pod(annotations, [])
-        assert isinstance(refusal, Refusal)
-        assert refusal.reason is RefusalReason.UNKNOWN_CONTAINER
 
 
 def test_ten_thousand_annotations_of_others_are_passed_over_and_of_ours_are_refused():

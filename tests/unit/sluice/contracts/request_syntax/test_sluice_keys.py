@@ -18,12 +18,10 @@ def parse_claims(annotations, containers, *, max_gpus_per_node: int = 8):
 
 
 def keys(**said: str) -> dict[str, str]:
-    """Our annotations, with `_` for `-`."""
     return {f"sluice.dev/{key.replace('_', '-')}": value for key, value in said.items()}
 
 
 def main(**values) -> tuple[Claim, ...]:
-    """The claim of the only container."""
     return (Claim(**({"container": "main"} | values)),)
 
 
@@ -196,10 +194,7 @@ def test_more_memory_than_the_profile_says_itself_is_a_contradiction(profile, me
     assert f"contradicts sluice.dev/profile = '{profile}': such an instance has at most" in refusal.message
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [{"memory": "5Gi"}, {"sm-count": "60"}, {"sm-percentage": "50"}, {"memory": "50%"}],
-)
+@pytest.mark.parametrize("sizes", [{"memory": "5Gi"}, {"sm-count": "60"}, {"sm-percentage": "50"}, {"memory": "50%"}])
 def test_what_only_the_models_of_today_have_not_beside_a_profile_is_no_contradiction(sizes):
     """A refusal is final for its pod, and the next model may have it: the pod waits, with a reason."""
     asked = {f"sluice.dev/{key}": size for key, size in sizes.items()}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sluice.contracts.messages import Claim
 from sluice.contracts.request_syntax import ContainerRequest, PodRequest, parse_pod
-from sluice.contracts.request_syntax.written_claim import written_claims
+from sluice.contracts.request_syntax.claim_text import written_claims
 
 SIZES = st.fixed_dictionaries(
     {},

@@ -25,26 +25,20 @@ SERVING, NOT_SERVING = (getattr(health_pb2.HealthCheckResponse, name) for name i
 
 
 class _Clock(SystemClock):
-    """Real time plus an offset."""
-
     def __init__(self) -> None:
         self.further_s = 0.0
 
     def monotonic(self) -> float:
-        """Seconds."""
         return super().monotonic() + self.further_s
 
 
 class _Runner:
-    """A core's runner as the health sees it."""
-
     def __init__(self, turned_at: float) -> None:
         self.turned_at = turned_at
         self.caught_up = True
 
 
 async def probed(address: str, service: str = "") -> int:
-    """As a kubelet asks: plain text, one call."""
     async with transport.channel(address) as channel:
         answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
     return answer.status
@@ -96,10 +90,7 @@ async def test_a_core_without_a_turn_is_dead():
 
 
 class _Idle:
-    """A core that wants nothing."""
-
     def handle(self, event, now):
-        """Do nothing."""
         return ()
 
 
@@ -134,11 +125,7 @@ async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
 
 @pytest.mark.parametrize(
     ("service", "settings"),
-    [
-        ("allocator", AllocatorSettings),
-        ("inventory", InventorySettings),
-        ("node-agent", NodeAgentSettings),
-    ],
+    [("allocator", AllocatorSettings), ("inventory", InventorySettings), ("node-agent", NodeAgentSettings)],
 )
 @pytest.mark.parametrize("tick_s", ["60", "inf", "nan"])
 def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(service, settings, tick_s):

@@ -18,12 +18,10 @@ FAILED = SliceFailed(allocation=A1, request=R1, revision=1, error="E", message="
 
 
 def envelope(message: AnyMessage) -> bytes:
-    """What an agent stores."""
     return encode(Envelope(id="1", operation="o-1", request=R1, schema=SCHEMA, time="", message=message))
 
 
 def of_size(message: AnyMessage, field: str, size_bytes: int) -> bytes:
-    """The same with a text that makes it so large."""
     spare = size_bytes - len(envelope(msgspec.structs.replace(message, **{field: ""})))
     return envelope(msgspec.structs.replace(message, **{field: "x" * spare}))
 

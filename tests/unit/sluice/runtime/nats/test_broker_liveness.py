@@ -15,7 +15,6 @@ class _Time:
 
 
 def _runs(time: _Time, silence: BrokerLiveness, for_s: float) -> None:
-    """The process runs, and checks on time."""
     ends = time.now + for_s
     while time.now < ends:
         time.now = min(ends, time.now + CHECK_EVERY_S)
@@ -94,10 +93,3 @@ def test_time_in_which_the_process_was_paused_is_not_silence():
     assert not deadline.is_over(late)
     assert (deadline.began_at, deadline.due) == (late, late + CHECK_EVERY_S)
     assert [deadline.is_over(late + seconds) for seconds in (1.0, 2.0, 3.0, 4.0)] == [False, False, False, True]
-
-
-def test_a_bound_that_is_shorter_than_a_look_is_kept():
-    """It would be as long as a check interval."""
-    deadline = AwakeDeadline(0.25, 100.0)
-    assert deadline.due == 100.25
-    assert deadline.is_over(100.25)

@@ -14,19 +14,16 @@ from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
 
 @pytest.fixture
 def counts(monkeypatch):
-    """Counts of this test's own."""
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
     return own
 
 
 def take(subject, sequence, _message):
-    """Every message is an entry."""
     return SimpleNamespace(entry=Entry(subject, sequence, OperationId("o"), None))
 
 
 def delivered(sequence: int, *, of_consumer: int, pending: int):
-    """A message as the broker delivers it."""
     reply = f"$JS.ACK.BOOK.c.1.{sequence}.{of_consumer}.1700000000000000000.{pending}"
     return SimpleNamespace(subject=f"sluice.x.{sequence}", reply=reply, headers=None, data=b"x")
 

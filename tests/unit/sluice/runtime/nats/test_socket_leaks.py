@@ -14,13 +14,11 @@ class Stranger:
     """Sends a line that no broker sends, and counts connections that come before the last one is closed."""
 
     def __init__(self, line: bytes = b"hello\r\n") -> None:
-        """Start without connections."""
         self._line = line
         self.left, self.too_early = asyncio.Semaphore(0), 0
         self._here = 0
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
         self.too_early += self._here
         self._here += 1
         writer.write(self._line)

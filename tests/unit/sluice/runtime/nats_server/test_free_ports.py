@@ -11,7 +11,6 @@ from sluice.runtime.nats_server.free_ports import LOOPBACK, free_ports
 
 @pytest.fixture
 def systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with the system's own port range."""
     path = tmp_path / "ip_local_port_range"
     monkeypatch.setattr(ports, "SYSTEMS_FILE", path)
     return path

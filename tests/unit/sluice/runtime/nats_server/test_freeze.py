@@ -22,7 +22,6 @@ threading.Event().wait()
 
 @pytest.fixture
 def busy():
-    """A process of many busy threads."""
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, process_group=0) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -31,7 +30,6 @@ def busy():
 
 
 def states_of(pid: int) -> list[str]:
-    """What each thread does (proc(5): field 3)."""
     return [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{pid}/task").glob("*/stat")]
 
 

@@ -12,11 +12,6 @@ from sluice.runtime.nats_server.users import CertifiedUser, User, authorization
 NODE = NodeName("gpu-1.example")
 
 
-def test_without_users_nothing_is_said():
-    """The broker of `sluice up` has no users."""
-    assert authorization(()) == []
-
-
 @pytest.mark.parametrize("password", ["short", 'quo"ted-password', "with space in it", ""])
 def test_a_password_that_would_end_the_line_is_refused(password):
     """Else a user could get another one's rights through the password."""

@@ -25,7 +25,6 @@ def shown(text):
 
 
 async def ask(address, asked):
-    """Head and body of the answer to these bytes."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -39,7 +38,6 @@ async def ask(address, asked):
 
 @asynccontextmanager
 async def page(counts):
-    """The address where `counts` are shown."""
     async with serving_metrics("127.0.0.1:0", counts) as address:
         yield address
 

@@ -22,13 +22,11 @@ from sluice.runtime.tracing.span_attributes import KEYS, of_call, of_instruction
 
 @pytest.fixture
 def exporter():
-    """Keeps spans in memory."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def recorded(exporter):
-    """The recorder."""
     made = Spans(exporter, service="allocator", run="run1")
     yield made
     made.close(1)
@@ -36,14 +34,11 @@ def recorded(exporter):
 
 @pytest.fixture
 def book(recorded):
-    """Traces that record."""
     return RequestTraces(recorded)
 
 
 @pytest.fixture
 def spans(recorded, exporter):
-    """What was recorded, by name."""
-
     def found():
         recorded.flush()
         return {span.name: span for span in exporter.get_finished_spans()}
@@ -57,12 +52,10 @@ WITHDRAWN = next(each for each in EXAMPLES if isinstance(each, RequestWithdrawn)
 
 
 def write(message, request="r1", operation="op-1", attempt=1):
-    """A message to write."""
     return Write(OperationId(operation), attempt, Stream.BOOK, "sluice.x.y", "sluice.x.y", 0, message, request)
 
 
 def read(sequence=1):
-    """A message that was read."""
     return Observed(Stream.STATE, Entry("sluice.request.r1", sequence, OperationId("o"), ASKED))
 
 
@@ -114,15 +107,6 @@ def test_a_decision_about_who_waits_names_what_freed_the_place(book, spans):
     decide = spans()["decide"]
     assert f"{decide.context.trace_id:032x}" == trace_id("r1")
     assert [f"{link.context.trace_id:032x}" for link in decide.links] == [trace_id("other")]
-
-
-def test_messages_without_an_effect_are_no_spans(book, spans):
-    """Every process reads others' messages; a trace shows which one acted on them."""
-    turns = CoreSpans(book)
-    book.arrived("sluice.request.r1", 1, "r1", {"traceparent": root_traceparent("r1")})
-    turns.turn(read(), "", [], 0.001)
-    turns.turn(Ticked(), "", [], 0.001)
-    assert spans() == {}
 
 
 def test_a_phase_is_from_its_first_signal_to_its_last(book, spans):

@@ -19,13 +19,11 @@ HEADERS = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 
 @pytest.fixture
 def exporter():
-    """Keeps spans in memory."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def recorded(exporter):
-    """What records, and its spans."""
     made = Spans(exporter, service="allocator", run="run1")
     yield made
     made.close(1)
@@ -33,28 +31,16 @@ def recorded(exporter):
 
 @pytest.fixture
 def recording(recorded):
-    """Traces whose spans reach `exporter`."""
     return RequestTraces(recorded)
 
 
 @pytest.fixture
 def spans(recorded, exporter):
-    """What was recorded, oldest first."""
-
     def found():
         recorded.flush()
         return exporter.get_finished_spans()
 
     return found
-
-
-def test_a_trace_goes_on_through_a_service_that_records_nothing():
-    """Without a collector the next service still knows a message's trace."""
-    book = RequestTraces()
-    book.remember("r1", HEADERS)
-    with book.span("decide", "r1"):
-        assert book.headers("r1") == HEADERS
-    assert book.headers("r1") == HEADERS
 
 
 def test_a_restarted_service_goes_on_in_the_same_trace():
@@ -201,7 +187,6 @@ class Stuck(InMemorySpanExporter):
     """A collector that accepts spans and does not answer until released."""
 
     def __init__(self):
-        """Hang until `go`."""
         super().__init__()
         self.go = threading.Event()
 
@@ -213,7 +198,6 @@ class Stuck(InMemorySpanExporter):
 
 @pytest.fixture
 def stuck():
-    """Let go in the end."""
     exporter = Stuck()
     yield exporter
     exporter.go.set()
@@ -230,24 +214,8 @@ def test_spans_beyond_the_queue_are_dropped(stuck):
     book.close(timeout_s=0.1)
 
 
-def test_a_collector_that_hangs_does_not_keep_a_service_from_ending(stuck):
-    """The supervisor would kill it, and count a failure without a cause."""
-    book = RequestTraces(Spans(stuck, service="a", run="r"))
-    for _ in range(2000):
-        with book.span("step", "r1"):
-            pass
-    began = time.monotonic()
-    book.close(timeout_s=0.3)
-    assert time.monotonic() - began < 15  # the collector hangs for 20
-
-
 def test_a_collector_that_is_away_is_told_of_now_and_then():
     """A night without a collector fills no disk with the same line."""
     told = RateLimitedLog()
     lines = [logging.LogRecord("x", logging.ERROR, "", 0, text, (), None) for text in ("away", "away", "full")]
     assert [told.filter(line) for line in lines] == [True, False, True]
-
-
-def test_without_an_endpoint_the_sdk_is_not_even_imported():
-    """An idle agent stays small."""
-    assert not request_traces.connect("", service="a", run="r").recording

@@ -1,9 +1,5 @@
-"""
-Keeps the kinds of pods, and the term counts of requests.
-
-A term count and its domains exist from the first request with these terms until no request has them; those of a
-simulated pod until the next question.
-"""
+"""Keeps the kinds of pods, and the term counts of requests. A term count and its domains exist from the first request
+with these terms until no request has them; those of a simulated pod until the next question."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -30,23 +26,18 @@ class Census:
         self._term_counts: dict[tuple[object, ...], TermCount] = {}
         self._term_counts_by = LabelIndex[TermCount]()
         self._domains: dict[tuple[object, ...], SpreadDomains] = {}
-        self._asked: dict[Terms, int] = {}
-        """How many requests have each terms."""
-        self._unasked: Terms = ()
-        """The last question's terms, if no request has them."""
+        self._asked: dict[Terms, int] = {}  # how many requests have each terms
+        self._unasked: Terms = ()  # the last question's terms, if no request has them
         self._term_counts_of: dict[Terms, dict[TermCount, None]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything is kept."""
         return bool(self._kinds or self._term_counts or self._domains or self._asked or self._term_counts_of)
 
     def ask(self, terms: Terms) -> None:
-        """Count one more request with these terms."""
         if terms:
             self._asked[terms] = self._asked.get(terms, 0) + 1
 
     def withdraw(self, terms: Terms) -> None:
-        """Count one request less."""
         if terms:
             self._asked[terms] -= 1
             if not self._asked[terms]:
@@ -93,19 +84,15 @@ class Census:
         return found
 
     def all_domains(self) -> Iterable[SpreadDomains]:
-        """The domains of all term counts for spreading."""
         return self._domains.values()
 
     def spread_term_counts(self) -> Iterator[TermCount]:
-        """The term counts for spreading."""
         return (each for each in self._term_counts.values() if each.domains is not None)
 
     def counts_by(self, key: str) -> bool:
-        """Whether a term count is counted by this label."""
         return any(each.key == key for each in self._term_counts.values())
 
     def kind(self, peer: PeerPod) -> PodKind:
-        """The kind of one pod."""
         name = peer.kind_name
         kind = self._kinds.get(name)
         if kind is None:
@@ -118,7 +105,6 @@ class Census:
         return kind
 
     def forget_kind(self, kind: PodKind) -> None:
-        """No pod of this kind is left."""
         del self._kinds[kind.peer.kind_name]
         for pair in kind.peer.labels:
             del self._kinds_by[pair][kind]

@@ -1,10 +1,7 @@
-"""
-Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports them.
-
-Ours count from their booking, which the API server learns of later, until their request is gone. This module
+"""Tracks where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports
+them. Ours count from their booking, which the API server learns of later, until their request is gone. This module
 maintains the term counts; `pod_filters` filters by them. Source of the rules:
-https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
-"""
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,14 +26,12 @@ T = TypeVar("T")
 
 
 def peer_of(asked: AllocationRequested) -> PeerPod:
-    """A pod of ours."""
     labels = tuple(sorted(asked.labels.items())) if asked.labels else ()
     terms = terms_of(asked.source, asked.namespace, asked.host)
     return PeerPod(asked.source, asked.namespace, labels, asked.host.apart, asked.host.ports, terms=terms)
 
 
 def peer_of_place_request(request: PlaceRequest) -> PeerPod:
-    """A pod to be placed."""
     labels = tuple(sorted(request.labels.items()))
     return PeerPod(request.source, request.namespace, labels, request.host.apart, request.host.ports)
 
@@ -45,28 +40,20 @@ class Peers:
     """All pods on all nodes."""
 
     def __init__(self) -> None:
-        self.woken: dict[RequestId, None] = {}
-        """Requests without a place that may find one now. The scheduling cycle takes them."""
-        self.quiet = False
-        """Whether waking is off: what is booked now is undone at once."""
+        self.woken: dict[RequestId, None] = {}  # requests without a place that may find one now: the cycle takes them
+        self.quiet = False  # whether waking is off: what is booked now is undone at once
         self._known: dict[RequestId, PeerPod] = {}
-        self._unheard: dict[RequestId, None] = {}
-        """Requests with a booking that the bus does not (or no longer) have."""
+        self._unheard: dict[RequestId, None] = {}  # requests with a booking that the bus does not (or no longer) have
         self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
         self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
         self._put: dict[AllocationId, tuple[PeerPod, NodePods]] = {}
-        self._interests: dict[RequestId, tuple[TermCount, ...]] = {}
-        """The term counts because of which each request found no place."""
+        self._interests: dict[RequestId, tuple[TermCount, ...]] = {}  # why each request found no place
         self._others: dict[NodeName, list[PeerPod]] = {}
         self._spots: dict[NodeName, NodePods] = {}
         self.census = Census(self._spots)
-        self._held: dict[tuple[SourceName, PodTerm], TermCount] = {}
-        """Anti-affinity term counts of existing pods, by their term."""
+        self._held: dict[tuple[SourceName, PodTerm], TermCount] = {}  # existing pods' anti-affinity, by term
         self._held_by = LabelIndex[TermCount]()
-        self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}
-        """Nodes by label value, for labels that searches and term counts use."""
-
-    # -- who is there ---------------------------------------------------------------------------------------------
+        self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}  # nodes by label value, for labels in use
 
     def know(self, request: RequestId, peer: PeerPod | None) -> None:
         """Set a request's pod; None when the request is gone: its bookings then keep no pod out."""
@@ -96,7 +83,6 @@ class Peers:
             self.know(request, None)
 
     def book(self, allocation: AllocationId, request: RequestId, node: NodeName) -> None:
-        """A place is booked for a request."""
         self.unbook(allocation)
         self._booked[allocation] = (request, node)
         self._of_request.setdefault(request, {})[allocation] = None
@@ -105,7 +91,6 @@ class Peers:
             self.put(allocation, node, peer)
 
     def unbook(self, allocation: AllocationId) -> None:
-        """A place is freed."""
         found = self._booked.pop(allocation, None)
         if found is None:
             return
@@ -118,13 +103,11 @@ class Peers:
                 self.know(found[0], None)
 
     def put(self, allocation: AllocationId, node: NodeName, peer: PeerPod) -> None:
-        """A pod is on a node."""
         spot = self._spot(node)
         self._put[allocation] = (peer, spot)
         self._count(peer, spot, 1)
 
     def take(self, allocation: AllocationId) -> None:
-        """Remove a pod from its node."""
         found = self._put.pop(allocation, None)
         if found is not None:
             self._count(*found, -1)
@@ -147,8 +130,6 @@ class Peers:
     def booked_for(self, request: RequestId) -> Iterable[AllocationId]:
         """A request's own bookings: no pod keeps itself out."""
         return tuple(self._of_request.get(request, ()))
-
-    # -- nodes ----------------------------------------------------------------------------------------------------
 
     def see(self, node: NodeName, facts: HostFacts | None, *, is_shown: bool) -> None:
         """Set a node's facts; `is_shown`: whether it has an inventory."""
@@ -205,7 +186,6 @@ class Peers:
         *,
         is_known: bool,
     ) -> None:
-        """A node changed, so its pods are in other domains."""
         self._count_all(spot, -1)
         for domains in self.census.all_domains():
             domains.forget(spot)
@@ -226,8 +206,6 @@ class Peers:
                 self._add(term_count, spot, sign * count)
         for term_count, count in spot.held.items():
             self._add(term_count, spot, sign * count)
-
-    # -- what pods ask for ----------------------------------------------------------------------------------------
 
     def look_by(self, terms: Terms) -> None:
         """Search by these terms: call before reading any term count."""
@@ -252,7 +230,6 @@ class Peers:
         return bool(self._held or host.apart or host.spread or host.beside)
 
     def is_taken(self, node: NodeName, ports: Iterable[HostPort]) -> bool:
-        """Whether a pod on a node uses one of these ports."""
         spot = self._spots.get(node)
         if spot is None or not spot.ports:
             return False
@@ -277,10 +254,7 @@ class Peers:
         if found:
             self._interests[request] = found
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _withdraw(self, peer: PeerPod) -> None:
-        """A request's terms changed, or it is gone."""
         if peer.terms:
             self.census.withdraw(peer.terms)
             self._forget_labels()

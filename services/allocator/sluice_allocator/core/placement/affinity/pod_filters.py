@@ -1,15 +1,13 @@
-"""
-Filter nodes by a pod's terms about other pods, as kube-scheduler does, from the term counts that `peers` keeps.
-
-Each bar reads one label of a node and one table. Conservative in one point: a pod counts until it is gone, even if it
-could be evicted or moved, or is about to end.
-Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
+"""Filter nodes by a pod's terms about other pods, as kube-scheduler does, from the term counts that `peers` keeps. Each
+bar reads one label of a node and one table. Conservative in one point: a pod counts until it is gone, even if it could
+be evicted or moved, or is about to end. Sources:
+https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
-k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopologyspread, nodeports).
-"""
+k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopologyspread, nodeports)."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.kube.selectors import pod_term_matches
@@ -23,20 +21,17 @@ from sluice_allocator.core.placement.spec.place_request import PlaceRequest
 _ANY_NUMBER = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class PodFilter:
+class PodFilter(msgspec.Struct, frozen=True):
     """Only domains with a suitable number of the pods that one term counts: a term of the pod, or of others."""
 
     term_count: TermCount
     reason: WaitReason
     at_least: int = 0
     at_most: int = _ANY_NUMBER
-    needs_label: bool = True
-    """Whether nodes without the label are excluded too."""
+    needs_label: bool = True  # whether nodes without the label are excluded too
 
     @property
     def key(self) -> str:
-        """The label that it reads."""
         return self.term_count.key
 
     def why_not(self, value: str | None) -> WaitReason | None:
@@ -66,10 +61,8 @@ def pod_filters_for(peers: Peers, request: PlaceRequest) -> tuple[PodFilter, ...
 def named_by(
     peers: Peers, pod_filters: Iterable[PodFilter], tells_apart: Callable[[str], bool]
 ) -> list[NodeName] | None:
-    """
-    The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
-    affinity.
-    """
+    """The only nodes with pods that a pod's affinity requires; None where classes of nodes tell that, or without
+    affinity."""
     for pod_filter in pod_filters:
         if pod_filter.at_least and not tells_apart(pod_filter.key):
             return peers.nodes_with(pod_filter.key, pod_filter.term_count.counts)

@@ -1,8 +1,5 @@
-"""
-Counts pods of a kind in each domain of a node label, updated with every pod that comes and goes.
-
-A pod updates only its own term counts, and a domain's count is one lookup: neither cost grows with the cluster.
-"""
+"""Counts pods of a kind in each domain of a node label, updated with every pod that comes and goes. A pod updates only
+its own term counts, and a domain's count is one lookup: neither cost grows with the cluster."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,12 +12,10 @@ from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.kube.taints import untolerated
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
-from sluice_allocator.core.placement.spec.node_selection import selects
+from sluice_allocator.core.placement.spec.place_request import selects
 
-Part = tuple[tuple[str, ...], Selector]
-"""Namespaces, and a selector of labels there."""
-Terms = tuple[object, ...]
-"""A pod's terms about others, as one value; empty if it has none."""
+Part = tuple[tuple[str, ...], Selector]  # Namespaces, and a selector of labels there
+Terms = tuple[object, ...]  # a pod's terms about others, as one value; empty if it has none
 T = TypeVar("T")
 
 
@@ -44,14 +39,11 @@ class PeerPod(msgspec.Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
     apart: tuple[PodTerm, ...] = ()
     ports: tuple[HostPort, ...] = ()
-    leaving: bool = False
-    """It is being deleted, so spreading no longer counts it."""
-    terms: Terms = ()
-    """Its own terms about others, if it is a request's pod."""
+    leaving: bool = False  # it is being deleted, so spreading no longer counts it
+    terms: Terms = ()  # its own terms about others, if it is a request's pod
 
     @property
     def kind_name(self) -> tuple[object, ...]:
-        """The part of it that terms can match."""
         return (self.source, self.namespace, self.labels, self.leaving)
 
 
@@ -61,13 +53,11 @@ class NodePods:
 
     name: NodeName
     source: SourceName
-    is_known: bool = False
-    """Whether the node is known: only then it is a domain for spreading."""
+    is_known: bool = False  # whether the node is known: only then it is a domain for spreading
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     kinds: "dict[PodKind, int]" = field(default_factory=dict)
-    held: "dict[TermCount, int]" = field(default_factory=dict)
-    """Anti-affinity terms of pods there."""
+    held: "dict[TermCount, int]" = field(default_factory=dict)  # Anti-affinity terms of pods there
     ports: dict[HostPort, int] = field(default_factory=dict)
 
 
@@ -86,21 +76,17 @@ class SpreadDomains:
     """The nodes over which a pod is spread, by their values of one label."""
 
     key: str
-    keys: tuple[str, ...]
-    """The topology keys of all its constraints: a node that lacks one does not count."""
+    keys: tuple[str, ...]  # the topology keys of all its constraints: a node that lacks one does not count
     source: SourceName
     needs: HostNeeds
-    by_affinity: bool
-    """Whether the pod's node affinity and node name restrict the domains."""
+    by_affinity: bool  # whether the pod's node affinity and node name restrict the domains
     by_taints: bool
     spots: dict[NodePods, None] = field(default_factory=dict)
     values: Counter[str] = field(default_factory=Counter)
-    term_counts: int = 0
-    """How many are counted over them."""
+    term_counts: int = 0  # how many are counted over them
 
     @property
     def name(self) -> tuple[object, ...]:
-        """Equal domains have equal names."""
         selected = _selected(self.needs) if self.by_affinity else None
         return (self.key, self.keys, self.source, selected, self.needs.tolerations if self.by_taints else None)
 
@@ -139,18 +125,13 @@ class TermCount:
     key: str
     source: SourceName
     parts: tuple[Part, ...]
-    domains: SpreadDomains | None = None
-    """Only pods on these nodes count; None: on all with the label."""
+    domains: SpreadDomains | None = None  # only pods on these nodes count; None: on all with the label
     counts: dict[str, int] = field(default_factory=dict)
-    levels: Counter[int] = field(default_factory=Counter)
-    """How many domains have each count."""
+    levels: Counter[int] = field(default_factory=Counter)  # how many domains have each count
     kinds: dict[PodKind, None] = field(default_factory=dict)
-    holders: int = 0
-    """Of an anti-affinity term: how many pods have it, also on nodes without the label."""
-    users: int = 0
-    """How many different terms use it; unused ones are dropped."""
-    interested: dict[RequestId, None] = field(default_factory=dict)
-    """Requests that found no place because of it."""
+    holders: int = 0  # of an anti-affinity term: how many pods have it, also on nodes without the label
+    users: int = 0  # how many different terms use it; unused ones are dropped
+    interested: dict[RequestId, None] = field(default_factory=dict)  # requests that found no place because of it
 
     def has(self, kind: PodKind) -> bool:
         """Whether pods of a kind belong to it. Spreading does not count those being deleted."""
@@ -160,7 +141,6 @@ class TermCount:
         return all(_speaks_of(part, peer.namespace, kind.labels) for part in self.parts)
 
     def speaks_of(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether its parts match such a pod."""
         return self.source == source and all(_speaks_of(part, namespace, labels) for part in self.parts)
 
     def add(self, spot: NodePods, more: int) -> bool:
@@ -182,7 +162,6 @@ class TermCount:
         return self.domains is not None or not before or not after
 
     def least(self) -> int:
-        """The count of the domain with fewest."""
         if self.domains is None or len(self.counts) < len(self.domains.values):
             return 0
         return min(self.levels, default=0)
@@ -203,18 +182,15 @@ class LabelIndex(Generic[T]):
         self._rest: dict[T, None] = {}
 
     def __bool__(self) -> bool:
-        """Whether it holds any."""
         return bool(self._by_pair or self._rest)
 
     def add(self, item: T, parts: tuple[Part, ...]) -> None:
-        """Add an item."""
         for pair in _pairs(parts):
             self._by_pair.setdefault(pair, {})[item] = None
         if not _pairs(parts):
             self._rest[item] = None
 
     def remove(self, item: T, parts: tuple[Part, ...]) -> None:
-        """Remove an item."""
         for pair in _pairs(parts):
             of_pair = self._by_pair[pair]
             of_pair.pop(item, None)

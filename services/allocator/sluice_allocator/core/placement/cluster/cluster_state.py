@@ -1,9 +1,6 @@
-"""
-The state of all nodes: what they have, what is booked on it, and the buckets on which searches find what is free.
-
+"""The state of all nodes: what they have, what is booked on it, and the buckets on which searches find what is free.
 Each fact and each booking updates only what it changes. Which request gets a place is decided elsewhere, and where by
-`search`.
-"""
+`search`."""
 
 from collections.abc import Iterable
 
@@ -48,21 +45,15 @@ class ClusterState:
         self.peers = peers if peers is not None else Peers()
         self._is_trial = peers is not None
         self.specs = DeviceSpecs(rules)
-        self.shown: dict[NodeName, None] = {}
-        """The nodes with an inventory."""
+        self.shown: dict[NodeName, None] = {}  # the nodes with an inventory
         self._hosts: dict[NodeName, HostFacts] = {}
         self._unusable: dict[NodeName, WaitReason] = {}
-        self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}
-        """Single GPUs that an operator cordoned."""
+        self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}  # single GPUs that an operator cordoned
         self._bookings: dict[AllocationId, Booking] = {}
-        self._awaited: dict[GpuUuid, dict[DeviceKey, DeviceGrant]] = {}
-        """Bookings on GPUs that no inventory shows (yet)."""
-        self._lost: dict[GpuUuid, Gpu] = {}
-        """Such GPUs as they were shown last."""
+        self._awaited: dict[GpuUuid, dict[DeviceKey, DeviceGrant]] = {}  # on GPUs that no inventory shows (yet)
+        self._lost: dict[GpuUuid, Gpu] = {}  # such GPUs as they were shown last
         self._models = GpuModels()
         self.tenancy = Tenancy(rules, self.nodes, self._bookings, self.index)
-
-    # -- what nodes have ------------------------------------------------------------------------------------------
 
     def show(self, snapshot: NodeSnapshot) -> None:
         """Update a node's GPUs from its snapshot. Bookings stay."""
@@ -120,7 +111,6 @@ class ClusterState:
                 self._lost[gpu.report.uuid] = gpu
 
     def forget_node(self, name: NodeName) -> None:
-        """Remove a node's inventory."""
         node = self.nodes.get(name)
         if node is not None:
             self.index.withdraw(node)
@@ -208,14 +198,10 @@ class ClusterState:
         return tuple(gpu.report.model for gpu in gpus if gpu is not None)
 
     def usable_nodes(self) -> int:
-        """How many nodes have a usable GPU."""
         return sum(len(each.nodes) for each in self.index.classes.values())
 
     def models(self) -> list[GpuModel]:
-        """The models that live GPUs reported."""
         return self._models.all()
-
-    # -- pods, as terms of other pods speak of them ---------------------------------------------------------------
 
     def know(self, request: RequestId, peer: PeerPod | None) -> None:
         """Set the pod of a request; None when the request is gone: its bookings then affect no other pod's terms."""
@@ -224,8 +210,6 @@ class ClusterState:
     def lose_sight(self, request: RequestId) -> None:
         """The bus no longer has a request, which says nothing about its pod."""
         self.peers.lose_sight(request)
-
-    # -- bookings -------------------------------------------------------------------------------------------------
 
     def book(self, booking: Booking) -> bool:
         """Book these places; repeating it changes nothing. True when it replaced a booking of other places."""
@@ -341,12 +325,8 @@ class ClusterState:
         return trial
 
     def alone(self, snapshot: NodeSnapshot) -> "ClusterState":
-        """
-        A trial cluster of one node as shown here, with all its bookings.
-
-        Costs what the node's bookings cost; changes to it do not affect this cluster. Pods removed there still count
-        for other pods' terms (`peers`).
-        """
+        """A trial cluster of one node as shown here, with all its bookings. Costs what the node's bookings cost;
+        changes to it do not affect this cluster. Pods removed there still count for other pods' terms (`peers`)."""
         name, trial = snapshot.node, self.without_nodes()
         trial.set_host(name, self._hosts.get(name))
         trial.show(snapshot)
@@ -359,11 +339,8 @@ class ClusterState:
         return trial
 
     def has_room_beside(self, booking: Booking) -> bool:
-        """
-        Whether booked shares fit in their homes, and their pod on its node, beside all other bookings there.
-
-        False for what is no share.
-        """
+        """Whether booked shares fit in their homes, and their pod on its node, beside all other bookings there. False
+        for what is no share."""
         node = self.nodes.get(booking.node)
         if node is None or node.overbooked:
             return False
@@ -375,11 +352,9 @@ class ClusterState:
         return at_home is not None and not at_home.home.overbooked
 
     def booked(self) -> dict[AllocationId, Booking]:
-        """All bookings."""
         return dict(self._bookings)
 
     def booking(self, allocation: AllocationId) -> Booking | None:
-        """The booking of one allocation."""
         return self._bookings.get(allocation)
 
     def usage_of(self, devices: Iterable[DeviceGrant]) -> Usage:
@@ -390,12 +365,9 @@ class ClusterState:
             parts.append(usage_of_device(grant, gpu.model if gpu is not None else None))
         return parts[0] if len(parts) == 1 else total(parts)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _recount_usage(
         self, spans: dict[DeviceKey, DeviceGrant], before: GpuModel | None, after: GpuModel | None
     ) -> None:
-        """A GPU appeared or changed: recompute the usage of its bookings."""
         if before is after:
             return
         for (allocation, _), grant in spans.items():

@@ -1,8 +1,5 @@
-"""
-Usage per namespace, kept up to date with every booking and release, without a walk over bookings.
-
-Limits are compared with it in `quotas`.
-"""
+"""Usage per namespace, kept up to date with every booking and release, without a walk over bookings. Limits are
+compared with it in `quotas`."""
 
 from collections.abc import Iterator
 
@@ -11,20 +8,15 @@ from sluice.contracts.quotas.usage import NOTHING, Usage
 
 
 class NamespaceUsage:
-    """
-    Per namespace, the usage of its bookings, and the bookings that may still be taken back.
-
-    Every booking counts from its first moment, limit or not: a limit set later finds what already runs.
-    """
+    """Per namespace, the usage of its bookings, and the bookings that may still be taken back. Every booking counts
+    from its first moment, limit or not: a limit set later finds what already runs."""
 
     def __init__(self) -> None:
         self._used: dict[str, Usage] = {}
         self._open: dict[str, dict[AllocationId, None]] = {}
-        self.given_back: dict[str, None] = {}
-        """Namespaces whose usage went down since this was last taken."""
+        self.given_back: dict[str, None] = {}  # namespaces whose usage went down since this was last taken
 
     def used(self, namespace: str) -> Usage:
-        """The usage of a namespace."""
         return self._used.get(namespace, NOTHING)
 
     def opened(self, namespace: str) -> Iterator[AllocationId]:
@@ -42,16 +34,13 @@ class NamespaceUsage:
             self.reopen(namespace, allocation)
 
     def unbook(self, namespace: str, allocation: AllocationId, usage: Usage) -> None:
-        """Count a booking no longer."""
         self.change(namespace, usage, NOTHING)
         self.settle(namespace, allocation)
 
     def reopen(self, namespace: str, allocation: AllocationId) -> None:
-        """A booking is no longer bound."""
         self._open.setdefault(namespace, {})[allocation] = None
 
     def settle(self, namespace: str, allocation: AllocationId) -> None:
-        """A booking is bound, or gone."""
         known = self._open.get(namespace)
         if known is not None:
             known.pop(allocation, None)

@@ -1,9 +1,6 @@
-"""
-Keeps the homes of shares up to date: a booked share moves into its home, and out when it is released.
-
-A home exists from its first tenant to its last. If bookings contradict each other (two trust domains in one home, or
-an overlapping instance), the home is mixed and takes no more tenants.
-"""
+"""Keeps the homes of shares up to date: a booked share moves into its home, and out when it is released. A home exists
+from its first tenant to its last. If bookings contradict each other (two trust domains in one home, or an overlapping
+instance), the home is mixed and takes no more tenants."""
 
 from collections.abc import Mapping
 
@@ -27,13 +24,11 @@ class Tenancy:
         bookings: Mapping[AllocationId, Booking],
         index: DeviceIndex,
     ) -> None:
-        """Begin with no home. The arguments stay the cluster's, which fills them."""
         self._rules = rules
         self._nodes = nodes
         self._bookings = bookings
         self._index = index
-        self.sizes: dict[tuple[object, ...], SharedDeviceSize] = {}
-        """Home sizes by what they depend on: equal for all clusters with the same rules."""
+        self.sizes: dict[tuple[object, ...], SharedDeviceSize] = {}  # equal for all clusters with the same rules
 
     def add_share(self, gpu: Gpu, key: DeviceKey, grant: DeviceGrant) -> SharedDeviceOnGpu | None:
         """Put a share into its home, which its first tenant creates."""

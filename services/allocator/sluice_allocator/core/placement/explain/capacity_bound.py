@@ -1,9 +1,6 @@
-"""
-What the whole cluster could hold when empty: whether pods that start together ever can, by counting devices.
-
-A reported shortage is certain; one that is not reported may exist, because nodes, their CPU and shares are not looked
-at. Costs one look at each class of nodes per different request, never at single GPUs.
-"""
+"""What the whole cluster could hold when empty: whether pods that start together ever can, by counting devices. A
+reported shortage is certain; one that is not reported may exist, because nodes, their CPU and shares are not looked at.
+Costs one look at each class of nodes per different request, never at single GPUs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +20,9 @@ from sluice_allocator.core.placement.search.context import PASSES, SearchContext
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import PlaceRequest
 
-Kind = tuple[int, str]
-"""A kind of GPUs in a class of nodes, by its number."""
-Held = tuple[tuple[Kind, int], ...]
-"""The most devices on each kind of GPUs. Demands with the same kinds compete for them."""
-COMPARED_MAX = 64
-"""Most sets of kinds compared: more than any cluster has models."""
+Kind = tuple[int, str]  # a kind of GPUs in a class of nodes, by its number
+Held = tuple[tuple[Kind, int], ...]  # most devices by kinds of GPUs; demands with the same kinds compete
+COMPARED_MAX = 64  # most sets of kinds compared: more than any cluster has models
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +36,15 @@ class TooFew:
 
     @property
     def short(self) -> int:
-        """How many are missing."""
         return self.takes - self.there
 
 
 @dataclass(slots=True)
 class _Demand:
-    """The demand on one set of GPUs: devices, and the least GPUs for them."""
-
     memory: Fraction = Fraction(0)
-    compute: Fraction = Fraction(0)
-    """Of whole GPUs, their memory slices and their compute slices."""
+    compute: Fraction = Fraction(0)  # of whole GPUs, their memory slices and their compute slices
     devices: int = 0
-    pods: dict[int, int] = field(default_factory=dict)
-    """Number of pods, by the number of their request."""
+    pods: dict[int, int] = field(default_factory=dict)  # number of pods, by the number of their request
 
     def add(self, claim: Claim, part: tuple[Fraction, Fraction], number: int, pods: int) -> None:
         """Add pods whose devices each take at least these parts of a GPU."""
@@ -66,12 +55,9 @@ class _Demand:
 
 
 def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, int]]) -> TooFew | None:
-    """
-    Whether even an idle cluster is too small for all of these together: each request, and its number of pods.
-
-    None where that is uncertain. Unusable GPUs count too, since they come back. Returns the largest shortage, of the
-    fewest pods.
-    """
+    """Whether even an idle cluster is too small for all of these together: each request, and its number of pods. None
+    where that is uncertain. Unusable GPUs count too, since they come back. Returns the largest shortage, of the fewest
+    pods."""
     there = _there(cluster)
     of_kinds: dict[frozenset[Kind], _Demand] = {}
     of_specs: dict[Held, _Demand] = {}
@@ -93,7 +79,6 @@ def too_few_gpus(cluster: ClusterState, together: Iterable[tuple[PlaceRequest, i
 
 
 def _there(cluster: ClusterState) -> dict[Kind, int]:
-    """The number of GPUs of each kind, usable or not."""
     counted: dict[Kind, int] = {}
     for group in cluster.index.classes.values():
         for shape in group.shapes.values():

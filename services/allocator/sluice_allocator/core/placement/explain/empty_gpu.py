@@ -1,8 +1,5 @@
-"""
-Decides what one empty GPU could serve: whether it fits a device of a claim, and how many.
-
-Uses kinds of GPUs and classes of nodes, and neither free capacity nor a pod's other needs.
-"""
+"""Decides what one empty GPU could serve: whether it fits a device of a claim, and how many. Uses kinds of GPUs and
+classes of nodes, and neither free capacity nor a pod's other needs."""
 
 from fractions import Fraction
 
@@ -14,8 +11,7 @@ from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.shared_device import fits_alone
 from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes
 
-_ANYTHING = 1 << 16
-"""Devices that a GPU may hold that its agent could not read."""
+_ANYTHING = 1 << 16  # devices that a GPU may hold that its agent could not read
 
 
 def never_on(spec: DeviceSpec, group: NodeClass, gpu: Gpu, *, substitute: bool) -> WaitReason | None:
@@ -69,11 +65,8 @@ def _serving(spec: DeviceSpec, gpu: Gpu, *, substitute: bool) -> list[Profile]:
 
 
 def part_of_one(spec: DeviceSpec, gpu: Gpu, *, substitute: bool) -> tuple[Fraction, Fraction]:
-    """
-    The least part of such a GPU that an exclusive device takes, of memory slices and of compute slices.
-
-    The number of devices per GPU does not tell: a GPU holds one `+me` instance, and others beside it.
-    """
+    """The least part of such a GPU that an exclusive device takes, of memory slices and of compute slices. The number
+    of devices per GPU does not tell: a GPU holds one `+me` instance, and others beside it."""
     if is_unread(gpu) or isinstance(spec.shape_on(gpu), WholeGpu):
         part = Fraction(not is_unread(gpu))
         return part, part

@@ -1,11 +1,8 @@
-"""
-Explains why no existing node could serve a request even when empty, to separate that case from "not now".
-
-Judges by classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A
-request that is not reported may still never fit (the largest amounts need not be on one node). The result is not a
-refusal, because a later node may serve the request; it is one sentence with the nearest available alternative.
-Conditions that pass by themselves, such as a cordon or an unready node, do not count.
-"""
+"""Explains why no existing node could serve a request even when empty, to separate that case from "not now". Judges by
+classes of nodes and the shapes of their nodes, never node by node, and reports only what is certain. A request that is
+not reported may still never fit (the largest amounts need not be on one node). The result is not a refusal, because a
+later node may serve the request; it is one sentence with the nearest available alternative. Conditions that pass by
+themselves, such as a cordon or an unready node, do not count."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -34,12 +31,10 @@ from sluice_allocator.core.placement.nodes.node_shape import NodeShape
 from sluice_allocator.core.placement.nodes.same_gpu import groups_in, instances_fit
 from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
-from sluice_allocator.core.placement.spec.node_selection import PASSING, meaning_of, selects
+from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of, selects
 
-SHAPES_MAX = 512
-"""With more shapes of nodes nothing is concluded: checking each would be a scan of the cluster."""
-NODES_LOOKED_AT = 16
-"""Most nodes looked at for label keys similar to a missing one."""
+SHAPES_MAX = 512  # with more shapes of nodes nothing is concluded: checking each would be a scan of the cluster
+NODES_LOOKED_AT = 16  # most nodes looked at for label keys similar to a missing one
 
 
 def why_impossible(context: SearchContext) -> Impossible | None:
@@ -80,11 +75,7 @@ def where_nothing_is(context: SearchContext) -> str:
     return "".join(f"; {each}" for each in words)
 
 
-# -- which nodes ----------------------------------------------------------------------------------------------------
-
-
 def _shapes(context: SearchContext) -> Shapes | Impossible:
-    """The shapes of the nodes on which the pod could run; or why it could run on none."""
     host, index = context.request.host, context.cluster.index
     if host.node_name:
         node = context.cluster.nodes.get(NodeName(host.node_name))
@@ -169,9 +160,6 @@ def _not_selected(context: SearchContext) -> str:
     return "no node here matches its nodeSelector and required node affinity"
 
 
-# -- all on one node ------------------------------------------------------------------------------------------------
-
-
 def _most_together(context: SearchContext, claim: Claim, spec: DeviceSpec, group: NodeClass, shape: NodeShape) -> int:
     """How many devices of a claim an empty node of this shape holds, on one NUMA node if required."""
     on_numa: dict[int | None, int] = {}
@@ -216,9 +204,6 @@ def _too_many(context: SearchContext, shapes: Shapes) -> Impossible:
             )
     why = "its containers together ask for more than the GPUs of any one node hold"
     return Impossible(WaitReason.TOO_FEW_GPUS_ON_NODE, why)
-
-
-# -- besides GPUs ---------------------------------------------------------------------------------------------------
 
 
 def _has_room(context: SearchContext, shape: NodeShape) -> bool:

@@ -1,10 +1,7 @@
-"""
-What GPUs would still allow with some more devices booked: for `sluice simulate`, never for a decision.
+"""What GPUs would still allow with some more devices booked: for `sluice simulate`, never for a decision. The state
+afterwards comes from the same table that searches read."""
 
-The state afterwards comes from the same table that searches read.
-"""
-
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
@@ -15,13 +12,9 @@ from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 
 
-@dataclass(frozen=True, slots=True)
-class HomeLeft:
-    """
-    A home of shares with all its tenants. Memory in MiB; SMs in percent of what the GPU can give.
-
-    `sm_percent_free` is the unreserved part: all of it where shares are of memory only (`mps`).
-    """
+class HomeLeft(msgspec.Struct, frozen=True):
+    """A home of shares with all its tenants. Memory in MiB; SMs in percent of what the GPU can give. `sm_percent_free`
+    is the unreserved part: all of it where shares are of memory only (`mps`)."""
 
     profile: str | None
     start: int
@@ -34,8 +27,7 @@ class HomeLeft:
     tenants_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOver:
+class LeftOver(msgspec.Struct, frozen=True):
     """One GPU before and after: per profile how many more fit (alternatives), and the homes with a new share."""
 
     gpu: GpuUuid
@@ -68,7 +60,6 @@ def _left_on(gpu: Gpu, node: Node, new: list[DeviceGrant]) -> LeftOver:
 
 
 def _state_after(gpu: Gpu, new: list[DeviceGrant]) -> State:
-    """The state after the new devices; a home is made once, with its first share."""
     state = gpu.state
     made = {span_of(device) for device in gpu.spans.values() if device.share is not None}
     for device in new:

@@ -1,8 +1,5 @@
-"""
-Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
-
-Ignores bookings: `reasons` covers whether a device is free.
-"""
+"""Explains why no existing GPU could serve even one device of a claim, and names the nearest available alternative.
+Ignores bookings: `reasons` covers whether a device is free."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -93,7 +90,6 @@ def _reason_of(found: list[tuple[WaitReason, NodeClass, Gpu]], among: frozenset[
 
 
 def _possible(context: SearchContext, gpu: Gpu) -> Iterator[Profile]:
-    """The profiles with a possible instance on such a GPU."""
     for profile in gpu.model.profiles if gpu.mig else ():
         in_layout = gpu.layout is None or any(each.profile == profile.name for each in gpu.layout)
         if in_layout and context.cluster.rules.allows(gpu.model, profile.name):

@@ -1,9 +1,6 @@
-"""
-Explains why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU.
-
-It reads the classes and buckets that searches read, so neither its cost nor the size of its answer grows with the
-cluster. For a bucket whose nodes lack room it reports what the first nodes on it lack.
-"""
+"""Explains why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU. It reads the classes
+and buckets that searches read, so neither its cost nor the size of its answer grows with the cluster. For a bucket
+whose nodes lack room it reports what the first nodes on it lack."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -28,13 +25,11 @@ from sluice_allocator.core.placement.search.context import PASSES, NoPlace, Plac
 from sluice_allocator.core.placement.search.find import best_place, find_free, find_one
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
-REASONS_MAX = 20
-"""Most reasons listed; the others are only counted."""
+REASONS_MAX = 20  # most reasons listed; the others are only counted
 BUCKETS_MAX = 64
 _NODES_LOOKED_AT = 4
 _IN_SENTENCE = 5
-Tally = Counter[tuple[WaitReason, str, str]]
-"""Counts by reason, the counted class (a product name, or `nodes`), and the class of nodes."""
+Tally = Counter[tuple[WaitReason, str, str]]  # counts by reason, what is counted, and class of nodes
 
 
 def find_place(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = frozenset()) -> Place | NoPlace:
@@ -98,7 +93,6 @@ def _explain(context: SearchContext, apart: tuple[str, ...] = ()) -> NoPlace:
 
 
 def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> tuple[ReasonCount, ...]:
-    """The reason that no node here can satisfy first, then the others."""
     its = tuple(each for each in reasons if each.reason is first) or (_reason(first, nodes, "nodes", ""),)
     return (*its, *(each for each in reasons if each.reason is not first))
 
@@ -119,11 +113,7 @@ def _short_of_one(context: SearchContext) -> bool:
     return any(find_one(context, spec) is None for spec in dict.fromkeys(context.specs))
 
 
-# -- counting -----------------------------------------------------------------------------------------------------
-
-
 def _tally(context: SearchContext, spec: DeviceSpec, tally: Tally) -> None:
-    """Count why GPUs cannot serve one claim."""
     for group in context.cluster.index.classes.values():
         why = context.why_not(group)
         if why is not None:
@@ -160,7 +150,6 @@ def _tally_kind(  # noqa: PLR0917  # one step of a count
 def _why_full(
     context: SearchContext, spec: DeviceSpec, group: NodeClass, kind: str, sample: Gpu
 ) -> Iterator[tuple[WaitReason, int]]:
-    """What each bucket of a kind lacks for one more such device."""
     names = _profiles(spec, group, sample)
     idle_only = context.policy(group).idle_only
     for state, bucket in group.states.get(kind, {}).items():
@@ -182,7 +171,6 @@ def _why_full(
 
 
 def _profiles(spec: DeviceSpec, group: NodeClass, sample: Gpu) -> list[str]:
-    """The profiles that would serve."""
     names: dict[str, None] = {}
     if spec.claim.shares_percent is not None:
         return [name for name in [sample.full_profile] if name is not None]
@@ -266,15 +254,11 @@ def _shared_modes(spec: DeviceSpec) -> list[str]:
     return [mode for mode in spec.claim.modes if mode != "exclusive"]
 
 
-# -- telling ------------------------------------------------------------------------------------------------------
-
-
 def _reason(reason: WaitReason, count: int, of: str, on: str) -> ReasonCount:
     return ReasonCount(reason=reason, count=count, of=of, on=on, known_as=KNOWN_AS.get(reason, ""))
 
 
 def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...], int]:
-    """The listed reasons, and how many are left out."""
     return reasons[:REASONS_MAX], max(0, len(reasons) - REASONS_MAX)
 
 

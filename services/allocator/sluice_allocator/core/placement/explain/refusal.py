@@ -1,8 +1,5 @@
-"""
-Refuses requests that are invalid, or beyond the operator's settings, at once, with the field at fault.
-
-A request that no current GPU could serve is not refused: it waits, for a later node may serve it
-(`explain.impossible` says why).
+"""Refuses requests that are invalid, or beyond the operator's settings, at once, with the field at fault. A request
+that no current GPU could serve is not refused: it waits, for a later node may serve it (`explain.impossible` says why).
 """
 
 from sluice.contracts.messages import Claim

@@ -1,11 +1,9 @@
-"""
-Suggests the nearest available profile, label or resource to one that no node has.
-
-For messages only; no decision depends on it.
-"""
+"""Suggests the nearest available profile, label or resource to one that no node has. For messages only; no decision
+depends on it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax.keys import HAMI, VOLCANO
@@ -13,12 +11,10 @@ from sluice.contracts.request_syntax.source_text import did_you_mean
 from sluice.mig.catalog import catalog, find_model
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 
-NAMED_MAX = 3
-"""Most models, labels or taints named in a sentence."""
+NAMED_MAX = 3  # most models, labels or taints named in a sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Closest:
+class Closest(msgspec.Struct, frozen=True):
     """A profile, and the models here that have it, in short names."""
 
     profile: str
@@ -59,7 +55,6 @@ def _parsed(name: str) -> ProfileName | None:
 
 
 def models_that_have(profile: str) -> tuple[str, ...]:
-    """The catalog's models with such a profile."""
     return tuple(model.key.upper() for model in catalog() if model.profile(profile) is not None)
 
 
@@ -69,7 +64,6 @@ def profiles_of_the_catalog() -> list[tuple[str, str]]:
 
 
 def short_name(product: str) -> str:
-    """A product's short name."""
     known = find_model(product)
     return known.key.upper() if known is not None else product.removeprefix("NVIDIA ")
 

@@ -1,9 +1,6 @@
-"""
-The cost of making room on a GPU: for each profile the place whose tenants cost least to evict, and those tenants.
-
+"""The cost of making room on a GPU: for each profile the place whose tenants cost least to evict, and those tenants.
 Depends only on which tenants may go, at which priority, and what each would lose: computed once for GPUs with equal
-tenants. `CostIndex` orders the GPUs of one kind by it; GPUs with the same costs for all profiles share a bucket.
-"""
+tenants. `CostIndex` orders the GPUs of one kind by it; GPUs with the same costs for all profiles share a bucket."""
 
 import bisect
 from collections.abc import Iterable, Sequence
@@ -21,18 +18,13 @@ from sluice_allocator.core.sorted_keys import SortedKeys
 
 EvictionCost = tuple[int, int, int]
 """The cost when some pods go: the highest priority among them, their number, their memory in MiB. Smaller is better."""
-NO_COST: EvictionCost = (-(1 << 62), 0, 0)
-"""No eviction. Below every cost."""
-VictimRank = tuple[int, int]
-"""A tenant that may go: its priority, and the memory that its whole pod loses, in MiB."""
+NO_COST: EvictionCost = (-(1 << 62), 0, 0)  # No eviction. Below every cost.
+VictimRank = tuple[int, int]  # a tenant that may go: its priority, and the memory that its whole pod loses, in MiB
 
 
 class Occupant(msgspec.Struct, frozen=True):
-    """
-    One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays.
-
-    A home of shares is one span with several tenants.
-    """
+    """One span of a GPU. It is free when all of `who` (numbers) have gone; an empty `who` stays. A home of shares is
+    one span with several tenants."""
 
     span: Span
     who: tuple[int, ...]
@@ -58,7 +50,6 @@ class Occupancy(msgspec.Struct, frozen=True):
 
 
 def eviction_cost_of(who: Iterable[VictimRank]) -> EvictionCost:
-    """The cost when these tenants go."""
     parts = list(who)
     if not parts:
         return NO_COST
@@ -74,8 +65,7 @@ class ClearingCosts:
     mig: bool
     ways: dict[str, ClearedSpan | None] = field(init=False)
     """For each profile (WHOLE_GPU on a GPU without MIG) the way with the least cost; None where nothing helps."""
-    costs: tuple[EvictionCost | None, ...] = field(init=False)
-    """The cost of room, in the order of the profiles."""
+    costs: tuple[EvictionCost | None, ...] = field(init=False)  # the cost of room, in the order of the profiles
     _states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -122,7 +112,6 @@ class ClearingCosts:
         return best[2] if best is not None else None
 
     def _in_the_way(self, placement: Placement) -> list[int] | None:
-        """The tenants where an instance would go; None if one of them stays."""
         mask = placement.mask
         blocked, foreign = self.occupancy.blocked, self.occupancy.foreign
         if any(mask & each.mask for each in blocked) or any(mask & each.mask for each in foreign):
@@ -160,7 +149,6 @@ class ClearingCosts:
         return [*goes, *more], rank
 
     def _rank(self, profile: Profile, placement: Placement, goes: Sequence[int]) -> tuple[int, ...] | None:
-        """How good the place is when these have gone; None if it is still not free."""
         choices = self.table.choices(self._state(goes), profile.name)
         return next((choice.rank for choice in choices if choice.start == placement.start), None)
 
@@ -181,10 +169,8 @@ class ClearingCosts:
         return self.table.state(instances, blocked=blocked)
 
 
-GpuKey = tuple[int, int, GpuUuid]
-"""A GPU in node order: number of its node, its index there."""
-Costs = tuple[EvictionCost | None, ...]
-"""The cost of room, in the order of the columns; None where it cannot be made."""
+GpuKey = tuple[int, int, GpuUuid]  # a GPU in node order: number of its node, its index there
+Costs = tuple[EvictionCost | None, ...]  # the cost of room, in the order of the columns; None where it cannot be made
 
 
 @dataclass(slots=True, eq=False)
@@ -206,7 +192,6 @@ class CostIndex:
     _numbered: int = 0
 
     def put(self, costs: Costs, gpu_key: GpuKey) -> CostBucket:
-        """Add a GPU with these costs."""
         cost_bucket = self._buckets.get(costs)
         if cost_bucket is None:
             cost_bucket = self._buckets[costs] = CostBucket(costs)
@@ -216,7 +201,6 @@ class CostIndex:
         return cost_bucket
 
     def take(self, cost_bucket: CostBucket, gpu_key: GpuKey) -> None:
-        """Remove a GPU."""
         cost_bucket.gpu_keys.remove(gpu_key)
         if cost_bucket.gpu_keys:
             return

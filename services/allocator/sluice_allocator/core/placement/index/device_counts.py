@@ -1,8 +1,5 @@
-"""
-Counts how many devices of one shape each node could hold, so that several devices are found without a scan.
-
-A shape is counted from its first multi-device request on. Each change on a node then recounts that node only.
-"""
+"""Counts how many devices of one shape each node could hold, so that several devices are found without a scan. A shape
+is counted from its first multi-device request on. Each change on a node then recounts that node only."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,8 +7,7 @@ from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.bucket import SortedBuckets
 from sluice_allocator.core.placement.nodes.node import Node
 
-SHAPES_MAX = 32
-"""Most shapes counted per class of nodes; the least recently used one makes room."""
+SHAPES_MAX = 32  # most shapes counted per class of nodes; the least recently used one makes room
 Count = Callable[[Node], int]
 
 
@@ -20,12 +16,10 @@ class DeviceCounts:
 
     def __init__(self, count: Count, nodes: Sequence[Node]) -> None:
         self._count = count
-        self._of: dict[int, int] = {}
-        """Each node's count, by its number."""
+        self._of: dict[int, int] = {}  # each node's count, by its number
         self.sorted_buckets = SortedBuckets(nodes)
 
     def put(self, node: Node) -> None:
-        """Recount a node."""
         now, before = self._count(node), self._of.get(node.number)
         if now == before:
             self.sorted_buckets.by_number[now].look_again(node)
@@ -35,7 +29,6 @@ class DeviceCounts:
         self.sorted_buckets.bucket_number(now).add(node)
 
     def take(self, node: Node) -> None:
-        """Drop a node's count."""
         before = self._of.pop(node.number, None)
         if before is not None:
             bucket = self.sorted_buckets.by_number[before]
@@ -44,7 +37,6 @@ class DeviceCounts:
                 self.sorted_buckets.drop(before)
 
     def move(self, node: Node, cpu_per_gpu_before: int) -> None:
-        """A node's CPU per GPU changed."""
         count = self._of.get(node.number)
         if count is not None:
             self.sorted_buckets.by_number[count].move(node, cpu_per_gpu_before)
@@ -72,17 +64,14 @@ class DeviceCountCache:
         return found
 
     def touch(self, node: Node, group: NodeClass) -> None:
-        """A node changed."""
         if group.number in self._kept and node.number in group.nodes:
             for counted in self._kept[group.number].values():
                 counted.put(node)
 
     def move(self, node: Node, group: NodeClass, cpu_per_gpu_before: int) -> None:
-        """A node's CPU per GPU changed."""
         for counted in self._kept.get(group.number, {}).values():
             counted.move(node, cpu_per_gpu_before)
 
     def forget(self, node: Node, group: NodeClass) -> None:
-        """A node left this class, or has nothing usable."""
         for counted in self._kept.get(group.number, {}).values():
             counted.take(node)

@@ -1,8 +1,5 @@
-"""
-The index of free devices: every usable device in the bucket where searches look for its kind.
-
-A booking updates the buckets of one node only.
-"""
+"""The index of free devices: every usable device in the bucket where searches look for its kind. A booking updates the
+buckets of one node only."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -20,16 +17,12 @@ from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.nodes.node_shape import NodeShape, shape_of_gpus
 from sluice_allocator.core.placement.spec.config import DEFAULT_POOL, PlacementConfig
-from sluice_allocator.core.placement.spec.node_selection import PASSING, keys_of, meaning_of
+from sluice_allocator.core.placement.spec.place_request import PASSING, keys_of, meaning_of
 
-OutClass = tuple[int, WaitReason, str]
-"""Unusable GPUs: the number of their class of nodes, the reason, and their kind."""
-SELECTED_KEYS_MAX = 32
-"""Most labels that tell classes of nodes apart; selections by others check node by node."""
-FEW_VALUES_MAX = 16
-"""A topology label tells classes apart while it has so few values: zones, not hosts."""
-VALUES_PER_KEY_MAX = 64
-"""A label with more values than this belongs to single nodes (a host name), and tells no classes apart."""
+OutClass = tuple[int, WaitReason, str]  # unusable GPUs: the number of their class of nodes, the reason, and their kind
+SELECTED_KEYS_MAX = 32  # most labels that tell classes of nodes apart; selections by others check node by node
+FEW_VALUES_MAX = 16  # a topology label tells classes apart while it has so few values: zones, not hosts
+VALUES_PER_KEY_MAX = 64  # a label with more values belongs to single nodes (a host name): no classes
 
 
 class DeviceIndex:
@@ -42,28 +35,20 @@ class DeviceIndex:
         self.layout_orders = LayoutOrders()
         self.counted = DeviceCountCache(self.nodes)
         self.victims = VictimIndex(self.nodes)
-        self.weighed = False
-        """Whether usage is kept: some policy orders nodes by it."""
-        self.measured = False
-        """Whether CPU per GPU is kept: some pod requests CPU."""
+        self.weighed = False  # whether usage is kept: some policy orders nodes by it
+        self.measured = False  # whether CPU per GPU is kept: some pod requests CPU
         self._rules = rules
         self._why_unusable = why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
-        self._numbered = 0
-        """How many classes were created; no number is used twice."""
-        self._selected_by: dict[str, dict[str | None, None]] = {}
-        """The labels that tell classes apart, with all values seen."""
+        self._numbered = 0  # how many classes were created; no number is used twice
+        self._selected_by: dict[str, dict[str | None, None]] = {}  # labels that tell classes apart, with their values
         self._single: dict[str, dict[str, dict[Node, None]]] = {}
         """Nodes by value of labels that tell no classes apart, as far as requests selected by them."""
-        self._of_hosts: dict[str, None] = {}
-        """Topology labels that are checked on each node."""
+        self._of_hosts: dict[str, None] = {}  # topology labels that are checked on each node
         self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
         self._out_of: dict[GpuUuid, OutClass] = {}
 
-    # -- whole nodes ----------------------------------------------------------------------------------------------
-
     def offer(self, node: Node) -> None:
-        """Add all usable devices of a node."""
         self._see_values(node)
         group = self._class_of[node.name] = self._sort(node)
         for key, values in self._single.items():
@@ -93,7 +78,6 @@ class DeviceIndex:
         self.victims.counted.touch(node, group)
 
     def withdraw(self, node: Node) -> None:
-        """Remove all devices of a node."""
         group = self._class_of.pop(node.name, None)
         if group is None:
             return
@@ -107,16 +91,17 @@ class DeviceIndex:
             self._take_out(gpu)
             self.victims.forget(gpu)
         node.gpus = ()
-        _count_out(node, group)
+        if node.shape is not None:
+            node.shape.count(node.offers, -1)
+            if not node.shape.nodes:
+                del group.shapes[node.shape_key]
+            node.shape = None
         group.nodes.pop(node.number, None)
         self.counted.forget(node, group)
         self.victims.counted.forget(node, group)
 
     def class_of(self, node: Node) -> NodeClass:
-        """The class of a node."""
         return self._class_of[node.name]
-
-    # -- one device -----------------------------------------------------------------------------------------------
 
     def changed(self, node: Node, gpu: Gpu) -> None:
         """Bookings on a GPU changed: update its bucket."""
@@ -140,7 +125,6 @@ class DeviceIndex:
         self._count(node, at_home.gpu)
 
     def _move_home(self, node: Node, group: NodeClass, at_home: SharedDeviceOnGpu, bucket: Bucket) -> None:
-        """Move a home to another bucket of the same sorted buckets."""
         bucket_number = bucket_number_of(at_home.home)
         if bucket_number == at_home.bucket_number:
             return
@@ -158,7 +142,6 @@ class DeviceIndex:
             self.victims.look_at(node, self._class_of[node.name], gpu)
 
     def settle(self, node: Node, *, more_room: bool) -> None:
-        """All changes of one booking are made."""
         if not node.gpus:
             return
         group = self._class_of[node.name]
@@ -264,8 +247,6 @@ class DeviceIndex:
             gpu.counted_percent = gpu.free_percent
         node.gpu_percent = sum(gpu.counted_percent for gpu in node.gpus)
 
-    # -- what is out of use ---------------------------------------------------------------------------------------
-
     def _put_out(self, group: NodeClass, gpu: Gpu, reason: WaitReason) -> None:
         key = (group.number, reason, gpu.kind)
         self._out.setdefault(key, {})[gpu.report.uuid] = gpu
@@ -284,15 +265,10 @@ class DeviceIndex:
         for (number, reason, _), members in self._out.items():
             yield numbered[number], reason, next(iter(members.values())), len(members)
 
-    # -- classes of nodes -----------------------------------------------------------------------------------------
-
     def group_by_labels(self, needs: HostNeeds) -> bool:
-        """
-        Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as well.
-
-        A label that no request selected by before regroups all nodes: once per label, for at most SELECTED_KEYS_MAX
-        of them.
-        """
+        """Tell classes apart by the labels that a pod selects by. True when nodes have to be checked one by one as
+        well. A label that no request selected by before regroups all nodes: once per label, for at most
+        SELECTED_KEYS_MAX of them."""
         if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
         keys = keys_of(needs)
@@ -337,7 +313,6 @@ class DeviceIndex:
         return {group.labels[key]: None for group in self.classes.values() if group.shapes and key in group.labels}
 
     def has_label(self, key: str) -> bool:
-        """Whether a node has a topology label."""
         return key in self._of_hosts or bool(self.values_of(key))
 
     def _select_by(self, key: str) -> None:
@@ -350,7 +325,6 @@ class DeviceIndex:
             self._regroup()
 
     def _keep_single(self, key: str) -> None:
-        """Index nodes by a label of single nodes."""
         if len(self._single) >= SELECTED_KEYS_MAX:
             del self._single[next(iter(self._single))]
         single = self._single[key] = {}
@@ -359,11 +333,8 @@ class DeviceIndex:
                 single.setdefault(node.labels[key], {})[node] = None
 
     def _see_values(self, node: Node) -> None:
-        """
-        Drop a label from those that tell classes apart once it has too many values.
-
-        Otherwise every node would become a class of its own, and each decision would look at all of them.
-        """
+        """Drop a label from those that tell classes apart once it has too many values. Otherwise every node would
+        become a class of its own, and each decision would look at all of them."""
         for key, values in list(self._selected_by.items()):
             values[node.labels.get(key)] = None
             if len(values) > VALUES_PER_KEY_MAX:
@@ -372,7 +343,6 @@ class DeviceIndex:
                 self._regroup()
 
     def _regroup(self) -> None:
-        """Regroup nodes by the current labels; classes without nodes are dropped."""
         for node in self.nodes:
             if node.name in self._class_of:
                 self.withdraw(node)
@@ -408,7 +378,6 @@ class DeviceIndex:
 
 
 def _count_in(node: Node, group: NodeClass) -> None:
-    """Count a node into this class, with all that it would have when empty."""
     node.shape_key, gpus = shape_of_gpus(node.all_gpus)
     node.shape = group.shapes.get(node.shape_key)
     if node.shape is None:
@@ -417,21 +386,11 @@ def _count_in(node: Node, group: NodeClass) -> None:
     node.shape.count(node.offers, 1)
 
 
-def _count_out(node: Node, group: NodeClass) -> None:
-    """Count a node out of its class."""
-    if node.shape is not None:
-        node.shape.count(node.offers, -1)
-        if not node.shape.nodes:
-            del group.shapes[node.shape_key]
-        node.shape = None
-
-
 def _homes_key(at_home: SharedDeviceOnGpu) -> SharedDevicesKey:
     return (at_home.home.domain, at_home.home.mode, at_home.gpu.kind, at_home.key[0])
 
 
 def _forget_bucket(group: NodeClass, key: SharedDevicesKey, bucket_number: int) -> None:
-    """Drop a trust domain without homes."""
     sorted_buckets = group.homes[key]
     sorted_buckets.drop(bucket_number)
     if not sorted_buckets:
@@ -442,7 +401,6 @@ def _forget_bucket(group: NodeClass, key: SharedDevicesKey, bucket_number: int) 
 
 
 def _words(pool: str, labels: Mapping[str, str], taints: list[str]) -> str:
-    """A class of nodes in words for users."""
     parts = [f"pool {pool}"] if pool != DEFAULT_POOL else []
     parts += [f"{key}={value}" for key, value in sorted(labels.items())]
     parts += [f"tainted {taint}" for taint in taints]

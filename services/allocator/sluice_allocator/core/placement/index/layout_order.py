@@ -1,9 +1,6 @@
-"""
-The order in which the layout states of one kind of GPU are tried for a profile, computed once.
-
-Every state ever seen is on the list, and a decision walks it until it meets a state that some GPU is in. The list is
-as long as a model has states (some hundreds), however many GPUs there are.
-"""
+"""The order in which the layout states of one kind of GPU are tried for a profile, computed once. Every state ever seen
+is on the list, and a decision walks it until it meets a state that some GPU is in. The list is as long as a model has
+states (some hundreds), however many GPUs there are."""
 
 import bisect
 from dataclasses import dataclass, field
@@ -13,14 +10,12 @@ from sluice.mig.transition_table import PlacementChoice, State
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
-LayoutChoice = tuple[tuple[int, ...], State, PlacementChoice]
-"""A rank (the smallest is best), a state, and where the instance would go."""
+LayoutChoice = tuple[tuple[int, ...], State, PlacementChoice]  # rank (smallest is best), state, and where it would go
 
 
 @dataclass(slots=True)
 class _Order:
-    known: int = 0
-    """How many of the seen states were considered."""
+    known: int = 0  # how many of the seen states were considered
     preferences: list[LayoutChoice] = field(default_factory=list)
 
 
@@ -32,7 +27,6 @@ class LayoutOrders:
         self._orders: dict[tuple[str, str, str], _Order] = {}
 
     def saw(self, gpu: Gpu) -> None:
-        """A GPU is in this state."""
         self._seen.setdefault(gpu.kind, {})[gpu.state] = None
 
     def of(self, gpu: Gpu, profile: Profile, policy: Policy) -> list[LayoutChoice]:
@@ -55,11 +49,8 @@ class LayoutOrders:
 def layout_choice_for(
     gpu: Gpu, state: State, profile: Profile, policy: Policy, *, alone: bool = False
 ) -> LayoutChoice | None:
-    """
-    The rank of a GPU of this kind in `state` for one more instance; None when it has no place for it.
-
-    `alone`: this very GPU is meant, so its position on its node counts too.
-    """
+    """The rank of a GPU of this kind in `state` for one more instance; None when it has no place for it. `alone`: this
+    very GPU is meant, so its position on its node counts too."""
     choices = gpu.table.choices(state, profile.name)
     if not choices:
         return None

@@ -1,9 +1,6 @@
-"""
-Groups nodes that are alike in everything a request may ask of a node besides room, with the buckets of their devices.
-
-Only labels that requests have selected by tell classes apart: using every label (some differ on every node) would
-make every node a class of its own.
-"""
+"""Groups nodes that are alike in everything a request may ask of a node besides room, with the buckets of their
+devices. Only labels that requests have selected by tell classes apart: using every label (some differ on every node)
+would make every node a class of its own."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +20,7 @@ from sluice_allocator.core.placement.nodes.shared_device import (
     level_needed,
 )
 from sluice_allocator.core.placement.spec.config import PoolConfig
-from sluice_allocator.core.placement.spec.node_selection import PASSING, meaning_of
+from sluice_allocator.core.placement.spec.place_request import PASSING, meaning_of
 
 ClassKey = tuple[object, ...]
 SharedDevicesKey = tuple[TrustDomain, str, str, str | None]
@@ -36,36 +33,24 @@ class NodeClass:
 
     number: int
     key: ClassKey
-    words: str
-    """The class in words for users; empty for nodes with nothing special."""
+    words: str  # the class in words for users; empty for nodes with nothing special
     pool: PoolConfig
     modes: tuple[Mode, ...]
     time_quota: bool
-    hands_over: bool
-    """Whether their kubelets hand devices over by ResourceClaim."""
-    labels: Mapping[str, str]
-    """Labels that requests have selected by."""
+    hands_over: bool  # whether their kubelets hand devices over by ResourceClaim
+    labels: Mapping[str, str]  # labels that requests have selected by
     taints: tuple[Taint, ...]
-    nodes: dict[int, Node] = field(default_factory=dict)
-    """Members with usable GPUs, by number."""
-    shapes: dict[ShapeKey, NodeShape] = field(default_factory=dict)
-    """All members, by their GPUs: what they could serve when empty."""
-    samples: dict[str, Gpu] = field(default_factory=dict)
-    """One GPU of each kind that was ever here; all of its kind can do the same."""
-    states: dict[str, dict[State, Bucket]] = field(default_factory=dict)
-    """Usable GPUs with MIG, by kind and layout state; no bucket is empty."""
-    whole: dict[str, Bucket] = field(default_factory=dict)
-    """Idle GPUs without MIG, by kind."""
-    homes: dict[SharedDevicesKey, SortedBuckets] = field(default_factory=dict)
-    """Homes of shares, by what they have left (`bucket_number_of`)."""
-    booked_whole: dict[str, dict[Gpu, None]] = field(default_factory=dict)
-    """Usable GPUs without MIG that are in use, by kind; those in use for longest first."""
+    nodes: dict[int, Node] = field(default_factory=dict)  # members with usable GPUs, by number
+    shapes: dict[ShapeKey, NodeShape] = field(default_factory=dict)  # all members: what empty ones could serve
+    samples: dict[str, Gpu] = field(default_factory=dict)  # one GPU of each kind ever here: all can do the same
+    states: dict[str, dict[State, Bucket]] = field(default_factory=dict)  # usable, with MIG; no bucket is empty
+    whole: dict[str, Bucket] = field(default_factory=dict)  # idle GPUs without MIG, by kind
+    homes: dict[SharedDevicesKey, SortedBuckets] = field(default_factory=dict)  # by what they have left
+    booked_whole: dict[str, dict[Gpu, None]] = field(default_factory=dict)  # usable, in use, the longest first
     homes_of: dict[tuple[TrustDomain, str], dict[SharedDevicesKey, None]] = field(default_factory=dict)
     """The keys of `homes` by trust domain and mode."""
-    home_sizes: dict[tuple[str, str | None], SharedDeviceSize] = field(default_factory=dict)
-    """The size of homes, by kind of GPU and profile."""
-    home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)
-    """How many homes exist, of any tenant, by kind of GPU and profile."""
+    home_sizes: dict[tuple[str, str | None], SharedDeviceSize] = field(default_factory=dict)  # by kind and profile
+    home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)  # by kind of GPU and profile
 
     def in_use(self, kind: str) -> int:
         """How many GPUs of a kind are usable. Walks over layout states, never over GPUs."""
@@ -74,25 +59,19 @@ class NodeClass:
         return with_mig + (idle.devices if idle is not None else 0) + len(self.booked_whole.get(kind, ()))
 
     def why_not(self, needs: HostNeeds) -> WaitReason | None:
-        """
-        Why a pod with these needs cannot be on such nodes; None when it can. Labels of single nodes aside.
-
-        A taint set on purpose comes before taints that pass by themselves.
-        """
+        """Why a pod with these needs cannot be on such nodes; None when it can. Labels of single nodes aside. A taint
+        set on purpose comes before taints that pass by themselves."""
         if not self.taints:
             return None
         found = [meaning_of(taint) for taint in untolerated(self.taints, needs.tolerations)]
         return next((why for why in found if why not in PASSING), found[0] if found else None)
 
 
-MEMORY_PARTS = 16
-"""A bucket holds the memory of a home in sixteenths where its level is of something else."""
+MEMORY_PARTS = 16  # a bucket holds the memory of a home in sixteenths where its level is of something else
 
 
 def bucket_number_of(home: SharedDevice) -> int:
-    """
-    By what is left in a home: in `mps` mode its free memory in MiB, else its level and its memory in sixteenths.
-
+    """By what is left in a home: in `mps` mode its free memory in MiB, else its level and its memory in sixteenths.
     Homes on one bucket are alike in what an `mps` share needs; a fractional share may still find time or memory short.
     """
     if home.mode == "mps":

@@ -1,9 +1,6 @@
-"""
-Indexes the tenants that may be evicted for requests of higher priority, and orders their GPUs by cost.
-
-Each GPU with such tenants is kept by the cost of room on it (`clearing_cost`), so the cheapest one for a
-profile is found without a look at the others. The caller decides which tenants may go.
-"""
+"""Indexes the tenants that may be evicted for requests of higher priority, and orders their GPUs by cost. Each GPU with
+such tenants is kept by the cost of room on it (`clearing_cost`), so the cheapest one for a profile is found without a
+look at the others. The caller decides which tenants may go."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,10 +23,8 @@ from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Sp
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.sorted_keys import SortedKeys
 
-CLEARINGS_REMEMBERED = 20_000
-"""Most different occupancies remembered, a few kB each; older ones are computed again."""
-NO_LEVEL = 1 << 62
-"""Above every priority."""
+CLEARINGS_REMEMBERED = 20_000  # most different occupancies remembered, a few kB each; older ones are computed again
+NO_LEVEL = 1 << 62  # above every priority
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,16 +34,12 @@ class Victim:
     allocation: AllocationId
     priority: int
     namespace: str
-    memory_mib: int
-    """The memory of the whole pod, in MiB."""
-    room: HostRoom
-    """What its node gains when it is gone."""
-    guarded: bool = False
-    """Its namespace has a guarantee: whether it may go depends on the namespace's other tenants."""
+    memory_mib: int  # the memory of the whole pod, in MiB
+    room: HostRoom  # what its node gains when it is gone
+    guarded: bool = False  # its namespace has a guarantee: whether it may go depends on the namespace's other tenants
 
     @property
     def who(self) -> VictimRank:
-        """Its part of the cost."""
         return self.priority, self.memory_mib
 
 
@@ -77,12 +68,10 @@ class VictimIndex:
     def __init__(self, nodes: Sequence[Node]) -> None:
         """Start with none. `nodes` are all nodes by number; the list is shared and grows."""
         self.known: dict[AllocationId, Victim] = {}
-        self.counted = DeviceCountCache(nodes)
-        """The nodes by the priority up to which all tenants have to go before so many devices fit."""
+        self.counted = DeviceCountCache(nodes)  # nodes by the priority up to which tenants go for so many devices
         self._nodes = nodes
         self._on: dict[NodeName, dict[AllocationId, None]] = {}
-        self._of: dict[str, dict[AllocationId, None]] = {}
-        """By namespace."""
+        self._of: dict[str, dict[AllocationId, None]] = {}  # by namespace
         self._cost_indexes: dict[tuple[int, str, bool], CostIndex] = {}
         self._cleared: dict[tuple[GpuUuid, bool], ClearedGpu] = {}
         self._clearings: dict[Occupancy, ClearingCosts] = {}
@@ -91,10 +80,7 @@ class VictimIndex:
         self._home_positions: dict[GpuUuid, list[tuple[HomeLevels, HomePosition]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether any tenant may go."""
         return bool(self.known)
-
-    # -- who ------------------------------------------------------------------------------------------------------
 
     def offer(self, victim: Victim, node: NodeName) -> None:
         """A tenant of a node may go. Call `look_at` for its GPUs afterwards."""
@@ -124,8 +110,6 @@ class VictimIndex:
     def nodes(self) -> Iterator[NodeName]:
         """The nodes with a tenant that may go, the longest known first."""
         return iter(self._on)
-
-    # -- where ----------------------------------------------------------------------------------------------------
 
     def look_at(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
         """The tenants of a usable GPU changed, or which of them may go."""
@@ -161,11 +145,7 @@ class VictimIndex:
     def cheapest(
         self, group: NodeClass, kind: str, profile: str, *, strict: bool
     ) -> Iterator[tuple[EvictionCost, CostBucket]]:
-        """
-        The buckets of one kind of GPU, in order of cost for a profile.
-
-        `strict`: tenants of guarded namespaces stay.
-        """
+        """Buckets of one kind of GPU, in order of cost for a profile. `strict`: tenants of guarded namespaces stay."""
         cost_index = self._cost_indexes.get((group.number, kind, strict))
         if cost_index is not None:
             for cost, _, cost_bucket in cost_index.order(profile):
@@ -182,11 +162,8 @@ class VictimIndex:
     def homes(
         self, group: NodeClass, key: SharedDevicesKey, least_mib: int, below: int
     ) -> Iterator[tuple[int, SharedDeviceOnGpu]]:
-        """
-        Homes that would have so much memory left when every tenant up to a priority (the number) has gone.
-
-        Only priorities below this one; lowest first, then those with least to spare.
-        """
+        """Homes that would have so much memory left when every tenant up to a priority (the number) has gone. Only
+        priorities below this one; lowest first, then those with least to spare."""
         levels = self._homes.get((group.number, key), {})
         for level in sorted(each for each in levels if each < below):
             gpu_key = levels[level].after((least_mib - 1, NO_LEVEL, 0, GpuUuid(""), ""))
@@ -215,8 +192,6 @@ class VictimIndex:
             elif cleared is None and self.count_on(gpu, profile, 0):
                 costs.append(0)
         return sum(sorted(costs)[:wanted])
-
-    # -- inside ---------------------------------------------------------------------------------------------------
 
     def _file(
         self,

@@ -1,12 +1,9 @@
-"""
-Indexes nodes that have a device of one kind, to find the best one with room for a pod.
-
-All devices on a bucket are alike in everything that decides whether a claim fits, so a decision looks at buckets and
-never at the cluster. On a bucket the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per
-block on CPU and memory skip nodes without room: they are never too low, and are made exact after a block was searched
-in vain. A bound is raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that
-takes no more pods counts as one without CPU.
-"""
+"""Indexes nodes that have a device of one kind, to find the best one with room for a pod. All devices on a bucket are
+alike in everything that decides whether a claim fits, so a decision looks at buckets and never at the cluster. On a
+bucket the nodes stand in rows by CPU per free GPU, and in a row in blocks of 64. Bounds per block on CPU and memory
+skip nodes without room: they are never too low, and are made exact after a block was searched in vain. A bound is
+raised when room grows and left alone when it shrinks, so booking costs nothing here. A node that takes no more pods
+counts as one without CPU."""
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -142,7 +139,6 @@ class _NodeRow:
             yield self._nodes[first + lowest.bit_length()]
 
     def _tighten(self, at: int, block: _Block) -> None:
-        """Make a block's bounds exact."""
         members = list(self._members(at, block))
         block.cpu_milli = max(node.cpu_milli if node.pods > 0 else -UNBOUNDED for node in members)
         block.memory_mib = max(node.memory_mib for node in members)
@@ -169,15 +165,12 @@ class Bucket:
         """Begin empty. `nodes` are all nodes of the cluster by number; the list is shared and grows."""
         self._nodes = nodes
         self._rows: dict[int, _NodeRow] = {}
-        self.devices = 0
-        """The number of devices on it, where each is added by itself."""
+        self.devices = 0  # the number of devices on it, where each is added by itself
 
     def __bool__(self) -> bool:
-        """Whether any node is on it."""
         return bool(self._rows)
 
     def put(self, node: Node) -> None:
-        """The node has one more such device."""
         self.devices += 1
         there = node.buckets.get(self, 0)
         node.buckets[self] = there + 1
@@ -185,7 +178,6 @@ class Bucket:
             self.add(node)
 
     def take(self, node: Node) -> None:
-        """The node has one such device less."""
         self.devices -= 1
         left = node.buckets[self] - 1
         if left:
@@ -195,18 +187,15 @@ class Bucket:
             self.remove(node)
 
     def add(self, node: Node) -> None:
-        """The node has such a device."""
         row = self._rows.get(node.cpu_per_gpu)
         if row is None:
             row = self._rows[node.cpu_per_gpu] = _NodeRow(self._nodes)
         row.add(node)
 
     def remove(self, node: Node) -> None:
-        """The node has no such device any more."""
         self.move(node, node.cpu_per_gpu, stays=False)
 
     def move(self, node: Node, cpu_per_gpu_before: int, *, stays: bool = True) -> None:
-        """A node on this bucket changed its CPU per GPU."""
         row = self._rows.get(cpu_per_gpu_before)
         if row is not None:
             row.remove(node)
@@ -257,15 +246,12 @@ class SortedBuckets:
         """Start without buckets. `nodes` as for a bucket."""
         self._nodes = nodes
         self.by_number: dict[int, Bucket] = {}
-        self.order: list[int] = []
-        """The numbers of its buckets, sorted."""
+        self.order: list[int] = []  # the numbers of its buckets, sorted
 
     def __bool__(self) -> bool:
-        """Whether it has any bucket."""
         return bool(self.order)
 
     def bucket_number(self, number: int) -> Bucket:
-        """The bucket of this number, created if missing."""
         bucket = self.by_number.get(number)
         if bucket is None:
             bucket = self.by_number[number] = Bucket(self._nodes)
@@ -273,7 +259,6 @@ class SortedBuckets:
         return bucket
 
     def drop(self, number: int) -> None:
-        """Remove an empty bucket."""
         del self.by_number[number]
         del self.order[bisect.bisect_left(self.order, number)]
 
@@ -282,5 +267,4 @@ class SortedBuckets:
         return (self.order[at] for at in range(bisect.bisect_left(self.order, number), len(self.order)))
 
     def devices(self) -> int:
-        """How many devices are on all of them."""
         return sum(bucket.devices for bucket in self.by_number.values())

@@ -1,10 +1,7 @@
-"""
-What one device of a claim has to be, computed once per kind of GPU: the profile, or the share, or why neither.
-
-Never gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is
-given whole or shared. Percents are of what the GPU can give: with MIG of its largest profile, those of memory of its
-memory slices.
-"""
+"""What one device of a claim has to be, computed once per kind of GPU: the profile, or the share, or why neither. Never
+gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is given
+whole or shared. Percents are of what the GPU can give: with MIG of its largest profile, those of memory of its memory
+slices."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -25,10 +22,8 @@ from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes
 
 _REMEMBERED_MAX = 4096
 _HOME_MAY_LOSE_PERCENT = 20
-"""
-A smaller instance is the better home when it loses at most this part of the shares that the whole GPU could hold,
-since the rest of the GPU stays free.
-"""
+"""A smaller instance is the better home when it loses at most this part of the shares that the whole GPU could hold,
+since the rest of the GPU stays free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +32,7 @@ class WholeGpu:
 
 
 WHOLE = WholeGpu()
-WHOLE_GPU = ""
-"""Stands for the profile of a GPU without MIG."""
+WHOLE_GPU = ""  # stands for the profile of a GPU without MIG
 Shape = Profile | WholeGpu | WaitReason
 
 
@@ -47,17 +41,12 @@ class DeviceSpec:
     """One device of one claim. Two claims that differ only in their container have the same."""
 
     claim: Claim
-    domain: TrustDomain
-    """Namespace and uid: the trust domain whose shares may live together."""
+    domain: TrustDomain  # namespace and uid: the trust domain whose shares may live together
     rules: PlacementConfig
-    number: int
-    """Tells specs apart where they are keys."""
-    whole: bool
-    """Whether a whole GPU is asked for: no size at all, or all of it."""
-    picky: bool
-    """Whether the claim names GPUs that may or may not serve it."""
-    step: int = 0
-    """Which of the larger profiles of each model serves instead, counted from 1; 0: the asked one."""
+    number: int  # tells specs apart where they are keys
+    whole: bool  # whether a whole GPU is asked for: no size at all, or all of it
+    picky: bool  # whether the claim names GPUs that may or may not serve it
+    step: int = 0  # which of the larger profiles of each model serves instead, counted from 1; 0: the asked one
     _shapes: dict[str, Shape] = field(default_factory=dict)
     _larger: dict[str, tuple[Profile, ...]] = field(default_factory=dict)
     _shares: dict[tuple[str, str], Share | WaitReason] = field(default_factory=dict)
@@ -83,8 +72,6 @@ class DeviceSpec:
         only = self.claim.only
         uuid = gpu.report.uuid
         return bool(only.uuids and uuid not in only.uuids) or uuid in only.not_uuids
-
-    # -- exclusive ------------------------------------------------------------------------------------------------
 
     def shape_on(self, gpu: Gpu) -> Shape:
         """The profile that serves the claim on this kind of GPU, or the whole GPU, or why neither does."""
@@ -157,8 +144,6 @@ class DeviceSpec:
             asked = claim.sm_percentage * largest.multiprocessors
             wastes.append((100 * shape.multiprocessors - asked) // shape.multiprocessors)
         return 0 if claim.profile is not None or self.whole else min(wastes)
-
-    # -- shares ---------------------------------------------------------------------------------------------------
 
     def share_on(self, gpu: Gpu, mode: str) -> Share | WaitReason:
         """The share that serves the claim on this kind of GPU."""
@@ -268,15 +253,9 @@ class DeviceSpecs:
         return spec
 
 
-# -- sizes --------------------------------------------------------------------------------------------------------
-
-
 def percent_mib(gpu: Gpu, percent: int) -> int:
-    """
-    So many percent of a GPU's memory in MiB, rounded down: as many shares of 1/n as it takes fit, and no more.
-
-    With MIG never more than an instance of that part has: two halves live on two halves of the GPU.
-    """
+    """So many percent of a GPU's memory in MiB, rounded down: as many shares of 1/n as it takes fit, and no more. With
+    MIG never more than an instance of that part has: two halves live on two halves of the GPU."""
     exact = gpu.memory_mib * percent // 100
     if not gpu.mig:
         return exact

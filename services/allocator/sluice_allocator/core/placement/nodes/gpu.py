@@ -1,9 +1,6 @@
-"""
-One GPU as the ledger and its agent's report have it: its bookings, its layout, and its homes of shares.
-
-Booked means in the ledger (live or being revoked), or decided by this process and not committed yet. Foreign
-instances and quarantined spans count as occupied.
-"""
+"""One GPU as the ledger and its agent's report have it: its bookings, its layout, and its homes of shares. Booked means
+in the ledger (live or being revoked), or decided by this process and not committed yet. Foreign instances and
+quarantined spans count as occupied."""
 
 from dataclasses import dataclass, field
 
@@ -20,8 +17,7 @@ from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, Sh
 from sluice_allocator.core.placement.nodes.time_slots import DeviceKey
 
 _NOTHING = State(0)
-Span = tuple[str | None, int, int]
-"""A span of one GPU: profile (None for the whole GPU), start and size in memory slices."""
+Span = tuple[str | None, int, int]  # on one GPU: profile (None: whole), start and size in memory slices
 
 
 @dataclass(slots=True, eq=False)
@@ -32,8 +28,7 @@ class SharedDeviceOnGpu:
     key: Span
     home: SharedDevice
     bucket: Bucket | None = None
-    bucket_number: int = 0
-    """The number of that bucket."""
+    bucket_number: int = 0  # the number of that bucket
 
 
 @dataclass(slots=True, eq=False)
@@ -44,25 +39,17 @@ class Gpu:
     report: GpuReport
     model: GpuModel
     table: TransitionTable
-    kind: str
-    """Equal for GPUs of the same product with the same facts, such as MIG mode and MPS clients."""
+    kind: str  # equal for GPUs of the same product with the same facts, such as MIG mode and MPS clients
     blocked: tuple[Placement, ...] = ()
-    foreign: tuple[Instance, ...] = ()
-    """Instances that Sluice did not make: their slices and engines are not available."""
+    foreign: tuple[Instance, ...] = ()  # instances that Sluice did not make: their slices and engines are not available
     spans: dict[DeviceKey, DeviceGrant] = field(default_factory=dict)
     homes: dict[Span, SharedDeviceOnGpu] = field(default_factory=dict)
-    state: State = _NOTHING
-    """The layout's state, on a GPU with MIG."""
-    stepwise: bool = True
-    """Whether `state` results from its instances alone, so that it can be updated step by step."""
-    layout: Layout | None = None
-    """The available instances of a fixed layout; None where instances are made."""
-    bucket_state: State = _NOTHING
-    """The state of that bucket, on a GPU with MIG."""
-    counted_percent: int = 0
-    """The part of `free_percent` that its node has counted."""
-    bucket: Bucket | None = None
-    """Where searches find it; None when it is not usable, or full."""
+    state: State = _NOTHING  # the layout's state, on a GPU with MIG
+    stepwise: bool = True  # whether `state` results from its instances alone, so that it can be updated step by step
+    layout: Layout | None = None  # the available instances of a fixed layout; None where instances are made
+    bucket_state: State = _NOTHING  # the state of that bucket, on a GPU with MIG
+    counted_percent: int = 0  # the part of `free_percent` that its node has counted
+    bucket: Bucket | None = None  # where searches find it; None when it is not usable, or full
 
     @property
     def mig(self) -> bool:
@@ -76,12 +63,10 @@ class Gpu:
 
     @property
     def whole_span(self) -> Span:
-        """The span of a GPU without MIG."""
         return None, 0, max(1, self.report.memory_slices)
 
     @property
     def free_whole(self) -> bool:
-        """Whether it is empty."""
         return not self.spans and not self.blocked and not self.foreign
 
     @property
@@ -196,7 +181,6 @@ def span_of(grant: DeviceGrant) -> Span:
 
 
 def grant_of(container: str, gpu: Gpu, span: Span, share: Share | None = None) -> DeviceGrant:
-    """A device as it is booked."""
     profile, start, size = span
     return DeviceGrant(container=container, gpu=gpu.report.uuid, profile=profile, start=start, size=size, share=share)
 
@@ -209,7 +193,6 @@ class GpuModels:
         self._all: list[GpuModel] = []
 
     def of(self, report: GpuReport) -> GpuModel:
-        """The model that a report describes."""
         facts = (
             report.memory_mib,
             report.multiprocessors,
@@ -226,16 +209,12 @@ class GpuModels:
         return variants[-1][1]
 
     def all(self) -> list[GpuModel]:
-        """Every reported model."""
         return self._all
 
 
 def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
-    """
-    The last known facts for the report of a GPU that its agent could not read yet.
-
-    Its bookings count as before: a home of unknown size would seem to have room for any share.
-    """
+    """The last known facts for the report of a GPU that its agent could not read yet. Its bookings count as before: a
+    home of unknown size would seem to have room for any share."""
     return replace(
         report,
         model=last.model,
@@ -262,11 +241,8 @@ def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
 
 
 def layout_of(report: GpuReport, model: GpuModel) -> Layout | None:
-    """
-    The instances of a GPU with a fixed layout, by start; None for any other GPU.
-
-    An instance that the GPU's own profiles do not allow at its place cannot be named in a grant, so it is left out.
-    """
+    """The instances of a GPU with a fixed layout, by start; None for any other GPU. An instance that the GPU's own
+    profiles do not allow at its place cannot be named in a grant, so it is left out."""
     if not report.fixed_layout or not report.mig_enabled:
         return None
     found = [Instance(each.profile, each.start, each.size) for each in report.instances]

@@ -1,8 +1,5 @@
-"""
-What a node has besides GPUs (CPU, memory, pods, extended resources), and what our pods take of it.
-
-A node without reported facts is assumed to have room for everything, and only its host name as a label.
-"""
+"""What a node has besides GPUs (CPU, memory, pods, extended resources), and what our pods take of it. A node without
+reported facts is assumed to have room for everything, and only its host name as a label."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,19 +16,14 @@ if TYPE_CHECKING:
     from sluice_allocator.core.placement.nodes.gpu import Gpu
     from sluice_allocator.core.placement.nodes.node_shape import NodeShape, ShapeKey
 
-ANY_CPU_PER_GPU = -1
-"""The value for pods that request no CPU: nodes do not differ for them."""
-UNBOUNDED = 1 << 62
-"""Room on a node without reported facts."""
+ANY_CPU_PER_GPU = -1  # the value for pods that request no CPU: nodes do not differ for them
+UNBOUNDED = 1 << 62  # room on a node without reported facts
 
 
 def cpu_per_gpu_of(cpu_milli: int, gpu_percent: int) -> int:
-    """
-    CPU per GPU, in half octaves: 10 % more or less does not matter.
-
-    Pods are placed where this is nearest to their own ratio, so that neither CPU nor GPUs are stranded. On real
-    traces that decides more than how GPUs are packed (docs/performance.md).
-    """
+    """CPU per GPU, in half octaves: 10 % more or less does not matter. Pods are placed where this is nearest to their
+    own ratio, so that neither CPU nor GPUs are stranded. On real traces that decides more than how GPUs are packed
+    (docs/performance.md)."""
     each = max(1, max(0, cpu_milli) * 100 // max(1, gpu_percent))
     return (each * each).bit_length()
 
@@ -48,39 +40,27 @@ class Node:
 
     number: int
     name: NodeName
-    gpus: tuple["Gpu", ...] = ()
-    """Usable GPUs, in index order; empty while the node may not be used."""
+    gpus: tuple["Gpu", ...] = ()  # usable GPUs, in index order; empty while the node may not be used
     all_gpus: tuple["Gpu", ...] = ()
     modes: tuple[Mode, ...] = ("exclusive",)
     time_quota: bool = False
-    hands_over: bool = False
-    """Whether its kubelet hands devices over by ResourceClaim."""
+    hands_over: bool = False  # whether its kubelet hands devices over by ResourceClaim
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    cpu_milli: int = UNBOUNDED
-    """Free now; below zero when overbooked."""
+    cpu_milli: int = UNBOUNDED  # free now; below zero when overbooked
     memory_mib: int = UNBOUNDED
-    pods: int = UNBOUNDED
-    """How many more pods it takes, by its allocatable and by `pods_max`."""
-    pods_max: int = UNBOUNDED
-    """Most pods with slices that the operator allows on one node."""
+    pods: int = UNBOUNDED  # how many more pods it takes, by its allocatable and by `pods_max`
+    pods_max: int = UNBOUNDED  # most pods with slices that the operator allows on one node
     resources: Mapping[str, int] | None = None
     facts: HostFacts | None = None
-    taken: dict[AllocationId, HostRoom] = field(default_factory=dict)
-    """What our pods take."""
-    buckets: dict["Bucket", int] = field(default_factory=dict)
-    """Its buckets, and the number of its devices on each."""
-    shape: "NodeShape | None" = None
-    """The shape of its class under which its full capacity counts."""
+    taken: dict[AllocationId, HostRoom] = field(default_factory=dict)  # what our pods take
+    buckets: dict["Bucket", int] = field(default_factory=dict)  # its buckets, and the number of its devices on each
+    shape: "NodeShape | None" = None  # the shape of its class under which its full capacity counts
     shape_key: "ShapeKey" = ()
-    offers: HostRoom | None = None
-    """The allocatable counted there; None when it reports none."""
-    gpu_percent: int = 0
-    """The sum of what is free of each GPU (`Gpu.free_percent`)."""
-    cpu_per_gpu: int = 0
-    """Free CPU per free GPU (`cpu_per_gpu_of`); 0 without reported facts, and until a pod asks for CPU."""
-    usage: int = 0
-    """In permille, by the pool's weights; kept only while a policy uses it."""
+    offers: HostRoom | None = None  # the allocatable counted there; None when it reports none
+    gpu_percent: int = 0  # the sum of what is free of each GPU (`Gpu.free_percent`)
+    cpu_per_gpu: int = 0  # free CPU per free GPU (`cpu_per_gpu_of`); 0 if unknown, or until a pod asks for CPU
+    usage: int = 0  # in permille, by the pool's weights; kept only while a policy uses it
 
     def learn(self, facts: HostFacts | None) -> None:
         """Set the reported facts; None when there are none any more."""
@@ -90,7 +70,6 @@ class Node:
         self._count()
 
     def take(self, allocation: AllocationId, room: HostRoom) -> None:
-        """One of our pods takes this."""
         self.taken[allocation] = room
         self.pods -= 1
         if self.facts is not None:
@@ -100,7 +79,6 @@ class Node:
                 self._count()
 
     def give_back(self, allocation: AllocationId) -> None:
-        """One of our pods ended."""
         room = self.taken.pop(allocation, None)
         if room is None:
             return
@@ -128,7 +106,6 @@ class Node:
         self.resources = left
 
     def current_cpu_per_gpu(self) -> int:
-        """Free CPU per free GPU."""
         if self.facts is None:
             return 0
         return cpu_per_gpu_of(self.cpu_milli, self.gpu_percent)

@@ -1,9 +1,6 @@
-"""
-Count what nodes have when empty, by shape: GPUs of each kind, and the most of every other resource.
-
-Updated as nodes come and go, so that the allocator separates "no node could ever" from "not now" without visiting the
-nodes. A node's total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing.
-"""
+"""Count what nodes have when empty, by shape: GPUs of each kind, and the most of every other resource. Updated as nodes
+come and go, so that the allocator separates "no node could ever" from "not now" without visiting the nodes. A node's
+total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +8,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.messages import HostRoom
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 
-ShapeKey = tuple[tuple[str, int, int], ...]
-"""How many GPUs of each kind a node has on each of its NUMA nodes; -1 where those are not known."""
+ShapeKey = tuple[tuple[str, int, int], ...]  # GPUs of each kind on each NUMA node; -1 where those are not known
 
 
 @dataclass(slots=True)
@@ -34,7 +30,6 @@ class Maximum:
             self.most = max(self._times, default=0)
 
     def __bool__(self) -> bool:
-        """Whether any node has some."""
         return bool(self._times)
 
 
@@ -42,11 +37,9 @@ class Maximum:
 class NodeShape:
     """The nodes of one class with the same GPUs. The most of each amount is the most of any node, not all of one."""
 
-    gpus: tuple[tuple[Gpu, int], ...]
-    """One GPU of each kind and NUMA node, and how many of those each node has, usable or not."""
+    gpus: tuple[tuple[Gpu, int], ...]  # one GPU of each kind and NUMA node, and how many each node has
     nodes: int = 0
-    unreported: int = 0
-    """Nodes that do not report their allocatable."""
+    unreported: int = 0  # nodes that do not report their allocatable
     cpu_milli: Maximum = field(default_factory=Maximum)
     memory_mib: Maximum = field(default_factory=Maximum)
     resources: dict[str, Maximum] = field(default_factory=dict)
@@ -66,7 +59,6 @@ class NodeShape:
                 del self.resources[name]
 
     def most_of(self, resource: str) -> int:
-        """The most that any such node has of a countable resource."""
         return self.resources[resource].most if resource in self.resources else 0
 
 

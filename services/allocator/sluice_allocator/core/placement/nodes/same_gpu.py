@@ -1,9 +1,6 @@
-"""
-Claims whose devices must all be on one GPU: which of a request's claims they are, and which GPUs hold all of them.
-
+"""Claims whose devices must all be on one GPU: which of a request's claims they are, and which GPUs hold all of them.
 Exact for instances: a layout state tells whether they fit, so the answer is remembered by state and costs nothing for
-most GPUs.
-"""
+most GPUs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,11 +17,8 @@ _REMEMBERED_MAX = 1 << 16
 
 
 def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
-    """
-    By number of a claim that is bound to others: the numbers of all claims of its group.
-
-    Groups with a container in common are one. A single device is on one GPU anyway.
-    """
+    """By number of a claim that is bound to others: the numbers of all claims of its group. Groups with a container in
+    common are one. A single device is on one GPU anyway."""
     groups: list[set[str]] = []
     for names in request.same_gpu:
         joined = set(names).union(*(group for group in groups if group & set(names)))
@@ -38,7 +32,6 @@ def together_of(request: PlaceRequest) -> dict[int, tuple[int, ...]]:
 
 
 def groups_in(together: Mapping[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Each group once."""
     return list(dict.fromkeys(together.values()))
 
 
@@ -48,11 +41,8 @@ def is_exclusive(claim: Claim) -> bool:
 
 
 def instances_fit(gpu: Gpu, state: State, specs: Sequence[tuple[DeviceSpec, int]]) -> bool:
-    """
-    Whether so many devices of these claims of a group fit on a GPU in this state, beside each other.
-
-    Only the claims that are never shares count. False where one of them would be all of a GPU without MIG.
-    """
+    """Whether so many devices of these claims of a group fit on a GPU in this state, beside each other. Only the claims
+    that are never shares count. False where one of them would be all of a GPU without MIG."""
     names: Counter[str] = Counter()
     for spec, count in specs:
         if count and is_exclusive(spec.claim):
@@ -65,7 +55,6 @@ def instances_fit(gpu: Gpu, state: State, specs: Sequence[tuple[DeviceSpec, int]
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
 def _fit(table: TransitionTable, state: State, profiles: tuple[str, ...]) -> bool:
-    """Whether instances of all these profiles fit in this state; every way is tried, each state once."""
     if not profiles:
         return True
     if any(table.count(state, name) < count for name, count in Counter(profiles).items()):

@@ -1,9 +1,6 @@
-"""
-The account of one home of shares: a whole GPU or a MIG instance that tenants of one trust domain share.
-
-It tells whether one more share fits and what is left. Bookings count even where they do not fit (the ledger is
-authoritative); only `why_not` refuses, and nothing here raises.
-"""
+"""The account of one home of shares: a whole GPU or a MIG instance that tenants of one trust domain share. It tells
+whether one more share fits and what is left. Bookings count even where they do not fit (the ledger is authoritative);
+only `why_not` refuses, and nothing here raises."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -17,8 +14,7 @@ from sluice.mig.share_width import FULL_WIDTH_PERCENT, width_percent
 from sluice_allocator.core.placement.nodes.time_slots import DeviceKey, TimeSlots
 
 ShareMode = Literal["mps", "fractional"]
-TrustDomain = tuple[str, int]
-"""A namespace and a uid: the processes that may share one MPS server."""
+TrustDomain = tuple[str, int]  # a namespace and a uid: the processes that may share one MPS server
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +23,10 @@ class SharedDeviceSize:
 
     memory_mib: int
     sms: int
-    gpu_sms: int
-    """The SMs that a share's `sm_partition` is a percentage of: those of the GPU that the home is on."""
+    gpu_sms: int  # the SMs that a share's `sm_partition` is a percentage of: those of the GPU that the home is on
     tenants_max: int
-    taking_turns: bool
-    """Whether the node's agent enforces time quotas, so that fractional shares may use the same SMs in turn."""
-    overcommit_percent: int = 100
-    """How much memory `mps` shares may reserve, in percent of the actual memory."""
+    taking_turns: bool  # whether the agent enforces time quotas, so that fractional shares take turns on SMs
+    overcommit_percent: int = 100  # how much memory `mps` shares may reserve, in percent of the actual memory
 
 
 def level_needed(share: Share, size: SharedDeviceSize) -> int:
@@ -49,11 +42,8 @@ def fits_alone(size: SharedDeviceSize, share: Share) -> bool:
 
 
 class SharedDevice:
-    """
-    The shares of one home and what is left. One mode and one trust domain at a time.
-
-    The caller checks that a share has the home's mode and domain.
-    """
+    """The shares of one home and what is left. One mode and one trust domain at a time. The caller checks that a share
+    has the home's mode and domain."""
 
     __slots__ = ("_shares", "_slots", "_width_booked", "domain", "free_memory_mib", "mixed", "mode", "size")
 
@@ -62,15 +52,11 @@ class SharedDevice:
         self.mode: ShareMode = mode
         self.domain = domain
         self.mixed = False
-        """
-        Another booking conflicts here: a share of another mode or domain, or an overlapping instance. Two allocators
-        decided at once, and one of them will take its booking back.
-        """
-        self.free_memory_mib = _memory_to_promise(size, mode)
-        """Memory left to reserve; below zero when overbooked."""
+        """Another booking conflicts here: a share of another mode or domain, or an overlapping instance. Two allocators
+        decided at once, and one of them will take its booking back."""
+        self.free_memory_mib = _memory_to_promise(size, mode)  # memory left to reserve; below zero when overbooked
         self._shares: dict[DeviceKey, Share] = {}
-        self._width_booked = 0
-        """The sum of all widths without time sharing; unused with slots."""
+        self._width_booked = 0  # the sum of all widths without time sharing; unused with slots
         self._slots = TimeSlots() if mode == "fractional" and size.taking_turns else None
 
     def copy(self) -> "SharedDevice":
@@ -84,7 +70,6 @@ class SharedDevice:
         return copied
 
     def without(self, gone: AbstractSet[AllocationId]) -> "SharedDevice":
-        """The account without the shares of these allocations."""
         left = self.copy()
         for key in [key for key in self._shares if key[0] in gone]:
             left.remove(key)
@@ -139,7 +124,6 @@ class SharedDevice:
                 self._width_booked += width
 
     def remove(self, key: DeviceKey) -> None:
-        """Forget a share, if it is counted."""
         share = self._shares.pop(key, None)
         if share is None:
             return
@@ -152,12 +136,10 @@ class SharedDevice:
 
     @property
     def shares(self) -> Mapping[DeviceKey, Share]:
-        """The shares booked here, by key."""
         return self._shares
 
     @property
     def empty(self) -> bool:
-        """Whether it has no tenant."""
         return not self._shares
 
     @property
@@ -184,12 +166,9 @@ class SharedDevice:
 
     @property
     def level(self) -> int:
-        """
-        The class by which searches find the home: no share that needs a higher level (`level_needed`) fits.
-
-        Of 100: the widest share that may still fit (the free width, without time sharing), or in `mps` mode
-        the free memory, rounded up, so that 0 is a home with nothing left.
-        """
+        """The class by which searches find the home: no share that needs a higher level (`level_needed`) fits. Of 100:
+        the widest share that may still fit (the free width, without time sharing), or in `mps` mode the free memory,
+        rounded up, so that 0 is a home with nothing left."""
         if self.full:
             return 0
         if self.mode == "mps":

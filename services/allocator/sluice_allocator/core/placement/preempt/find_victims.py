@@ -1,26 +1,20 @@
-"""
-Finds a place by evicting pods of lower priority, at the least cost.
-
-The best place is the one whose most important victim is least important, then the one with fewest victims, then the
-one with the least cost; ties go to the node known first. The victims are minimal: the place needs each of them.
-`Victims` holds the candidates, and `allows` decides which of them may go together.
-"""
+"""Finds a place by evicting pods of lower priority, at the least cost. The best place is the one whose most important
+victim is least important, then the one with fewest victims, then the one with the least cost; ties go to the node known
+first. The victims are minimal: the place needs each of them. `Victims` holds the candidates, and `allows` decides which
+of them may go together."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 
+import msgspec
+
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
-from sluice_allocator.core.placement.index.clearing_cost import (
-    CostBucket,
-    EvictionCost,
-    GpuKey,
-    eviction_cost_of,
-)
+from sluice_allocator.core.placement.index.clearing_cost import CostBucket, EvictionCost, GpuKey, eviction_cost_of
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.index.victim_index import NO_LEVEL, Victim
 from sluice_allocator.core.placement.nodes.device_spec import WHOLE_GPU, DeviceSpec, WholeGpu
@@ -34,29 +28,19 @@ from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_on
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
 GPUS_TRIED_MAX = 256
-"""
-Most GPUs tried for one device. The cheapest nearly always fits; only its node's CPU and memory, the guarantees of its
-victims' namespaces and the request's own lists can exclude it.
-"""
-GPUS_PER_BUCKET_MAX = 64
-"""Most of those among GPUs with equal cost."""
-NODES_TRIED_MAX = 64
-"""Most nodes looked at for several devices or for a named node."""
-NODES_FILLED_MAX = 4
-"""Most of those nodes tried out, each a full fill of the node."""
-OWN_TRIED_MAX = 64
-"""Most tenants looked at of a namespace at its limits."""
-HOMES_COMPARED_MAX = 3
-"""Most homes compared in which a share can replace another: those that would have least to spare."""
-COSTS_PER_LEVEL = 1 << 12
-"""The cost of several devices on a node is a priority times this, plus the number of victims."""
+"""Most GPUs tried for one device. The cheapest nearly always fits; only its node's CPU and memory, the guarantees of
+its victims' namespaces and the request's own lists can exclude it."""
+GPUS_PER_BUCKET_MAX = 64  # most of those among GPUs with equal cost
+NODES_TRIED_MAX = 64  # most nodes looked at for several devices or for a named node
+NODES_FILLED_MAX = 4  # most of those nodes tried out, each a full fill of the node
+OWN_TRIED_MAX = 64  # most tenants looked at of a namespace at its limits
+HOMES_COMPARED_MAX = 3  # most homes compared in which a share can replace another: those that would have least to spare
+COSTS_PER_LEVEL = 1 << 12  # the cost of several devices on a node is a priority times this, plus the number of victims
 
-Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]
-"""Whether a request may have these devices while these victims go: quotas and guarantees."""
+Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]  # whether quotas and guarantees allow these devices
 
 
-@dataclass(frozen=True, slots=True)
-class PreemptionPlan:
+class PreemptionPlan(msgspec.Struct, frozen=True):
     """A place, and its victims, the least important first."""
 
     place: Place
@@ -64,7 +48,6 @@ class PreemptionPlan:
 
     @property
     def cost(self) -> EvictionCost:
-        """The cost of its victims."""
         return eviction_cost_of(victim.who for victim in self.victims)
 
 
@@ -91,11 +74,8 @@ def find_preemption(
 def find_own_preemption(
     cluster: ClusterState, request: PlaceRequest, priority: int, allows: Allows, avoid: Avoid = frozenset()
 ) -> PreemptionPlan | None:
-    """
-    The same with victims of the request's own namespace only, for a namespace at its limits.
-
-    Looks at the nodes of a bounded number of its tenants.
-    """
+    """The same with victims of the request's own namespace only, for a namespace at its limits. Looks at the nodes of a
+    bounded number of its tenants."""
     own = islice(cluster.index.victims.of(request.namespace), OWN_TRIED_MAX)
     going = [victim for victim in own if victim.priority < priority]
     if not going:
@@ -114,8 +94,7 @@ class _VictimSearch:
     context: SearchContext
     priority: int
     allows: Allows
-    own: bool = False
-    """Whether only victims of the request's own namespace count."""
+    own: bool = False  # whether only victims of the request's own namespace count
     best: PreemptionPlan | None = None
     _best_key: tuple[int, ...] = ()
     _left: int = field(default=GPUS_TRIED_MAX)
@@ -132,13 +111,9 @@ class _VictimSearch:
         return True
 
     def _is_no_better(self, cost: EvictionCost) -> bool:
-        """Whether a cost is not below the best so far."""
         return self.best is not None and cost >= self._best_key[:3]
 
-    # -- one device -----------------------------------------------------------------------------------------------
-
     def one_device(self, spec: DeviceSpec) -> None:
-        """One device, on the cheapest GPU."""
         idle_only = any(self.context.policy(group).idle_only for group in self.context.groups())
         if idle_only:  # then the whole GPU has to be emptied
             self.several_devices()
@@ -226,14 +201,11 @@ class _VictimSearch:
         return PreemptionPlan(Place(node.name, (device,)), _in_order(goes))
 
     def _with_room(self, node: Node, goes: Sequence[Victim], *, strict: bool) -> list[Victim] | None:
-        """The victims including those for the pod's CPU, memory and other needs; None where it never fits."""
         if node.would_have_room(self.context.need, [each.room for each in goes]):
             return list(goes)
         others = self.context.cluster.index.victims.on(node, self.priority)
         others = [each for each in others if each not in goes and not (strict and each.guarded)]
         return leave_node(node, goes, others, self.context.need)
-
-    # -- one share, in a home that is there -----------------------------------------------------------------------
 
     def _in_homes(self, spec: DeviceSpec, mode: str) -> None:
         victims = self.context.cluster.index.victims
@@ -269,8 +241,6 @@ class _VictimSearch:
                     return True
         return False
 
-    # -- several devices of one node ------------------------------------------------------------------------------
-
     def several_devices(self) -> None:
         """All devices on the node whose most important victim is least important."""
         for group in self.context.groups():
@@ -290,12 +260,9 @@ class _VictimSearch:
                 self.try_nodes(iter(counted.sorted_buckets.by_number[level].some(NODES_TRIED_MAX)), guess)
 
     def _counting(self, spec: DeviceSpec, wanted: int) -> Callable[[Node], int]:
-        """
-        The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL.
-
-        The priority up to which all tenants go is exact for instances and whole GPUs; the number of victims is
-        estimated from the cheapest GPUs. For shares only the first victim counts.
-        """
+        """The cost of room for so many devices on a node, as one number: see COSTS_PER_LEVEL. The priority up to which
+        all tenants go is exact for instances and whole GPUs; the number of victims is estimated from the cheapest GPUs.
+        For shares only the first victim counts."""
         cluster = self.context.cluster
         victims = cluster.index.victims
 
@@ -338,10 +305,7 @@ class _VictimSearch:
                     break
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """One kind of device that room could be made for. `turn`: the position of its mode in the claim's list."""
-
+class _Source(msgspec.Struct, frozen=True):
     group: NodeClass
     kind: str
     profile: str

@@ -1,9 +1,6 @@
-"""
-The fewest tenants of one node to evict so that all devices of a request fit there.
-
-Tried on a copy of the node (`emptied`): the more tenants have gone, the more fits, so the number is found by halving;
-then every tenant with room stays.
-"""
+"""The fewest tenants of one node to evict so that all devices of a request fit there. Tried on a copy of the node
+(`emptied`): the more tenants have gone, the more fits, so the number is found by halving; then every tenant with room
+stays."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,12 +17,10 @@ from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.placement.search.node_fit import fit_on_node
 
-FILLS_MAX = 96
-"""Most fills of a node before it is given up; a node full of instances takes fewer than 20."""
+FILLS_MAX = 96  # most fills of a node before it is given up; a node full of instances takes fewer than 20
 
 TRIED_ELSEWHERE_MAX = 4
-"""
-Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
+"""Up to so many victims are also tried one by one at other places of the node; beyond, only that this place needs them.
 """
 
 Devices = tuple[DeviceGrant, ...]
@@ -76,7 +71,6 @@ class NodeVictims:
         return self._minimal(devices, order[:high])
 
     def _without(self, gone: Sequence[Victim]) -> Devices | None:
-        """Devices for all claims when these have gone."""
         self._fills -= 1
         node = emptied(self.node, {each.allocation for each in gone})
         return fit_on_node(self.context, node) if node.has_room(self.context.need) else None
@@ -105,7 +99,6 @@ class NodeVictims:
     def _keep(
         self, devices: Devices, gone: Sequence[Victim], doubtful: list[Victim]
     ) -> tuple[Devices, dict[Victim, None]]:
-        """Of those in doubt, the ones that may stay after all: all of them, or found by halves."""
         stayed: dict[Victim, None] = {}
         parts = [doubtful] if doubtful else []
         while parts and self._fills > 0:
@@ -151,16 +144,12 @@ def _overlap(one: DeviceGrant, other: DeviceGrant) -> bool:
 
 
 _NEVER: EvictionCost = (0, 1 << 30, 0)
-_LAST = (1 << 31, 0, 0)
-"""The rank of tenants on no usable GPU."""
+_LAST = (1 << 31, 0, 0)  # the rank of tenants on no usable GPU
 
 
 def least_of(order: Sequence[Victim], fits: Callable[[Sequence[Victim]], bool]) -> list[Victim] | None:
-    """
-    The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first.
-
-    None where it does not fit even without all of them. No victim in the answer could stay.
-    """
+    """The shortest prefix of this order that makes room, minus those that can stay after all, the last ones first. None
+    where it does not fit even without all of them. No victim in the answer could stay."""
     goes: list[Victim] = []
     if fits(goes):
         return goes
@@ -208,7 +197,6 @@ def _fits(home: SharedDevice, share: Share, gone: Sequence[Victim]) -> bool:
 
 
 def emptied(node: Node, gone: AbstractSet[AllocationId]) -> Node:
-    """The node without the tenants of these allocations."""
     taken = {allocation: room for allocation, room in node.taken.items() if allocation not in gone}
     without = copy(node)
     without.taken, without.buckets = taken, {}

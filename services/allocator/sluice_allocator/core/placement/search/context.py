@@ -13,12 +13,10 @@ from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import ANY_CPU_PER_GPU, Node, cpu_per_gpu_of
 from sluice_allocator.core.placement.nodes.same_gpu import together_of
-from sluice_allocator.core.placement.spec.node_selection import PASSING, selects
-from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest
+from sluice_allocator.core.placement.spec.place_request import PASSING, Avoid, PlaceRequest, selects
 from sluice_allocator.core.placement.spec.policies import Policy, policy_for
 
-PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}
-"""What keeps a request off a class of nodes now, and says nothing about whether they could ever serve it."""
+PASSES = PASSING | {WaitReason.NODE_WITHOUT_HAND_OVER}  # keeps a request off a class of nodes now, and maybe only now
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -26,8 +24,7 @@ class Place(msgspec.Struct, frozen=True):
 
     node: NodeName
     devices: tuple[DeviceGrant, ...]
-    instead_of: str = ""
-    """The requested profiles, where larger ones serve."""
+    instead_of: str = ""  # the requested profiles, where larger ones serve
 
 
 class NoPlace(msgspec.Struct, frozen=True):
@@ -35,8 +32,7 @@ class NoPlace(msgspec.Struct, frozen=True):
 
     message: str
     reasons: tuple[ReasonCount, ...]
-    more: int = 0
-    """Number of reasons left out, those counted least."""
+    more: int = 0  # number of reasons left out, those counted least
 
 
 class SearchContext(msgspec.Struct, eq=False):
@@ -46,21 +42,14 @@ class SearchContext(msgspec.Struct, eq=False):
     request: PlaceRequest
     avoid: Avoid
     need: HostRoom
-    specs: list[DeviceSpec] = msgspec.field(default_factory=list)
-    """One for each claim."""
-    one_by_one: bool = False
-    """Whether labels are checked on each node: the pod selects by labels that tell no classes apart."""
-    pod_filters: tuple[PodFilter, ...] = ()
-    """Filters from other pods' terms."""
-    together: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
-    """By number of a claim whose devices must be on one GPU with others': the numbers of all those claims."""
-    picky: bool = False
-    """Whether pods or ports are checked on each node."""
-    steps: int = 0
-    """Devices placed on trial so far, over all nodes."""
+    specs: list[DeviceSpec] = msgspec.field(default_factory=list)  # one for each claim
+    one_by_one: bool = False  # whether labels are checked on each node: they tell no classes apart
+    pod_filters: tuple[PodFilter, ...] = ()  # filters from other pods' terms
+    together: dict[int, tuple[int, ...]] = msgspec.field(default_factory=dict)  # claims on one GPU, by any of them
+    picky: bool = False  # whether pods or ports are checked on each node
+    steps: int = 0  # devices placed on trial so far, over all nodes
 
     def groups(self) -> list[NodeClass]:
-        """The classes of nodes that may serve it."""
         host = self.request.host
         anywhere = not (
             host.node_selector or host.affinity or host.volumes or self.pod_filters or self.request.by_claim
@@ -131,7 +120,6 @@ class SearchContext(msgspec.Struct, eq=False):
         return cpu_per_gpu_of(self.need.cpu_milli, gpu_percent)
 
     def policy(self, group: NodeClass) -> Policy:
-        """The policy in a class of nodes."""
         policy = policy_for(self.request.node_policy, self.request.gpu_policy, group.pool)
         if policy.nodes in {"fullest", "emptiest"}:
             self.cluster.index.weigh_all()
@@ -139,7 +127,6 @@ class SearchContext(msgspec.Struct, eq=False):
 
 
 def prepare(cluster: ClusterState, request: PlaceRequest, avoid: Avoid) -> SearchContext:
-    """Prepare a search."""
     context = SearchContext(cluster, request, avoid, request.host.room)
     if request.steps:
         claims = zip(request.claims, request.steps, strict=True)

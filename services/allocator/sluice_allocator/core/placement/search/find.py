@@ -1,9 +1,6 @@
-"""
-Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none.
-
-One device is found by walking buckets; several devices of one node among the nodes counted to have enough of them.
-Neither scans the cluster.
-"""
+"""Chooses a place: devices on one node for a request in a cluster, or the reasons why there are none. One device is
+found by walking buckets; several devices of one node among the nodes counted to have enough of them. Neither scans the
+cluster."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,8 +29,7 @@ from sluice_allocator.core.placement.search.split import free_percent
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only, step_combinations
 from sluice_allocator.core.placement.spec.place_request import Avoid, PlaceRequest, without_shunned_nodes
 
-NODES_TRIED_MAX = 32
-"""Most nodes tried of those counted to have enough; nearly always the first fits."""
+NODES_TRIED_MAX = 32  # most nodes tried of those counted to have enough; nearly always the first fits
 
 
 def find_free(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = frozenset()) -> Place | None:
@@ -79,7 +75,14 @@ def best_place(context: SearchContext) -> Place | None:
             return _place_of(context, found)
         if context.request.claims[0].shares_percent is None:
             return None
-    return _find_several(context)
+    # with the first mode of every claim if a node allows it, else with any
+    if any(len(claim.modes) > 1 for claim in context.request.claims):
+        claims = tuple(replace(claim, modes=claim.modes[:1]) for claim in context.request.claims)
+        first = prepare(context.cluster, replace(context.request, claims=claims), context.avoid)
+        place = _find_anywhere(first)
+        if place is not None:
+            return place
+    return _find_anywhere(context)
 
 
 def _find_larger(context: SearchContext, find: Callable[[SearchContext], Place | None]) -> Place | None:
@@ -96,11 +99,8 @@ def _find_larger(context: SearchContext, find: Callable[[SearchContext], Place |
 def _steps_alone(
     context: SearchContext, find: Callable[[SearchContext], Place | None], number: int, most: int
 ) -> Sequence[int]:
-    """
-    The steps in which one claim alone could be served: one that fails alone fails with the others too.
-
-    For a pod with several claims this leaves far fewer combinations to try.
-    """
+    """The steps in which one claim alone could be served: one that fails alone fails with the others too. For a pod
+    with several claims this leaves far fewer combinations to try."""
     steps = range(most + 1)
     if len(context.specs) == 1:
         return steps
@@ -113,7 +113,6 @@ def _steps_alone(
 
 
 def _asked_instead(context: SearchContext, steps: tuple[int, ...], place: Place) -> str:
-    """The requested profiles that were replaced."""
     names: dict[str, None] = {}
     for claim, spec, step in zip(context.request.claims, context.specs, steps, strict=True):
         if step == 0:
@@ -132,9 +131,6 @@ def _place_of(context: SearchContext, found: DeviceFit) -> Place:
         if devices is not None:
             return Place(found.node.name, devices)
     return Place(found.node.name, (found.grant(claim.container),))
-
-
-# -- given nodes --------------------------------------------------------------------------------------------------
 
 
 def named_nodes(context: SearchContext) -> list[Node] | None:
@@ -167,15 +163,11 @@ def _find_on(context: SearchContext, node: Node) -> Place | None:
 
 
 def _surely_not(context: SearchContext, node: Node) -> bool:
-    """Whether a quick look shows that a node has not enough, as is so for most nodes when a request waits."""
     for claim, spec in zip(context.request.claims, context.specs, strict=True):
         plain = is_exclusive_only(claim)
         if plain and sum(_count_on(context.cluster, node, gpu, spec) for gpu in node.gpus) < claim.gpus:
             return True
     return False
-
-
-# -- several devices of one node ----------------------------------------------------------------------------------
 
 
 _Filled = tuple[Node, tuple[DeviceGrant, ...] | GivenUp] | None
@@ -198,17 +190,6 @@ def _filling(context: SearchContext) -> Callable[[Node], tuple[DeviceGrant, ...]
     return accept
 
 
-def _find_several(context: SearchContext) -> Place | None:
-    """With the first mode of every claim if a node allows it, else with any."""
-    if any(len(claim.modes) > 1 for claim in context.request.claims):
-        claims = tuple(replace(claim, modes=claim.modes[:1]) for claim in context.request.claims)
-        first = prepare(context.cluster, replace(context.request, claims=claims), context.avoid)
-        place = _find_anywhere(first)
-        if place is not None:
-            return place
-    return _find_anywhere(context)
-
-
 def _find_anywhere(context: SearchContext) -> Place | None:
     best: tuple[tuple[int, ...], Place] | None = None
     for group in context.groups():
@@ -219,7 +200,6 @@ def _find_anywhere(context: SearchContext) -> Place | None:
 
 
 def _find_in(context: SearchContext, group: NodeClass) -> tuple[tuple[int, ...], Place] | None:
-    """The best node of a class, among those counted to have enough of the largest claim."""
     claim, spec = largest_claim(context, group)
     wanted = claim.shares_percent if claim.shares_percent is not None else claim.gpus
     counted = _counted(context, group, spec)
@@ -287,9 +267,6 @@ def _memory_of(cluster: ClusterState, devices: tuple[DeviceGrant, ...]) -> int:
     return total
 
 
-# -- counting -----------------------------------------------------------------------------------------------------
-
-
 def _counting(cluster: ClusterState, spec: DeviceSpec) -> Callable[[Node], int]:
     """How many devices of a claim, or how many percent, a node has at most. Depends on the node alone."""
     if spec.claim.shares_percent is not None:
@@ -323,7 +300,6 @@ def _count_on(cluster: ClusterState, node: Node, gpu: Gpu, spec: DeviceSpec) -> 
 
 
 def _hosts_one(cluster: ClusterState, gpu: Gpu, spec: DeviceSpec, mode: str) -> bool:
-    """Whether one share fits on a GPU: in a home of the trust domain, or in a new one."""
     share = spec.share_on(gpu, mode)
     if isinstance(share, str):
         return False

@@ -1,9 +1,6 @@
-"""
-Finds one empty device: a place for a MIG instance, or a whole GPU; given exclusively, or made a home.
-
-Buckets are walked in order of preference until one has a node with room. There is one per layout state, however many
-GPUs are on it, so the cost does not grow with the cluster.
-"""
+"""Finds one empty device: a place for a MIG instance, or a whole GPU; given exclusively, or made a home. Buckets are
+walked in order of preference until one has a node with room. There is one per layout state, however many GPUs are on
+it, so the cost does not grow with the cluster."""
 
 from collections.abc import Callable
 
@@ -17,13 +14,7 @@ from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import SearchContext
-from sluice_allocator.core.placement.search.score import (
-    cpu_ratio_distance,
-    node_key,
-    percent_of,
-    tail,
-    whole_use,
-)
+from sluice_allocator.core.placement.search.score import cpu_ratio_distance, node_key, percent_of, tail, whole_use
 from sluice_allocator.core.placement.spec.policies import Policy
 
 
@@ -38,7 +29,6 @@ class DeviceFit(msgspec.Struct, frozen=True):
     share: Share | None = None
 
     def grant(self, container: str) -> DeviceGrant:
-        """The device as it is booked."""
         return grant_of(container, self.gpu, self.span, self.share)
 
 
@@ -113,8 +103,6 @@ def _memory_of_home(gpu: Gpu, profile: Profile, share: Share | None) -> int:
 
 
 def _gpu_in(context: SearchContext, spec: DeviceSpec, bucket: Bucket) -> Callable[[Node], Gpu | None]:
-    """Finds the first GPU of a node that is in the bucket and may serve the claim."""
-
     def accept(node: Node) -> Gpu | None:
         if context.admits(node):
             for gpu in node.gpus:

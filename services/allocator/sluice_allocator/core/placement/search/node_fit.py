@@ -1,8 +1,5 @@
-"""
-Places all devices of a request on one given node: largest first, best place first, with backtracking.
-
-Trials change neither bookings nor homes.
-"""
+"""Places all devices of a request on one given node: largest first, best place first, with backtracking. Trials change
+neither bookings nor homes."""
 
 from collections.abc import Iterator
 from itertools import islice, product
@@ -24,14 +21,10 @@ from sluice_allocator.core.placement.spec.policies import policy_for
 
 NUMA_CHOICES_MAX = 64
 STEPS_MAX = 600
-"""
-Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold 448
-instances. A node that needs more is tried once more, with the sizes spread over the GPUs.
-"""
-STEPS_IN_ALL_MAX = 5000
-"""On all nodes, for one look: some 80 ms."""
-_TRIED = AllocationId("")
-"""Owner of shares placed on trial; no allocation has this name."""
+"""Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold
+448 instances. A node that needs more is tried once more, with the sizes spread over the GPUs."""
+STEPS_IN_ALL_MAX = 5000  # on all nodes, for one look: some 80 ms
+_TRIED = AllocationId("")  # owner of shares placed on trial; no allocation has this name
 
 
 def fit_on_node(context: SearchContext, node: Node) -> tuple[DeviceGrant, ...] | None:
@@ -55,11 +48,8 @@ def fit_on_node(context: SearchContext, node: Node) -> tuple[DeviceGrant, ...] |
 
 
 def _too_few_slices(context: SearchContext, node: Node) -> bool:
-    """
-    Whether instances of several sizes need more memory slices than are free, so that no way of placing them would do.
-
-    In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying.
-    """
+    """Whether instances of several sizes need more memory slices than are free, so that no way of placing them would
+    do. In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying."""
     if len(context.specs) == 1:
         return False  # counted before
     needed = 0
@@ -89,7 +79,6 @@ def _numa_choices(context: SearchContext, node: Node) -> Iterator[dict[int, froz
 
 
 def _devices(trial: TrialNode) -> tuple[DeviceGrant, ...]:
-    """The placed devices, in the order of the claims."""
     devices: list[tuple[int, DeviceGrant]] = []
     for unit, option in trial.placed:
         container = trial.context.request.claims[unit.claim].container
@@ -132,7 +121,6 @@ def _group_by_group(context: SearchContext, units: list[tuple[int, int, DeviceUn
 
 
 def _fits(spec: DeviceSpec, gpu: Gpu) -> int:
-    """How many devices of a claim an empty GPU of this kind holds, for the order in which devices are placed."""
     shape = spec.shape_on(gpu) if spec.claim.modes[0] == "exclusive" else None
     return shape.max_instances if isinstance(shape, Profile) else 1
 
@@ -163,9 +151,6 @@ def holds_together(context: SearchContext, node: Node, members: tuple[int, ...])
         if _place(trial, units, 0):
             return True
     return False
-
-
-# -- trying -------------------------------------------------------------------------------------------------------
 
 
 def _place(trial: TrialNode, units: list[DeviceUnit], at: int) -> bool:
@@ -226,9 +211,6 @@ def _undo(trial: TrialNode) -> None:
             for _, earlier in trial.placed:
                 if earlier.gpu is gpu and earlier.state_after is not None:
                     trial.states[gpu] = earlier.state_after
-
-
-# -- GPUs that are close to each other ----------------------------------------------------------------------------
 
 
 def _prefer_linked(trial: TrialNode) -> None:

@@ -7,7 +7,6 @@ from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
 
 def whole_use(gpu: Gpu) -> DeviceUse:
-    """An empty GPU."""
     return DeviceUse(0, gpu.model.memory_slices, (), gpu.report.numa_node, gpu.report.index)
 
 

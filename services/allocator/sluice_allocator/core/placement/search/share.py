@@ -1,8 +1,5 @@
-"""
-Finds one share for one claim: in a home of its trust domain with room, else in a new one.
-
-Homes are in buckets by what they have left, so the best one is found without a look at the others.
-"""
+"""Finds one share for one claim: in a home of its trust domain with room, else in a new one. Homes are in buckets by
+what they have left, so the best one is found without a look at the others."""
 
 from collections.abc import Callable
 
@@ -19,8 +16,7 @@ from sluice_allocator.core.placement.search.instance import DeviceFit, better, f
 from sluice_allocator.core.placement.search.score import node_key, percent_of, tail
 from sluice_allocator.core.placement.spec.policies import DeviceUse
 
-HOMES_TRIED_MAX = 64
-"""Most homes tried on one bucket: a high enough level may still lack time or memory."""
+HOMES_TRIED_MAX = 64  # most homes tried on one bucket: a high enough level may still lack time or memory
 
 
 def find_share(context: SearchContext, spec: DeviceSpec, mode: str) -> DeviceFit | None:
@@ -81,7 +77,6 @@ def _in_home(
 def _home_in(
     context: SearchContext, spec: DeviceSpec, bucket: Bucket, share: Share
 ) -> Callable[[Node], SharedDeviceOnGpu | GivenUp | None]:
-    """Finds a home on a node that is in the bucket and has room for the share."""
     left = HOMES_TRIED_MAX
 
     def accept(node: Node) -> SharedDeviceOnGpu | GivenUp | None:
@@ -102,7 +97,6 @@ def _home_in(
 def _in_new_home(
     context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share
 ) -> DeviceFit | None:
-    """A new home for the share: a whole GPU, or an instance of the profile that makes the better home."""
     if not sample.mig:
         size = context.cluster.tenancy.size(sample, None)
         fits = fits_alone(size, share)
@@ -136,7 +130,6 @@ def find_part(context: SearchContext, spec: DeviceSpec, percent: int) -> DeviceF
 
 
 def _on_idle(context: SearchContext, spec: DeviceSpec, group: NodeClass, sample: Gpu, share: Share) -> DeviceFit | None:
-    """An idle GPU, to become a home that is all of it."""
     if not sample.mig:
         return find_whole(context, spec, group, sample.kind, share)
     largest = sample.model.profile(sample.full_profile or "")

@@ -1,8 +1,5 @@
-"""
-Splits an amount of GPU over several GPUs: as evenly as whole quanta allow, on as few GPUs as that takes.
-
-Works on numbers only: the free amount on each device of one node, and the requested amount. The caller has filtered
-the devices.
+"""Splits an amount of GPU over several GPUs: as evenly as whole quanta allow, on as few GPUs as that takes. Works on
+numbers only: the free amount on each device of one node, and the requested amount. The caller has filtered the devices.
 """
 
 from bisect import bisect_left
@@ -16,19 +13,14 @@ from sluice_allocator.core.placement.search.trial_node import DeviceOption, Devi
 
 
 def split(free_percent: Sequence[int], want_percent: int, quantum: int = 1) -> tuple[int, ...] | None:
-    """
-    What each device gives of `want_percent` hundredths of a GPU: one number per device, 0 for none; exact in sum.
-
-    An even split is one whose parts differ by at most one quantum. The fewest devices that allow one are taken, of
-    those the least free that suffice (so what fits one device goes to the fullest device that holds it). Where the
-    free amounts allow no even split, the one with the least difference between its parts, then with the fewest
-    devices. Equal devices are taken in order.
-
-    None when the devices have less free than is wanted, counted in whole quanta of each, or when the amount is not
-    a positive multiple of the quantum. A device with less than nothing free counts as one with nothing.
-    The even step is the aim of lablup/backend.ai's fractional allocation map (src/ai/backend/agent/alloc_map.py);
-    docs/sharing.md says where the answers differ.
-    """
+    """What each device gives of `want_percent` hundredths of a GPU: one number per device, 0 for none; exact in sum. An
+    even split is one whose parts differ by at most one quantum. The fewest devices that allow one are taken, of those
+    the least free that suffice (so what fits one device goes to the fullest device that holds it). Where the free
+    amounts allow no even split, the one with the least difference between its parts, then with the fewest devices.
+    Equal devices are taken in order. None when the devices have less free than is wanted, counted in whole quanta of
+    each, or when the amount is not a positive multiple of the quantum. A device with less than nothing free counts as
+    one with nothing. The even step is the aim of lablup/backend.ai's fractional allocation map
+    (src/ai/backend/agent/alloc_map.py); docs/sharing.md says where the answers differ."""
     if want_percent < 1 or quantum < 1 or want_percent % quantum:
         return None
     quanta = want_percent // quantum
@@ -63,11 +55,8 @@ def _even(caps: list[int], quanta: int, fewest: int) -> list[tuple[int, int]] | 
 
 
 def _least_uneven(caps: list[int], sums: list[int], quanta: int, fewest: int) -> list[tuple[int, int]]:
-    """
-    Give alike up to what each device has, over the n devices with most free, for the n where the parts differ least.
-
-    `filled` is what every device gives that has as much; `above` devices have more than that.
-    """
+    """Give alike up to what each device has, over the n devices with most free, for the n where the parts differ least.
+    `filled` is what every device gives that has as much; `above` devices have more than that."""
     count = len(caps)
     choices: list[tuple[int, int, int]] = []
     above = 1
@@ -124,7 +113,6 @@ def parts_of(trial: TrialNode, unit: DeviceUnit) -> list[DeviceOption]:
 
 
 def _free_now(trial: TrialNode, gpu: Gpu, spec: DeviceSpec) -> int:
-    """As `free_percent`, after the devices placed so far."""
     there = _home_of(trial, gpu, spec)
     if there is not None:
         return _left_in(gpu, there[1])

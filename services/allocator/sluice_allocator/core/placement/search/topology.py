@@ -1,10 +1,7 @@
-"""
-Finds the GPUs of a node that are closest to each other, and those that share a NUMA node, from agents' reports.
-
-Pair scores are those of HAMi (https://github.com/Project-HAMi/HAMi, docs): 10 across CPUs, 20 on one CPU, 30 over a
-host bridge, 40 and 50 over PCIe switches, 60 on one board, 100 per NVLink. An unknown score is 0, and so is that of a
-pair whose two ends report different scores: one of them is wrong.
-"""
+"""Finds the GPUs of a node that are closest to each other, and those that share a NUMA node, from agents' reports. Pair
+scores are those of HAMi (https://github.com/Project-HAMi/HAMi, docs): 10 across CPUs, 20 on one CPU, 30 over a host
+bridge, 40 and 50 over PCIe switches, 60 on one board, 100 per NVLink. An unknown score is 0, and so is that of a pair
+whose two ends report different scores: one of them is wrong."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -12,16 +9,12 @@ from itertools import combinations
 from sluice.contracts.ids import GpuUuid
 
 EXACT_UP_TO = 10
-"""
-Up to this many candidates the search is exact (252 sets). HAMi compares all sets at any size: 12,870 for 8 of 16
-GPUs.
-"""
+"""Up to this many candidates the search is exact (252 sets). HAMi compares all sets at any size: 12,870 for 8 of 16
+GPUs."""
 
-SEEDS = 16
-"""Of more candidates only this many, the best linked, start a set, which bounds the time per node."""
+SEEDS = 16  # of more candidates only this many, the best linked, start a set, which bounds the time per node
 
-Links = Mapping[GpuUuid, Mapping[GpuUuid, int]]
-"""Per GPU its reported links (`GpuReport.links`)."""
+Links = Mapping[GpuUuid, Mapping[GpuUuid, int]]  # per GPU its reported links (`GpuReport.links`)
 
 
 def pair_score(links: Links, one: GpuUuid, other: GpuUuid) -> int:
@@ -31,15 +24,11 @@ def pair_score(links: Links, one: GpuUuid, other: GpuUuid) -> int:
 
 
 def closest(links: Links, candidates: Sequence[GpuUuid], count: int) -> tuple[GpuUuid, ...]:
-    """
-    The `count` candidates with the largest sum of pair scores, in the given order.
-
-    A single one is the worst linked: the well linked are kept for requests for several. Of equal sets the first in
-    the order given. Exact up to EXACT_UP_TO candidates; above, a set is grown from each candidate (or the SEEDS best
-    linked) by the one that adds most, single members are exchanged while that helps, and the best of these is taken.
-
-    Raises ValueError when there are fewer candidates than asked for.
-    """
+    """The `count` candidates with the largest sum of pair scores, in the given order. A single one is the worst linked:
+    the well linked are kept for requests for several. Of equal sets the first in the order given. Exact up to
+    EXACT_UP_TO candidates; above, a set is grown from each candidate (or the SEEDS best linked) by the one that adds
+    most, single members are exchanged while that helps, and the best of these is taken. Raises ValueError when there
+    are fewer candidates than asked for."""
     if not 0 <= count <= len(candidates):
         raise ValueError(f"{count} of {len(candidates)} GPUs")
     if count == 0:

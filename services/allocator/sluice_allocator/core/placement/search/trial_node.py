@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sluice.contracts.messages import Share
 from sluice.contracts.reasons import WaitReason
 from sluice.mig.model import Profile
@@ -18,8 +20,7 @@ from sluice_allocator.core.placement.search.score import whole_use
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUnit:
+class DeviceUnit(msgspec.Struct, frozen=True):
     """One device to place, or one amount over several devices."""
 
     claim: int
@@ -27,8 +28,7 @@ class DeviceUnit:
     split: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOption:
+class DeviceOption(msgspec.Struct, frozen=True):
     """One way to serve a unit on one GPU."""
 
     key: tuple[int, ...]
@@ -36,8 +36,7 @@ class DeviceOption:
     span: Span
     share: Share | None = None
     state_after: State | None = None
-    home: SharedDevice | None = None
-    """The home it joins, existing or made on trial; None for a new one, or when it is no share."""
+    home: SharedDevice | None = None  # the home it joins, existing or on trial; None for a new one, or no share
 
 
 @dataclass(slots=True)
@@ -47,22 +46,17 @@ class TrialNode:
     context: SearchContext
     node: Node
     policy: Policy
-    on_numa: dict[int, frozenset[Gpu]]
-    """Per claim that must stay on one NUMA node, the GPUs of that node."""
+    on_numa: dict[int, frozenset[Gpu]]  # per claim that must stay on one NUMA node, the GPUs of that node
     states: dict[Gpu, State] = field(default_factory=dict)
-    taken: dict[Gpu, None] = field(default_factory=dict)
-    """GPUs without MIG that are given whole, or became a home."""
+    taken: dict[Gpu, None] = field(default_factory=dict)  # GPUs without MIG that are given whole, or became a home
     homes: dict[tuple[Gpu, Span], SharedDevice] = field(default_factory=dict)
     """Homes made on trial, and copies of homes with trial tenants."""
     placed: list[tuple[DeviceUnit, DeviceOption]] = field(default_factory=list)
-    preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)
-    """Per claim, the best linked GPUs, where the policy wants them."""
-    evenly: bool = False
-    """Whether the emptiest GPU is best whatever the policy, so that each GPU gets some of every size."""
+    preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)  # the best linked GPUs, if the policy wants them
+    evenly: bool = False  # whether the emptiest GPU is best, so that each gets some of every size
     steps: int = 0
 
     def state(self, gpu: Gpu) -> State:
-        """The layout of a GPU with MIG."""
         return self.states.get(gpu, gpu.state)
 
     @property
@@ -94,11 +88,7 @@ class TrialNode:
         ]
 
     def is_free(self, gpu: Gpu) -> bool:
-        """Whether a GPU without MIG is empty."""
         return gpu.free_whole and gpu not in self.taken
-
-
-# -- options ------------------------------------------------------------------------------------------------------
 
 
 def options(trial: TrialNode, unit: DeviceUnit) -> Iterator[DeviceOption]:
@@ -158,7 +148,6 @@ def _exclusive(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, turn: int) -> Itera
 def _instances(
     trial: TrialNode, unit: DeviceUnit, gpu: Gpu, profile: Profile, before: tuple[int, ...]
 ) -> Iterator[DeviceOption]:
-    """The best start first; the others only if the rest does not fit then."""
     state = trial.state(gpu)
     if trial.policy.idle_only and gpu.state != gpu.table.empty:
         return  # idle before this pod: its own devices do not exclude each other
@@ -178,7 +167,6 @@ def _instances(
 
 
 def _shared(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, mode: str, turn: int) -> Iterator[DeviceOption]:
-    """A share in an existing home (or a trial one), or in a new one. Each device on another GPU."""
     if any(other.claim == unit.claim and option.gpu is gpu for other, option in trial.placed):
         return
     share = unit.spec.share_on(gpu, mode)

@@ -1,8 +1,5 @@
-"""
-The operator's configuration of placement, as plain values: pools, weights, and allowed profiles.
-
-The defaults are those of a cluster without configuration.
-"""
+"""The operator's configuration of placement, as plain values: pools, weights, and allowed profiles. The defaults are
+those of a cluster without configuration."""
 
 import re
 from collections.abc import Mapping
@@ -20,21 +17,16 @@ from sluice_allocator.core.placement.spec.hami_profiles import (
     names_same,
 )
 
-DEFAULT_POOL = "default"
-"""The pool of nodes without the pool label."""
+DEFAULT_POOL = "default"  # the pool of nodes without the pool label
 
-Amount = tuple[int, int]
-"""Used, and total; a total of 0 means the node has none of it."""
+Amount = tuple[int, int]  # Used, and total; a total of 0 means the node has none of it
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """
-    The weight of each resource in a node's usage: whole numbers, at least 0, relative to each other.
-
-    usage = sum(weight * used / total) / sum(weight) over what the node has, in permille, rounded down. By default all
-    that every node has counts alike; `resources` are extended resources, by name.
-    """
+    """The weight of each resource in a node's usage: whole numbers, at least 0, relative to each other. usage =
+    sum(weight * used / total) / sum(weight) over what the node has, in permille, rounded down. By default all that
+    every node has counts alike; `resources` are extended resources, by name."""
 
     gpu_memory: int = 1
     gpu_sms: int = 1
@@ -71,8 +63,7 @@ def _usage_permille(parts: list[tuple[int, int, int]]) -> int:
 class PoolConfig:
     """The rules of one pool's nodes."""
 
-    overcommit_percent: int = 100
-    """How much of a home's memory MPS shares may reserve in all. Other modes never exceed 100."""
+    overcommit_percent: int = 100  # how much of a home's memory MPS shares may reserve; other modes: 100
     node_policy: str = "fragmentation"
     gpu_policy: str = "fragmentation"
     weights: Weights = field(default_factory=Weights)
@@ -98,33 +89,24 @@ class AllowedProfiles:
 class PlacementConfig:
     """All rules of placement."""
 
-    pool_label: str = "sluice.dev/pool"
-    """The node label whose value is the node's pool."""
-    default: PoolConfig = field(default_factory=PoolConfig)
-    """For every pool that `pools` does not name."""
+    pool_label: str = "sluice.dev/pool"  # the node label whose value is the node's pool
+    default: PoolConfig = field(default_factory=PoolConfig)  # for every pool that `pools` does not name
     pools: Mapping[str, PoolConfig] = field(default_factory=dict)
-    pods_per_node_max: int | None = None
-    """Most pods with slices on one node; None for no limit but the room there is."""
-    auto_waste_percent: int = 10
-    """`auto` takes an instance only when at most this part of it exceeds the request."""
-    shares_quantum_percent: int = 1
-    """The smallest part of a GPU into which an amount over several GPUs is split."""
+    pods_per_node_max: int | None = None  # most pods with slices on one node; None for no limit but the room there is
+    auto_waste_percent: int = 10  # `auto` takes an instance only when at most this part of it exceeds the request
+    shares_quantum_percent: int = 1  # the smallest part of a GPU into which an amount over several GPUs is split
     assumed_uid: int | None = 0
     """
     The user of containers that name none; None refuses shares for them. The default is what most images run as, root.
     """
-    geometries: tuple[Geometry, ...] = KNOWN_GEOMETRIES
-    """What HAMi's keys may choose, per model; the first that names a model decides."""
-    allowed_profiles: tuple[AllowedProfiles, ...] = ()
-    """The first that names a model decides; a model that none names may have every profile."""
-    node_modes: tuple[NodeModes, ...] = ()
-    """The first that matches a node decides; a node that none matches may serve what its agent can."""
+    geometries: tuple[Geometry, ...] = KNOWN_GEOMETRIES  # for HAMi's keys; the first that names a model decides
+    allowed_profiles: tuple[AllowedProfiles, ...] = ()  # the first that names a model decides; else every profile
+    node_modes: tuple[NodeModes, ...] = ()  # the first that matches a node decides; else what its agent can
     _geometry_of: dict[GpuModel, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _allowed_on: dict[GpuModel, frozenset[str]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Computed once per model."""
 
     def pool(self, name: str) -> PoolConfig:
-        """The rules of a pool."""
         return self.pools.get(name, self.default)
 
     def modes_of(self, node: NodeName) -> tuple[Mode, ...] | None:

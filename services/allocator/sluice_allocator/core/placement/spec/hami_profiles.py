@@ -1,23 +1,19 @@
-"""
-Which MIG profiles HAMi's keys may choose on which model: HAMi's table as data, and how to read such a table.
+"""Which MIG profiles HAMi's keys may choose on which model: HAMi's table as data, and how to read such a table. HAMi's
+users ask for memory and expect one of the profiles that HAMi makes, so that 8000 MiB on an A100-40GB is a 2g.10gb and
+never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU."""
 
-HAMi's users ask for memory and expect one of the profiles that HAMi makes, so that 8000 MiB on an A100-40GB is a
-2g.10gb and never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU.
-"""
-
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from sluice.mig.model import GpuModel, Profile
 from sluice.mig.model_names import is_named
 from sluice.mig.profile_name import ProfileName, ProfileNameError
 
-ROUNDED_FROM_GB = 20
-"""In the names of profiles at least this large, one GB more or less is rounding (at most 5 %)."""
+ROUNDED_FROM_GB = 20  # in the names of profiles at least this large, one GB more or less is rounding (at most 5 %)
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(msgspec.Struct, frozen=True):
     """`profiles` that may be chosen on models with one of `models` in their product name."""
 
     models: tuple[str, ...]
@@ -26,14 +22,8 @@ class Geometry:
 
 KNOWN_GEOMETRIES = (
     Geometry(("A30",), ("1g.6gb", "2g.12gb", "4g.24gb")),
-    Geometry(
-        ("A100-SXM4-40GB", "A100-40GB-PCIe", "A100-PCIE-40GB"),
-        ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"),
-    ),
-    Geometry(
-        ("A100-SXM4-80GB", "A100-80GB-PCIe", "A100-PCIE-80GB"),
-        ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"),
-    ),
+    Geometry(("A100-SXM4-40GB", "A100-40GB-PCIe", "A100-PCIE-40GB"), ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")),
+    Geometry(("A100-SXM4-80GB", "A100-80GB-PCIe", "A100-PCIE-80GB"), ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")),
     Geometry(("H100-PCIE-80GB", "H100-SXM5-80GB"), ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")),
     Geometry(("H100-PCIE-94GB", "H100-SXM5-94GB"), ("1g.12gb", "2g.24gb", "3g.47gb", "7g.94gb")),
     Geometry(("H20", "H100 on GH200"), ("1g.12gb", "2g.24gb", "3g.48gb", "7g.96gb")),
@@ -46,13 +36,10 @@ KNOWN_GEOMETRIES = (
 
 
 def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple[str, ...]:
-    """
-    The names of the profiles of `model` that may be chosen, in the order of choice: memory, then compute slices.
-
-    The first geometry that names the model and at least one of its profiles decides. Where none does: for each number
-    of compute slices the plain profile with the least memory, as the table has for every model in it (except 4g
-    beside 3g, which has no more memory and is never chosen).
-    """
+    """The names of the profiles of `model` that may be chosen, in the order of choice: memory, then compute slices. The
+    first geometry that names the model and at least one of its profiles decides. Where none does: for each number of
+    compute slices the plain profile with the least memory, as the table has for every model in it (except 4g beside 3g,
+    which has no more memory and is never chosen)."""
     for geometry in geometries:
         if names_model(model, geometry.models):
             listed = [each for each in model.profiles if any(names_same(name, each.name) for name in geometry.profiles)]
@@ -66,21 +53,14 @@ def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple
 
 
 def names_model(model: GpuModel, parts: tuple[str, ...]) -> bool:
-    """
-    Whether one of `parts` names the model: whole words of a product name, or a name of the catalog.
-
-    HAMi compares parts of words, so that its row for H20 also catches every H200.
-    """
+    """Whether one of `parts` names the model: whole words of a product name, or a name of the catalog. HAMi compares
+    parts of words, so that its row for H20 also catches every H200."""
     return any(is_named(name, part) for part in parts for name in model.product_names)
 
 
 def names_same(one: str, other: str) -> bool:
-    """
-    Whether two names mean the same profile of one model.
-
-    The figure in a name is rounded by the driver: an A100-80GB has a 7g.79gb or a 7g.80gb. One GB of a small profile
-    is no rounding: 1g.5gb and 1g.6gb are different.
-    """
+    """Whether two names mean the same profile of one model. The figure in a name is rounded by the driver: an A100-80GB
+    has a 7g.79gb or a 7g.80gb. One GB of a small profile is no rounding: 1g.5gb and 1g.6gb are different."""
     if one == other:
         return True
     first, second = _parsed(one), _parsed(other)

@@ -1,9 +1,6 @@
-"""
-Larger profiles that may serve when the requested one has no place, and the order in which they are tried.
-
-A substitute never has less memory, fewer SMs or fewer engines of any kind; of those that do, the one that wastes
-least is tried first, on each model by itself. Only exclusive MIG instances have substitutes.
-"""
+"""Larger profiles that may serve when the requested one has no place, and the order in which they are tried. A
+substitute never has less memory, fewer SMs or fewer engines of any kind; of those that do, the one that wastes least is
+tried first, on each model by itself. Only exclusive MIG instances have substitutes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +14,8 @@ from sluice.mig.profile_name import ProfileName
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 
 TRIED_MAX = 48
-"""
-Most combinations of larger profiles tried for one pod. A claim has at most six, so this covers all for one and two
-claims.
-"""
+"""Most combinations of larger profiles tried for one pod. A claim has at most six, so this covers all for one and two
+claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +48,9 @@ def has_substitutes(claim: Claim) -> bool:
 def larger_profiles(
     model: GpuModel, claim: Claim, exact: Profile | None, rules: PlacementConfig
 ) -> tuple[Profile, ...]:
-    """
-    The profiles of a model that may serve instead of `exact`, those that waste least first.
-
-    `exact` is None where the model has no profile for the claim. The claim's name then counts as large as on any
-    model, so that a name that means less elsewhere never yields less than was meant.
-    """
+    """The profiles of a model that may serve instead of `exact`, those that waste least first. `exact` is None where
+    the model has no profile for the claim. The claim's name then counts as large as on any model, so that a name that
+    means less elsewhere never yields less than was meant."""
     floor = _floor(model, claim, exact)
     if floor is None:
         return ()
@@ -67,12 +59,9 @@ def larger_profiles(
 
 
 def step_combinations(steps: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """
-    The combinations in which a pod's claims use larger profiles: 0 is the requested one, 1 the next larger, ...
-
-    `steps` are those that may be tried for each claim, the smallest first. One larger claim comes before several,
-    then the smallest total; at most TRIED_MAX.
-    """
+    """The combinations in which a pod's claims use larger profiles: 0 is the requested one, 1 the next larger, ...
+    `steps` are those that may be tried for each claim, the smallest first. One larger claim comes before several, then
+    the smallest total; at most TRIED_MAX."""
     if not all(steps):
         return
 
@@ -103,7 +92,6 @@ def _floor(model: GpuModel, claim: Claim, exact: Profile | None) -> MinimumProfi
 
 @lru_cache(maxsize=1024)
 def _largest_of_that_name(name: str) -> MinimumProfile | None:
-    """The largest meaning of a name over all known models; None when none has it."""
     floor: MinimumProfile | None = None
     for model in catalog():
         profile = model.profile(name)

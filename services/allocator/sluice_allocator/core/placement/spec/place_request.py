@@ -1,43 +1,35 @@
 """What a place is searched for: the part of a request that decides where it can go."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid, SourceName
-from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds
+from sluice.contracts.kube.selectors import selector_matches
+from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds, Taint
+from sluice.contracts.reasons import WaitReason
 
-Avoid = frozenset[GpuUuid]
-"""GPUs on which this request failed recently."""
+Avoid = frozenset[GpuUuid]  # GPUs on which this request failed recently
 
 
 class PlaceRequest(msgspec.Struct, frozen=True):
-    """
-    Claims of one pod, and what its node needs besides GPUs.
-
-    The namespace and the claims' uids make the trust domain of shares. An empty policy is the pool's own.
-    """
+    """Claims of one pod, and what its node needs besides GPUs. The namespace and the claims' uids make the trust domain
+    of shares. An empty policy is the pool's own."""
 
     claims: tuple[Claim, ...]
     namespace: str = "default"
     host: HostNeeds = NO_NEEDS
     node_policy: str = ""
     gpu_policy: str = ""
-    substitute: bool = False
-    """Whether a larger compatible profile may serve if the asked one has no place."""
+    substitute: bool = False  # whether a larger compatible profile may serve if the asked one has no place
     steps: tuple[int, ...] = ()
+    """Per claim, which larger profile is searched (1: the next larger) instead of the asked one; empty: the asked ones.
     """
-    Per claim, which larger profile is searched (1: the next larger) instead of the asked one; empty: the asked ones.
-    """
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
-    """The pod's labels, which terms of other pods match."""
-    source: SourceName = SourceName("")
-    """The pod's cluster: terms only match pods of one cluster."""
-    by_claim: bool = False
-    """Whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do."""
-    same_gpu: tuple[tuple[str, ...], ...] = ()
-    """Containers whose devices must all be on one GPU, in groups. One that has no claim here does not count."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)  # the pod's labels, which terms of other pods match
+    source: SourceName = SourceName("")  # the pod's cluster: terms only match pods of one cluster
+    by_claim: bool = False  # whether the kubelet hands its devices over by ResourceClaim: only some nodes' kubelets do
+    same_gpu: tuple[tuple[str, ...], ...] = ()  # containers whose devices must be on one GPU, in groups
 
 
 def without_shunned_nodes(request: PlaceRequest) -> PlaceRequest:
@@ -68,3 +60,52 @@ def place_request_of(asked: AllocationRequested) -> PlaceRequest:
         by_claim=bool(asked.resource_claims),
         same_gpu=asked.same_gpu,
     )
+
+
+# Taints that Kubernetes and autoscalers set and remove by themselves: a pod waits, and needs no toleration. Sources:
+# kubernetes.io/docs/reference/labels-annotations-taints, the FAQ of kubernetes/autoscaler (startup and status taints),
+# karpenter.sh/docs/concepts/disruption.
+_KUBERNETES = "node.kubernetes.io/"
+_CLOUD = "node.cloudprovider.kubernetes.io/"
+_KNOWN = {
+    f"{_KUBERNETES}unschedulable": WaitReason.NODE_CORDONED,
+    f"{_KUBERNETES}memory-pressure": WaitReason.NODE_UNDER_PRESSURE,
+    f"{_KUBERNETES}disk-pressure": WaitReason.NODE_UNDER_PRESSURE,
+    f"{_KUBERNETES}pid-pressure": WaitReason.NODE_UNDER_PRESSURE,
+    f"{_CLOUD}shutdown": WaitReason.NODE_LEAVING,
+    "ToBeDeletedByClusterAutoscaler": WaitReason.NODE_LEAVING,
+    "karpenter.sh/disrupted": WaitReason.NODE_LEAVING,
+    "karpenter.sh/disruption": WaitReason.NODE_LEAVING,
+    "karpenter.sh/unregistered": WaitReason.NODE_NOT_READY,
+}
+_NOT_READY = (
+    _KUBERNETES,  # not-ready, unreachable, network-unavailable, out-of-service, and what is added to them
+    _CLOUD,  # uninitialized
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "status-taint.cluster-autoscaler.kubernetes.io/",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+)
+PASSING = frozenset(
+    {WaitReason.NODE_CORDONED, WaitReason.NODE_NOT_READY, WaitReason.NODE_UNDER_PRESSURE, WaitReason.NODE_LEAVING}
+)
+"""The reasons of such taints: they keep a pod away now, and say nothing about whether the node could ever serve it."""
+
+
+def meaning_of(taint: Taint) -> WaitReason:
+    """Why a node with this taint takes no pod that does not tolerate it."""
+    if taint.key in _KNOWN:
+        return _KNOWN[taint.key]
+    return WaitReason.NODE_NOT_READY if taint.key.startswith(_NOT_READY) else WaitReason.NODE_TAINTED
+
+
+def selects(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels is among those that the pod selects."""
+    if any(labels.get(key) != value for key, value in needs.node_selector.items()):
+        return False
+    return not needs.affinity or any(selector_matches(term, labels) for term in needs.affinity if term)
+
+
+def keys_of(needs: HostNeeds) -> list[str]:
+    """The labels by which a pod, or one of its volumes, selects nodes."""
+    terms = (*needs.affinity, *(term for terms in needs.volumes for term in terms))
+    return list(dict.fromkeys([*needs.node_selector, *(each.key for term in terms for each in term)]))

@@ -1,52 +1,42 @@
-"""
-How to choose among places that all fit: how nodes are ordered, and how a free device is ranked.
-
-A policy orders and never decides whether something fits, so no policy can give a slice where there is no room. Sources:
-HAMi's `hami.io/node-scheduler-policy` and `hami.io/gpu-scheduler-policy` (https://github.com/Project-HAMi/HAMi,
+"""How to choose among places that all fit: how nodes are ordered, and how a free device is ranked. A policy orders and
+never decides whether something fits, so no policy can give a slice where there is no room. Sources: HAMi's
+`hami.io/node-scheduler-policy` and `hami.io/gpu-scheduler-policy` (https://github.com/Project-HAMi/HAMi,
 pkg/scheduler/policy and docs), and tensor-fusion (https://github.com/NexusGPU/tensor-fusion, internal/gpuallocator).
 HAMi sums used slots, cores and memory over their totals, and tensor-fusion VRAM and TFLOPS. Ours compares nodes by the
 pool's weights, always as a ratio, and a GPU by what limits it: memory slices, or what the shares in a home are counted
-by.
-"""
+by."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 
+import msgspec
+
 from sluice.contracts.policy_names import BOTH_LEVELS, invalid_gpu_policy_reason, invalid_node_policy_reason, links_of
 from sluice_allocator.core.placement.spec.config import PoolConfig
 
 NodeOrder = Literal["any", "first", "fullest", "emptiest"]
-"""
-`any`: the devices decide, then the node nearest to the pod in CPU per GPU, then the one known first.
-`first`: the first node that fits. `fullest`, `emptiest`: by the node's usage before placing (`Weights.node_usage`).
-"""
-_NUMA_UNKNOWN = 1 << 16
-"""After every NUMA node there is."""
+"""`any`: the devices decide, then the node nearest to the pod in CPU per GPU, then the one known first. `first`: the
+first node that fits. `fullest`, `emptiest`: by the node's usage before placing (`Weights.node_usage`)."""
+_NUMA_UNKNOWN = 1 << 16  # after every NUMA node there is
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUse:
+class DeviceUse(msgspec.Struct, frozen=True):
     """One device that could serve a claim, as it is before placing."""
 
     used_permille: int
     """How much of it is not free, 0 to 1000: of a GPU's memory slices; of a home, what its shares are counted by."""
-    free_slices: int
-    """Free memory slices: of two devices used alike, the smaller one has fewer."""
-    rank: tuple[int, ...]
-    """How much the place would fragment the device, smallest is best: what ends every tie."""
+    free_slices: int  # free memory slices: of two devices used alike, the smaller one has fewer
+    rank: tuple[int, ...]  # how much the place would fragment the device, smallest is best: what ends every tie
     numa: int | None
-    order: int
-    """Of the device on its node: the very last tie."""
+    order: int  # of the device on its node: the very last tie
 
 
-Key = Callable[[DeviceUse], tuple[int, ...]]
-"""Ranks a device; the smallest is taken."""
+Key = Callable[[DeviceUse], tuple[int, ...]]  # ranks a device; the smallest is taken
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRule:
+class GpuRule(msgspec.Struct, frozen=True):
     """One policy's rule for GPUs: how to rank them (`by`; () is no opinion), and which may be taken."""
 
     by: Key
@@ -57,12 +47,9 @@ class GpuRule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """
-    What a search follows.
-
-    `idle_only`: only GPUs on which nothing is booked. `lowest_start`: at the lowest free start of a GPU instead of
-    the one that keeps most possible. `linked`: the set of GPUs that are closest to each other (`topology.closest`).
-    """
+    """What a search follows. `idle_only`: only GPUs on which nothing is booked. `lowest_start`: at the lowest free
+    start of a GPU instead of the one that keeps most possible. `linked`: the set of GPUs that are closest to each other
+    (`topology.closest`)."""
 
     name: str
     nodes: NodeOrder
@@ -70,10 +57,8 @@ class Policy:
     idle_only: bool = False
     lowest_start: bool = False
     linked: bool = False
-    packs: bool = field(init=False)
-    """Whether it does not prefer idle GPUs over full ones: then shares fill existing homes."""
-    plain: bool = field(init=False)
-    """Whether it has no opinion on devices, so that only fragmentation counts."""
+    packs: bool = field(init=False)  # whether full GPUs come before idle ones: then shares fill existing homes
+    plain: bool = field(init=False)  # whether it has no opinion on devices, so that only fragmentation counts
 
     def __post_init__(self) -> None:
         """Precompute what is read for every share."""
@@ -145,12 +130,8 @@ def check_names(node_policy: str, gpu_policy: str) -> str | None:
 
 
 def policy_for(node_policy: str, gpu_policy: str, pool: PoolConfig) -> Policy:
-    """
-    What a request follows in a pool: its own policies, and the pool's where it names none.
-
-    A name of both levels given for one only holds for both. Names must have passed `check_names`; raises KeyError on
-    one that has not.
-    """
+    """What a request follows in a pool: its own policies, and the pool's where it names none. A name of both levels
+    given for one only holds for both. Names must have passed `check_names`; raises KeyError on one that has not."""
     if not node_policy and not gpu_policy:
         return _policy(pool.node_policy, pool.gpu_policy)
     if not node_policy:

@@ -1,23 +1,13 @@
-"""
-The bodies of our writes to ResourceClaims: a new claim, its finalizer, its allocation and reservation, and their end.
-
-Rules of the API server (k8s.io/kubernetes 1.37, pkg/apis/resource/validation and pkg/registry/resource): a spec never
-changes; an allocation never changes, and is cleared only together with all reservations; metadata and status are
+"""The bodies of our writes to ResourceClaims: a new claim, its finalizer, its allocation and reservation, and their
+end. Rules of the API server (k8s.io/kubernetes 1.37, pkg/apis/resource/validation and pkg/registry/resource): a spec
+never changes; an allocation never changes, and is cleared only together with all reservations; metadata and status are
 written apart. Rule of the claim controller (pkg/controller/resourceclaim): it deallocates a claim whose last consumer
-ended only with its finalizer.
-"""
+ended only with its finalizer."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sluice.contracts.dra.names import (
-    DEVICE_CLASS,
-    DRIVER,
-    FINALIZER,
-    POD_CLAIM,
-    POD_CLAIM_ANNOTATION,
-    device_names,
-)
+from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER, FINALIZER, POD_CLAIM, POD_CLAIM_ANNOTATION, device_names
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, LABEL_MANAGED, MANAGED, RESOURCE_GROUP
 from sluice.contracts.messages import Bound, ResourceClaimRef
@@ -29,12 +19,9 @@ API_VERSION = f"{RESOURCE_GROUP}/v1"
 
 
 def new_claim(view: PodView, requests: Iterable[str]) -> dict[str, Any]:
-    """
-    The claim that admission named for a pod: one request for each of its containers with devices.
-
-    What the pod asks for is an annotation, for people. Opaque parameters would be in the way: a server compares their
-    bytes as they were sent, so that no JSON patch of such a claim is accepted (tried on 1.37.2).
-    """
+    """The claim that admission named for a pod: one request for each of its containers with devices. What the pod asks
+    for is an annotation, for people. Opaque parameters would be in the way: a server compares their bytes as they were
+    sent, so that no JSON patch of such a claim is accepted (tried on 1.37.2)."""
     names = sorted(requests)
     wanted = [{"name": name, "exactly": {"deviceClassName": DEVICE_CLASS, "count": 1}} for name in names]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": view.name, "uid": str(view.uid)}
@@ -78,19 +65,12 @@ def wanted_devices(
 
 
 def allocated(
-    claim: ClaimView,
-    devices: Mapping[str, Device],
-    node: str,
-    view: PodView,
-    classes: Mapping[str, Mapping[str, Any]],
+    claim: ClaimView, devices: Mapping[str, Device], node: str, view: PodView, classes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """
-    A merge patch of the status: allocation and reservation in one, under the version that was seen.
-
-    `classes` are the specs of our DeviceClasses, by name: their configurations are copied, as kube-scheduler does
+    """A merge patch of the status: allocation and reservation in one, under the version that was seen. `classes` are
+    the specs of our DeviceClasses, by name: their configurations are copied, as kube-scheduler does
     (k8s.io/dynamic-resource-allocation, structured/internal/stable/allocator_stable.go). The shell adds
-    `allocationTimestamp`: without it kube-scheduler would add one, which is refused as a change.
-    """
+    `allocationTimestamp`: without it kube-scheduler would add one, which is refused as a change."""
     results = [
         {"request": request, "driver": driver, "pool": pool, "device": device}
         for request, (driver, pool, device) in devices.items()

@@ -1,10 +1,7 @@
-"""
-Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before the
-pod's gate opens.
-
-Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's own writes go one at a
-time, with the version that was seen as their guard, so a step that landed without an answer is seen or refused.
-"""
+"""Reconcile the ResourceClaims of one pod: make the one that admission named, and allocate and reserve them all before
+the pod's gate opens. Level-triggered, as the pods are: each step follows from the claim as it was last seen. A pod's
+own writes go one at a time, with the version that was seen as their guard, so a step that landed without an answer is
+seen or refused."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,37 +9,20 @@ from dataclasses import dataclass, field
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Bound, ResourceClaimRef
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.claims import claim_objects
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, Device
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    ClaimRefused,
-    ClaimWritten,
-    CreateClaim,
-    Own,
-    ProtectClaim,
-    WatchClaims,
-    WriteClaimStatus,
-)
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
-from sluice_pod_watcher.core.workqueue import DelayedQueue
+from sluice_pod_watcher.core.workqueue import DelayedQueue, PendingWrite
 
-CHANGED_MEANWHILE = frozenset({0, 404, 409})
-"""Failures of a write after which the watch shows what is so: no answer, deleted, or changed since."""
+CHANGED_MEANWHILE = frozenset({0, 404, 409})  # after these the watch shows what is so
 INVALID = 422
-RESERVED_MAX = 256
-"""Pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)."""
-UNPROTECTED_MAX = 1000
-"""Claims without the finalizer that are remembered: one that was forgotten costs one more refused patch."""
-DOING = {
-    "create": "created",
-    "protect": "given its finalizer",
-    "allocate": "allocated",
-    "deallocate": "deallocated",
-}
+RESERVED_MAX = 256  # pods of one claim (k8s.io/api/resource/v1, ResourceClaimReservedForMaxSize)
+UNPROTECTED_MAX = 1000  # remembered without the finalizer: a forgotten one costs one refused patch
+DOING = {"create": "created", "protect": "given its finalizer", "allocate": "allocated", "deallocate": "deallocated"}
 NOT_SERVED = (
     "its devices are to be handed over by a ResourceClaim, and this API server does not serve resource.k8s.io/v1 "
     "(Kubernetes 1.34 and newer). Label the namespace sluice.dev/hand-over=tickets, delete the pod, and create it again"
@@ -64,13 +44,10 @@ class ClaimReconciler:
     config: ClusterConfig
     store: ClaimStore
     delayed_queue: DelayedQueue
-    out: list[Own] = field(default_factory=list)
+    out: list[events.Own] = field(default_factory=list)
     _watch_wanted: bool = False
-    _unprotected: dict[str, None] = field(default_factory=dict)
-    """Claims that do not take the finalizer: `sweep` deallocates them."""
+    _unprotected: dict[str, None] = field(default_factory=dict)  # without the finalizer: `sweep` deallocates them
     _sweeping: dict[ClaimKey, PendingWrite] = field(default_factory=dict)
-
-    # -- before the request ---------------------------------------------------------------------------------------
 
     def make(self, record: PodRecord, view: PodView, now: float) -> None:
         """Create the claim of a waiting pod, where there is none, and tell what its own claims still lack."""
@@ -94,7 +71,7 @@ class ClaimReconciler:
             self._is_late(record, NOT_LISTED, now)
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
-            self.out.append(CreateClaim(record.uid, view.namespace, view.pod_claim, body))
+            self.out.append(events.CreateClaim(record.uid, view.namespace, view.pod_claim, body))
 
     def cannot_be_seen(self, record: PodRecord, view: PodView, now: float) -> bool:
         """Whether a pod waits for its own ResourceClaims, which cannot be listed: they may be another driver's."""
@@ -107,7 +84,6 @@ class ClaimReconciler:
         return now >= until
 
     def _judge(self, record: PodRecord, claim: ClaimView, now: float) -> None:
-        """A claim of the pod's name exists: is it the pod's own?"""
         if claim.owner != record.uid:
             whose = f"the pod {claim.owner_name}" if claim.owner else "no pod"
             record.claim_problem = OWNED_BY_OTHER.format(claim.name, whose)
@@ -121,16 +97,11 @@ class ClaimReconciler:
             record.claim_problem, record.claim_late_since = "", None
 
     def _let_go(self, record: PodRecord, claim: ClaimView, now: float) -> None:
-        """
-        End the reservation of a claim that was deleted before its pod's gate opened.
-
-        kube-scheduler places no pod with such a claim, and the claim controller waits for the end of its reservations.
-        """
+        """End the reservation of a claim that was deleted before its pod's gate opened. kube-scheduler places no pod
+        with such a claim, and the claim controller waits for the end of its reservations."""
         if record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
-            self.out.append(WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
-
-    # -- between Bound and the open gate --------------------------------------------------------------------------
+            self.out.append(events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim)))
 
     def why_other(self, record: PodRecord, view: PodView, bound: Bound) -> str:
         """Why its slice was granted for a claim that the pod no longer has, as a predicate; else empty."""
@@ -197,7 +168,7 @@ class ClaimReconciler:
             record.claim_problem = f"its ResourceClaim {ref.name} is used by {RESERVED_MAX} pods, the most of one claim"
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             where = record.uid, claim.namespace, claim.name
-            self.out.append(WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
+            self.out.append(events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view)))
         return ""
 
     def beside(self, record: PodRecord) -> Iterator[tuple[RequestId, str]]:
@@ -215,30 +186,25 @@ class ClaimReconciler:
 
     def _next(
         self, record: PodRecord, view: PodView, claim: ClaimView, wanted: dict[str, Device], node: str
-    ) -> ProtectClaim | WriteClaimStatus:
-        """The next write to a claim that is not yet as wanted."""
+    ) -> events.ProtectClaim | events.WriteClaimStatus:
         where = record.uid, claim.namespace, claim.name
         if claim.is_allocated and dict(claim.devices) != wanted:
             # Of an earlier slice: the pod's gate is closed, so no kubelet has prepared it.
-            return WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
+            return events.WriteClaimStatus(*where, "deallocate", claim_objects.deallocated(claim))
         if not claim.is_protected and claim.uid not in self._unprotected:
-            return ProtectClaim(*where, claim_objects.protection(claim))
+            return events.ProtectClaim(*where, claim_objects.protection(claim))
         if not claim.is_allocated:
             body = claim_objects.allocated(claim, wanted, node, view, self.store.classes.ours)
-            return WriteClaimStatus(*where, "allocate", body)
-        return WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
+            return events.WriteClaimStatus(*where, "allocate", body)
+        return events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
 
-    # -- results --------------------------------------------------------------------------------------------------
-
-    def written(self, record: PodRecord | None, event: ClaimWritten) -> None:
-        """A write landed."""
+    def written(self, record: PodRecord | None, event: events.ClaimWritten) -> None:
         if record is None:
             self._sweeping.pop((event.namespace, event.name), None)
             return
         record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
 
-    def refused(self, record: PodRecord | None, event: ClaimRefused, now: float) -> None:
-        """A write failed, or has no answer."""
+    def refused(self, record: PodRecord | None, event: events.ClaimRefused, now: float) -> None:
         initial_s = max(self.config.retry_initial_s, event.retry_after_s)
         if record is None:
             swept = self._sweeping.setdefault((event.namespace, event.name), PendingWrite())
@@ -262,27 +228,21 @@ class ClaimReconciler:
             record.claim_problem = why
 
     def _is_late(self, record: PodRecord, why: str, now: float) -> None:
-        """A state that usually ends by itself is a problem when it lasts."""
         since = record.claim_late_since = now if record.claim_late_since is None else record.claim_late_since
         if now >= since + self.config.claim_told_after_s:
             record.claim_problem = why
         else:
             self.delayed_queue.at(record.uid, since + self.config.claim_told_after_s)
 
-    # -- the watch of claims, and what pods left ------------------------------------------------------------------
-
     def _watch(self) -> None:
         """Where tickets hand over, claims are watched from the first pod that has one; elsewhere from the start."""
         if self.config.hand_over == "tickets" and not self._watch_wanted:
             self._watch_wanted = True
-            self.out.append(WatchClaims())
+            self.out.append(events.WatchClaims())
 
     def sweep(self, now: float) -> None:
-        """
-        Deallocate claims of ours that no pod uses any more.
-
-        The claim controller does so when the last reservation ends, but only with its finalizer, and never for a claim
-        that was not reserved. A claim of one pod goes with it.
+        """Deallocate claims of ours that no pod uses any more. The claim controller does so when the last reservation
+        ends, but only with its finalizer, and never for a claim that was not reserved. A claim of one pod goes with it.
         """
         for key, since in list(self.store.unused.items()):
             claim = self.store.get(*key)
@@ -291,4 +251,4 @@ class ClaimReconciler:
             writing = self._sweeping.setdefault(key, PendingWrite())
             if writing.may_start(RequestId(""), self.delayed_queue, now):
                 body = claim_objects.deallocated(claim)
-                self.out.append(WriteClaimStatus(RequestId(""), *key, "deallocate", body))
+                self.out.append(events.WriteClaimStatus(RequestId(""), *key, "deallocate", body))

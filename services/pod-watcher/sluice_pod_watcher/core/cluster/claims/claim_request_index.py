@@ -1,8 +1,5 @@
-"""
-The request that stands for a ResourceClaim: that of the first pod that named it.
-
-Other pods that name the claim start beside it, on its node. A request on the bus goes before one that is not there yet.
-"""
+"""The request that stands for a ResourceClaim: that of the first pod that named it. Other pods that name the claim
+start beside it, on its node. A request on the bus goes before one that is not there yet."""
 
 from dataclasses import dataclass, field
 
@@ -16,13 +13,11 @@ from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 class ClaimRequestIndex:
     """By the UID of each claim, its request; and claims that lost theirs."""
 
-    freed: dict[ClaimKey, None] = field(default_factory=dict)
-    """Claims whose request is over: the next pod that names one may ask."""
+    freed: dict[ClaimKey, None] = field(default_factory=dict)  # their request is over: the next pod may ask
     _by_claim: dict[str, PodRecord] = field(default_factory=dict)
     _refs: dict[RequestId, tuple[ResourceClaimRef, ...]] = field(default_factory=dict)
 
     def of(self, claim_uid: str) -> RequestId | None:
-        """The request that stands for a claim."""
         record = self._by_claim.get(claim_uid)
         return record.uid if record is not None else None
 

@@ -1,58 +1,111 @@
-"""
-The ResourceClaims of the cluster, and which of our pods use them.
+"""The ResourceClaims of the cluster, and which of our pods use them. Claims of other drivers are kept as well: a claim
+may be listed before the pod that names it."""
 
-Claims of other drivers are kept as well: a claim may be listed before the pod that names it.
-"""
-
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from sluice.contracts.dra.names import DEVICE_CLASS
 from sluice.contracts.ids import RequestId
+from sluice.contracts.kube.names import LABEL_MANAGED, MANAGED
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimKey, ClaimView, read_claim_object
-from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
-from sluice_pod_watcher.core.cluster.events import ClaimGone, ClaimSeen, ListingEnded, ListingStarted, Raw
+from sluice_pod_watcher.core.cluster.events import (
+    ClaimGone,
+    ClaimSeen,
+    ClassGone,
+    ClassSeen,
+    ListingEnded,
+    ListingStarted,
+    Raw,
+)
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
+
+
+@dataclass(slots=True)
+class ClassStore:
+    """The last known version of each DeviceClass. Ours are `sluice.dev` and those with our label."""
+
+    was_listed: bool = False
+    _specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _labelled: dict[str, None] = field(default_factory=dict)
+    _listed: set[str] | None = None
+
+    def handle(self, event: ClassSeen | ClassGone | ListingStarted | ListingEnded) -> None:
+        match event:
+            case ClassSeen():
+                self._seen(event.device_class)
+            case ClassGone():
+                self._drop(_name(event.device_class))
+            case ListingStarted():
+                self._listed = set()
+            case ListingEnded():
+                listed, self._listed = self._listed, None
+                for name in [name for name in self._specs if listed is not None and name not in listed]:
+                    self._drop(name)
+                self.was_listed = True
+
+    def exists(self, name: str) -> bool:
+        return name in self._specs
+
+    def is_ours(self, name: str) -> bool:
+        """Whether Sluice serves a class, also while its object is missing."""
+        return name == DEVICE_CLASS or name in self._labelled
+
+    @property
+    def ours(self) -> Mapping[str, Mapping[str, Any]]:
+        return {name: spec for name, spec in self._specs.items() if self.is_ours(name)}
+
+    def _seen(self, raw: Raw) -> None:
+        name, spec = _name(raw), raw.get("spec")
+        if self._listed is not None:
+            self._listed.add(name)
+        self._specs[name] = spec if isinstance(spec, dict) else {}
+        labels = raw["metadata"].get("labels") or {}
+        if labels.get(LABEL_MANAGED) == MANAGED:
+            self._labelled[name] = None
+        else:
+            self._labelled.pop(name, None)
+
+    def _drop(self, name: str) -> None:
+        self._specs.pop(name, None)
+        self._labelled.pop(name, None)
+
+
+def _name(raw: Raw) -> str:
+    return str(raw["metadata"]["name"])
 
 
 @dataclass(slots=True)
 class ClaimStore:
     """The last known version of each claim. Each handler returns the pods with news."""
 
-    is_served: bool | None = None
-    """Whether the API server has resource.k8s.io/v1; None before it was asked."""
+    is_served: bool | None = None  # whether the API server has resource.k8s.io/v1; None before it was asked
     was_listed: bool = False
     classes: ClassStore = field(default_factory=ClassStore)
     _claims: dict[ClaimKey, ClaimView] = field(default_factory=dict)
     _users: dict[ClaimKey, dict[RequestId, None]] = field(default_factory=dict)
     _listed: set[ClaimKey] | None = None
-    unused: dict[ClaimKey, float] = field(default_factory=dict)
-    """Claims that we allocated and that are reserved for none, and since when."""
+    unused: dict[ClaimKey, float] = field(default_factory=dict)  # allocated by us, reserved for none, and since when
 
     def get(self, namespace: str, name: str) -> ClaimView | None:
-        """A claim, if there is one."""
         return self._claims.get((namespace, name))
 
     def users(self, key: ClaimKey) -> Iterable[RequestId]:
-        """Our pods that name the claim."""
         return self._users.get(key, ())
 
     def all_users(self) -> list[RequestId]:
-        """Our pods that name any claim."""
         return list({uid: None for users in self._users.values() for uid in users})
 
     def used_by(self, uid: RequestId, key: ClaimKey) -> None:
-        """A pod of ours names the claim."""
         self._users.setdefault(key, {})[uid] = None
 
     def unused_by(self, uid: RequestId, key: ClaimKey) -> None:
-        """The pod is gone."""
         users = self._users.get(key, {})
         users.pop(uid, None)
         if not users:
             self._users.pop(key, None)
 
     def handle(self, event: ClaimSeen | ClaimGone | ListingStarted | ListingEnded, now: float) -> list[RequestId]:
-        """Handle one event of the watch."""
         match event:
             case ClaimSeen():
                 return self.seen(event.claim, now)

@@ -1,8 +1,5 @@
-"""
-A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1).
-
-Nothing raises: the API server has validated the object.
-"""
+"""A ResourceClaim as the API server has it, reduced to the fields used here (k8s.io/api/resource/v1). Nothing raises:
+the API server has validated the object."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +7,11 @@ from typing import Any
 
 from sluice.contracts.dra.names import DRIVER, FINALIZER
 from sluice.contracts.ids import RequestId
-from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in, mappings_in
 from sluice_pod_watcher.core.cluster.pods.pod_view import version_of
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
-ClaimKey = tuple[str, str]
-"""Namespace and name."""
-Device = tuple[str, str, str]
-"""Driver, pool and device of one result."""
+ClaimKey = tuple[str, str]  # namespace and name
+Device = tuple[str, str, str]  # Driver, pool and device of one result
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +21,19 @@ class ClaimView:
     uid: str
     namespace: str
     name: str
-    version: int
-    """The resourceVersion: newer is larger."""
+    version: int  # the resourceVersion: newer is larger
     resource_version: str
     dying: bool
     finalizers: tuple[str, ...]
-    owner: RequestId
-    """The UID of the pod that it was made for; empty for a claim of its own."""
+    owner: RequestId  # the UID of the pod that it was made for; empty for a claim of its own
     owner_name: str
     spec: Mapping[str, Any]
     is_allocated: bool
-    devices: Mapping[str, Device]
-    """By request, where it is allocated."""
-    reserved: tuple[Mapping[str, Any], ...]
-    """`status.reservedFor`."""
+    devices: Mapping[str, Device]  # by request, where it is allocated
+    reserved: tuple[Mapping[str, Any], ...]  # `status.reservedFor`
 
     @property
     def key(self) -> ClaimKey:
-        """Its namespace and name."""
         return self.namespace, self.name
 
     @property
@@ -70,7 +59,6 @@ class ClaimView:
 
     @property
     def is_of_our_driver(self) -> bool:
-        """Whether it is allocated, by us alone."""
         return self.is_allocated and all(driver == DRIVER for driver, _, _ in self.devices.values())
 
     def is_used_beside(self, pod: str) -> bool:
@@ -83,7 +71,6 @@ class ClaimView:
         return next((pool for _, pool, _ in self.devices.values()), "")
 
     def is_reserved_for(self, pod: str) -> bool:
-        """Whether the pod with this UID may use it."""
         return any(each.get("uid") == pod for each in self.reserved)
 
 

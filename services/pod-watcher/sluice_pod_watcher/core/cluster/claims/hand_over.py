@@ -1,8 +1,5 @@
-"""
-Decide how new pods get their devices: by ResourceClaims once every GPU node's kubelet can hand them over.
-
-Admission has no bus, and reads the result from a ConfigMap. A pod keeps the way with which it was created.
-"""
+"""Decide how new pods get their devices: by ResourceClaims once every GPU node's kubelet can hand them over. Admission
+has no bus, and reads the result from a ConfigMap. A pod keeps the way with which it was created."""
 
 from dataclasses import dataclass, field
 
@@ -11,10 +8,8 @@ from sluice.contracts.messages import NodeInventory
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import WriteHandOver
 
-SETTLES_S = 5.0
-"""A change counts after this: an agent that restarts has registered with its kubelet again by then."""
-RETRY_S = 60.0
-"""Without the ConfigMap (manifests of before) each try is a warning."""
+SETTLES_S = 5.0  # a change counts after this: an agent that restarts has registered with its kubelet again by then
+RETRY_S = 60.0  # without the ConfigMap (manifests of before) each try is a warning
 
 
 @dataclass(slots=True)
@@ -23,22 +18,17 @@ class HandOverMode:
 
     config: ClusterConfig
     is_served: bool | None = None
-    _objects: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes of this cluster: a bus may serve several."""
-    _can: dict[NodeName, bool] = field(default_factory=dict)
-    """Of each node with GPUs."""
+    _objects: dict[NodeName, None] = field(default_factory=dict)  # nodes of this cluster: a bus may serve several
+    _can: dict[NodeName, bool] = field(default_factory=dict)  # of each node with GPUs
     _written: str = ""
-    _wanted: tuple[str, float] = ("", 0.0)
-    """The mode now, and since when."""
+    _wanted: tuple[str, float] = ("", 0.0)  # the mode now, and since when
     _under_way: bool = False
     _not_before: float = 0.0
 
     def here(self, node: NodeName) -> None:
-        """Its object exists."""
         self._objects[node] = None
 
     def gone(self, node: NodeName) -> None:
-        """Its object is gone."""
         self._objects.pop(node, None)
 
     def inventory(self, message: NodeInventory) -> None:
@@ -51,12 +41,10 @@ class HandOverMode:
 
     @property
     def mode(self) -> str:
-        """The mode for new pods."""
         known = [can for node, can in self._can.items() if node in self._objects]
         return "dra" if self.is_served and known and all(known) else "tickets"
 
     def due(self, now: float) -> list[WriteHandOver]:
-        """The write to make now, if any."""
         if self.config.hand_over != "auto" or self.is_served is None:
             return []
         mode = self.mode
@@ -69,9 +57,7 @@ class HandOverMode:
         return [WriteHandOver(self.config.namespace, mode)]
 
     def written(self, mode: str) -> None:
-        """It was written."""
         self._written, self._under_way = mode, False
 
     def failed(self, now: float) -> None:
-        """It could not be written."""
         self._under_way, self._not_before = False, now + RETRY_S

@@ -1,7 +1,8 @@
 """What a pod asks for by ResourceClaims of its own, in our words or in NVIDIA's: all of them are one request."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.admission.stored_request import ResolvedRequest
 from sluice.contracts.dra.claim_requests import ClaimRequests, NotOurs
@@ -12,22 +13,19 @@ from sluice.contracts.dra.requested import classes_named
 from sluice.contracts.messages import ResourceClaimRef
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import PodRequest, RequestLimits
-from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
+from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore, ClassStore
 from sluice_pod_watcher.core.cluster.claims.claim_view import ClaimView
-from sluice_pod_watcher.core.cluster.claims.class_store import ClassStore
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
 
-@dataclass(frozen=True, slots=True)
-class OwnClaims:
+class OwnClaims(msgspec.Struct, frozen=True):
     """The request and the claims that it names; or why it is refused, or what is missing. Empty: none is ours."""
 
     request: ClaimRequests | None = None
     refs: tuple[ResourceClaimRef, ...] = ()
     refusal: Refusal | None = None
-    missing: str = ""
-    """What has to exist before that is known, as a sentence."""
+    missing: str = ""  # what has to exist before that is known, as a sentence
 
     @property
     def is_ours(self) -> bool:
@@ -35,8 +33,7 @@ class OwnClaims:
         return self.request is not None or self.refusal is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
+class _Missing(msgspec.Struct, frozen=True):
     why: str
 
 

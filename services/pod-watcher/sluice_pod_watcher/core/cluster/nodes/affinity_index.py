@@ -1,11 +1,7 @@
-"""
-Choose which pods without slices to publish per node, for the affinity and port rules of requests.
-
-Published are: pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in
-use. Labels are published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet
-does) are one entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not
-used yet.
-"""
+"""Choose which pods without slices to publish per node, for the affinity and port rules of requests. Published are:
+pods that a term of a pod of ours matches, pods that repel others by anti-affinity, and host ports in use. Labels are
+published only if a term uses them, so pods that differ in other labels (as each pod of a StatefulSet does) are one
+entry with a count. The allocator evaluates the terms, because it knows the places that are booked but not used yet."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,12 +12,10 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kube.selectors import selector_matches
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, OtherPods, PodTerm, Selector
 
-OTHERS_MAX, PORTS_MAX = 100, 200
-"""At most so many kinds of pods, and ports, are published per node; a kubelet runs 110 pods by default."""
+OTHERS_MAX, PORTS_MAX = 100, 200  # most kinds of pods, and ports, published per node; a kubelet runs 110 pods
 PodSignature = tuple[str, tuple[tuple[str, str], ...], tuple[PodTerm, ...], bool]
 """Namespace, labels, anti-affinity terms, whether it is being deleted."""
-PodSelector = tuple[tuple[str, ...], Selector]
-"""Namespaces, and the label selector."""
+PodSelector = tuple[tuple[str, ...], Selector]  # Namespaces, and the label selector
 
 
 def signature_of(meta: Mapping[str, Any], needs: HostNeeds) -> PodSignature:
@@ -38,15 +32,12 @@ class AffinityIndex:
     _kinds: dict[PodSignature, dict[NodeName, int]] = field(default_factory=dict)
     _on: dict[NodeName, dict[PodSignature, int]] = field(default_factory=dict)
     _ports: dict[NodeName, dict[HostPort, int]] = field(default_factory=dict)
-    _spoken: dict[PodSelector, dict[RequestId, None]] = field(default_factory=dict)
-    """Selectors, with the requests that use them."""
+    _spoken: dict[PodSelector, dict[RequestId, None]] = field(default_factory=dict)  # selectors, by what uses them
     _of_request: dict[RequestId, tuple[PodSelector, ...]] = field(default_factory=dict)
-    _keys: Counter[str] = field(default_factory=Counter)
-    """Labels that terms use, with the number of terms."""
+    _keys: Counter[str] = field(default_factory=Counter)  # labels that terms use, with the number of terms
     _matters: dict[PodSignature, bool] = field(default_factory=dict)
 
     def count(self, node: NodeName, kind: PodSignature, ports: Iterable[HostPort], more: int) -> None:
-        """Add pods of a kind on a node, or remove them."""
         nodes = self._kinds.setdefault(kind, {})
         on_node, ports_there = self._on.setdefault(node, {}), self._ports.setdefault(node, {})
         _add(nodes, node, more)
@@ -86,7 +77,6 @@ class AffinityIndex:
         return list(found)
 
     def nodes_that_matter(self) -> list[NodeName]:
-        """The nodes with a pod to publish."""
         found = (nodes for kind, nodes in self._kinds.items() if self._does_matter(kind))
         return list(dict.fromkeys(node for nodes in found for node in nodes))
 
@@ -100,7 +90,6 @@ class AffinityIndex:
                 self._matters.clear()
 
     def ports(self, node: NodeName) -> tuple[HostPort, ...]:
-        """The host ports in use on a node."""
         return tuple(self._ports.get(node, ()))
 
     def others(self, node: NodeName) -> tuple[OtherPods, ...]:

@@ -1,9 +1,6 @@
-"""
-Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours.
-
-Sums are kept, so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`,
-and only after pods and nodes were both listed; earlier it would promise too much.
-"""
+"""Track the resources of nodes besides GPUs: allocatable, less the requests of pods that are not ours. Sums are kept,
+so one event costs the same on a large cluster. A node is published at most once per `host_interval_s`, and only after
+pods and nodes were both listed; earlier it would promise too much."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -23,17 +20,9 @@ from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, 
 from sluice.contracts.pod_specs import read_host_needs
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import is_gpu_resource
+from sluice_pod_watcher.core.cluster import events
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import (
-    ListedKind,
-    ListingEnded,
-    ListingStarted,
-    NodeGone,
-    NodeSeen,
-    OtherPodGone,
-    OtherPodSeen,
-    Raw,
-)
+from sluice_pod_watcher.core.cluster.events import mapping_in
 from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
     OTHERS_MAX,
     PORTS_MAX,
@@ -44,24 +33,28 @@ from sluice_pod_watcher.core.cluster.nodes.affinity_index import (
 from sluice_pod_watcher.core.cluster.placeholders.placeholders import is_placeholder
 from sluice_pod_watcher.core.cluster.pods.pod_view import DONE, node_name_of, version_of
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
 
 _MIB = 1024**2
 _NOTHING = Fraction(0)
 _AMOUNTS = ("containers", "initContainers", "resources", "overhead")
 _READ = (*_AMOUNTS, "affinity", "hostNetwork")
-KEPT_MAX = 4096
-"""How many amounts and specs keep their parsed form: a cluster repeats the same few."""
+KEPT_MAX = 4096  # how many amounts and specs keep their parsed form: a cluster repeats the same few
 
 
-HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
+HostEvent = (
+    events.ListingStarted
+    | events.ListingEnded
+    | events.NodeSeen
+    | events.NodeGone
+    | events.OtherPodSeen
+    | events.OtherPodGone
+)
 
 
 @dataclass(slots=True)
 class _NodeFacts:
     version: int
-    told: tuple[object, ...]
-    """The raw fields that were read: heartbeats, 500 a second, do not change them."""
+    told: tuple[object, ...]  # the raw fields that were read: heartbeats, 500 a second, do not change them
     room: HostRoom
     pods: int
     labels: dict[str, str]
@@ -79,7 +72,6 @@ class _PodUsage:
 
     @property
     def told(self) -> tuple[object, ...]:
-        """The part that is published for its node."""
         return self.node, self.room, self.kind, self.ports
 
 
@@ -103,55 +95,45 @@ class NodeCapacity:
     """Every node, the usage by other pods, and which nodes have to be published."""
 
     config: ClusterConfig
-    affinity_index: AffinityIndex = field(default_factory=AffinityIndex)
-    """The terms of pods."""
+    affinity_index: AffinityIndex = field(default_factory=AffinityIndex)  # the terms of pods
     _nodes: dict[NodeName, _NodeFacts] = field(default_factory=dict)
     _taking: dict[str, _PodUsage] = field(default_factory=dict)
     _taken: dict[NodeName, _NodeUsage] = field(default_factory=dict)
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
-    _needs: dict[str, HostNeeds] = field(default_factory=dict)
-    """Parsed needs, by what the pods' specs contain."""
+    _needs: dict[str, HostNeeds] = field(default_factory=dict)  # parsed needs, by what the pods' specs contain
     _gone: dict[NodeName, None] = field(default_factory=dict)
-    _unproven: dict[NodeName, None] = field(default_factory=dict)
-    """Our nodes that were not seen, before nodes were listed."""
-    _urgent: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes that became (un)schedulable since they were last published: places are booked there meanwhile."""
-    _first: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes to publish before waiting requests, whose terms match pods there."""
-    _cut: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes with more kinds of pods, or ports, than are published."""
-    newly_cut: list[NodeName] = field(default_factory=list)
-    """Nodes that just became so, for the log."""
+    _unproven: dict[NodeName, None] = field(default_factory=dict)  # our nodes not seen before nodes were listed
+    _urgent: dict[NodeName, None] = field(default_factory=dict)  # became (un)schedulable: places are booked there
+    _first: dict[NodeName, None] = field(default_factory=dict)  # before requests whose terms match pods there
+    _cut: dict[NodeName, None] = field(default_factory=dict)  # with more kinds of pods, or ports, than published
+    newly_cut: list[NodeName] = field(default_factory=list)  # nodes that just became so, for the log
     _said_at: dict[NodeName, float] = field(default_factory=dict)
-    _listed: dict[ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
-    _seen: dict[ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
-
-    # -- observing --------------------------------------------------------------------------------------------------
+    _listed: dict[events.ListedKind, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
+    _seen: dict[events.ListedKind, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
 
     def handle(self, event: HostEvent) -> None:
-        """Handle one event."""
         match event:
-            case ListingStarted():
+            case events.ListingStarted():
                 self._listing_started(event)
-            case ListingEnded():
+            case events.ListingEnded():
                 self._listing_ended(event.what, version_of(event.version))
-            case NodeSeen():
+            case events.NodeSeen():
                 self._node_seen(event.node)
-            case NodeGone():
+            case events.NodeGone():
                 self._drop_node(node_name_of(event.node))
-            case OtherPodSeen():
+            case events.OtherPodSeen():
                 self._other_seen(event.pod)
-            case OtherPodGone():
+            case events.OtherPodGone():
                 self._take(str(mapping_in(event.pod, "metadata").get("uid", "")), None)
 
-    def _listing_started(self, event: ListingStarted) -> None:
+    def _listing_started(self, event: events.ListingStarted) -> None:
         """Objects seen from here on are complete."""
         self._seen[event.what] = set()
         if event.went_back:
             for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
                 known.version = 0  # of a history that no longer exists: older than anything
 
-    def _listing_ended(self, what: ListedKind, version: int) -> None:
+    def _listing_ended(self, what: events.ListedKind, version: int) -> None:
         """An object that was not seen is gone, unless it is newer than the listing."""
         seen, self._seen[what] = self._seen[what], None
         if seen is None:
@@ -169,8 +151,7 @@ class NodeCapacity:
                 if uid not in seen and not taking.version > version > 0:
                     self._take(uid, None)
 
-    def _node_seen(self, raw: Raw) -> None:
-        """A node is new or changed."""
+    def _node_seen(self, raw: events.Raw) -> None:
         name = node_name_of(raw)
         version = version_of(mapping_in(raw, "metadata").get("resourceVersion"))
         seen = self._seen["nodes"]
@@ -191,8 +172,7 @@ class NodeCapacity:
         self._nodes[name] = node
         self._gone.pop(name, None)  # it was away for less than a turn
 
-    def _other_seen(self, raw: Raw) -> None:
-        """A pod that is not ours is new or changed."""
+    def _other_seen(self, raw: events.Raw) -> None:
         meta, spec = mapping_in(raw, "metadata"), mapping_in(raw, "spec")
         uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
         seen = self._seen["others"]
@@ -208,8 +188,6 @@ class NodeCapacity:
             return
         needs = self._read(spec, meta)
         self._take(uid, _PodUsage(version, node, needs.room, signature_of(meta, needs), needs.ports))
-
-    # -- publishing -------------------------------------------------------------------------------------------------
 
     def heard(self, name: NodeName, facts: HostFacts) -> None:
         """The bus shows a node. Track one of ours that no longer exists, so that its stale capacity is withdrawn."""
@@ -234,7 +212,6 @@ class NodeCapacity:
         return gone
 
     def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
-        """The changed nodes to publish now."""
         if not self.is_listed:
             return []
         found: list[tuple[NodeName, HostFacts]] = []
@@ -296,7 +273,6 @@ class NodeCapacity:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a node has to be published at once."""
         return bool(self._urgent) and self.is_listed
 
     def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration], volumes: VolumeTopologies) -> str:
@@ -311,15 +287,9 @@ class NodeCapacity:
         """Compare everything with the bus again, including that nothing fits on the missing nodes."""
         self._dirty |= dict.fromkeys((*self._nodes, *missing))
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
     def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
-        """
-        The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read.
-
-        Only absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other
-        resources.
-        """
+        """The resources that another pod takes, and its anti-affinity. The node terms of its spec are not read. Only
+        absurd amounts are refused here, and they fit on no node: such a pod counts as a pod without other resources."""
         asks = {key: spec.get(key) for key in _READ}
         labels = meta.get("labels") if asks["affinity"] else None
         namespace = str(meta.get("namespace", "")) if asks["affinity"] else ""
@@ -340,7 +310,6 @@ class NodeCapacity:
             self._dirty[name] = self._gone[name] = None
 
     def _unproven_are_gone(self) -> None:
-        """Once nodes were listed, a node that was not seen does not exist."""
         if not self._listed["nodes"]:
             return
         gone = dict.fromkeys(name for name in self._unproven if name not in self._nodes)
@@ -367,7 +336,6 @@ class NodeCapacity:
 
 
 def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
-    """The free resources; usage above allocatable leaves none."""
     left = {name: max(0, size - taken.resources.get(name, 0)) for name, size in node.room.resources.items()}
     return HostFacts(
         cpu_cores=max(0, node.room.cpu_milli - taken.cpu_milli) / 1000,
@@ -381,7 +349,7 @@ def _facts(node: _NodeFacts, taken: _NodeUsage) -> HostFacts:
     )
 
 
-def _told(raw: Raw) -> tuple[object, ...]:
+def _told(raw: events.Raw) -> tuple[object, ...]:
     spec = mapping_in(raw, "spec")
     return (
         mapping_in(mapping_in(raw, "metadata"), "labels"),

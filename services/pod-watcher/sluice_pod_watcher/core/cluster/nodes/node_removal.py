@@ -1,11 +1,7 @@
-"""
-Decide which nodes of this cluster are removed, and when to publish that (PROTOCOL §6, ADR 0012).
-
-A kubelet whose Node object was deleted by mistake registers it again, and a cluster collects the pods of a node that
-stays away. So a node must have been absent for some time without a break; while its agent answers, its slices are
-released one by one, as their pods end. Only nodes of this cluster count: seen as objects, published by our source, or
-bound to our pods.
-"""
+"""Decide which nodes of this cluster are removed, and when to publish that (PROTOCOL §6, ADR 0012). A kubelet whose
+Node object was deleted by mistake registers it again, and a cluster collects the pods of a node that stays away. So a
+node must have been absent for some time without a break; while its agent answers, its slices are released one by one,
+as their pods end. Only nodes of this cluster count: seen as objects, published by our source, or bound to our pods."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,15 +19,11 @@ class NodeRemovals:
     """Missing nodes, and what the bus shows of them."""
 
     config: ClusterConfig
-    missing: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)
-    """Since when; the longest first."""
-    _removed: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)
-    """Our nodes whose removal was published, and when: the latest are remembered, as their agents may still report."""
-    _answers: dict[NodeName, None] = field(default_factory=dict)
-    """Nodes whose agents answer, according to the inventory."""
+    missing: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)  # since when; the longest first
+    _removed: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)  # published removals, latest last
+    _answers: dict[NodeName, None] = field(default_factory=dict)  # whose agents answer, by the inventory
 
     def here(self, node: NodeName) -> None:
-        """Its object exists."""
         self.missing.pop(node, None)
         self._removed.pop(node, None)
 
@@ -70,7 +62,6 @@ class NodeRemovals:
                 self.missing[node] = now
 
     def inventory(self, message: NodeInventory) -> None:
-        """Record whether an agent answers."""
         if message.stale or message.removed:
             self._answers.pop(message.snapshot.node, None)
         else:

@@ -1,26 +1,76 @@
-"""
-Reconciles placeholder pods with the nodes that the allocator finds missing.
-
-An autoscaler adds a node for each. The scheduler puts the placeholder there, so that no second node is added for it
-while the node's agent starts. When pods have their slices there, the allocator misses fewer nodes, and the placeholder
-goes. One that sits for long on a node whose agent answers stands for nothing: that node does not serve what waits.
-"""
+"""Reconciles placeholder pods with the nodes that the allocator finds missing. An autoscaler adds a node for each. The
+scheduler puts the placeholder there, so that no second node is added for it while the node's agent starts. When pods
+have their slices there, the allocator misses fewer nodes, and the placeholder goes. One that sits for long on a node
+whose agent answers stands for nothing: that node does not serve what waits."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.kube.names import LABEL_CAPACITY
-from sluice.contracts.messages import NodeInventory, PoolDemand
+from sluice.contracts.kube.names import LABEL_CAPACITY, LABEL_HOSTNAME, LABEL_MANAGED, MANAGED
+from sluice.contracts.messages import NodeInventory, PoolDemand, Taint
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlaceholder, Raw
-from sluice_pod_watcher.core.cluster.placeholders.placeholder_pods import placeholder_pod
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
+from sluice_pod_watcher.core.cluster.events import CreatePlaceholder, DeletePlaceholder, Raw, mapping_in
 
-USELESS_MAX = 50
-"""Most nodes that placeholders are kept off: of more, the earliest are tried again."""
+PREFIX = "sluice-capacity-"
+PRIORITY_CLASS = "sluice-capacity"
+SHARE_PERCENT = 60  # of a node's room for pods with slices
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def placeholder_pod(
+    demand: PoolDemand, number: int, config: ClusterConfig, useless: Iterable[str]
+) -> tuple[str, Mapping[str, Any]]:
+    """Its name and its object: it fits on a new node of the pool, and on none with pods that have slices. It takes most
+    of a node, so that no two share one, but not all: autoscalers estimate what DaemonSets leave. Its priority is the
+    lowest for which cluster-autoscaler adds nodes. It goes to none of the `useless` nodes."""
+    name = f"{PREFIX}{demand.pool}-{number}"
+    room = demand.template.room
+    requests = {
+        "cpu": f"{room.cpu_milli * SHARE_PERCENT // 100}m",
+        "memory": f"{room.memory_mib * SHARE_PERCENT // 100}Mi",
+    }
+    with_slices = {"matchLabels": {LABEL_MANAGED: MANAGED}}
+    apart = {"labelSelector": with_slices, "namespaceSelector": {}, "topologyKey": LABEL_HOSTNAME}
+    affinity: dict[str, Any] = {"podAntiAffinity": {_REQUIRED: [apart]}}
+    if hosts := sorted(useless):
+        elsewhere = {"key": LABEL_HOSTNAME, "operator": "NotIn", "values": hosts}
+        affinity["nodeAffinity"] = {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [elsewhere]}]}}
+    container = {
+        "name": "capacity",
+        "image": config.placeholder_image,
+        "resources": {"requests": requests, "limits": requests},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "priorityClassName": PRIORITY_CLASS,
+        "nodeSelector": dict(demand.selector),
+        "tolerations": [_toleration(taint) for taint in demand.template.taints],
+        "affinity": affinity,
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    metadata = {
+        "name": name,
+        "namespace": config.namespace,
+        "labels": {LABEL_CAPACITY: demand.pool, "app.kubernetes.io/part-of": "sluice"},
+        "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"},
+    }
+    return name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _toleration(taint: Taint) -> dict[str, str]:
+    value = {"operator": "Equal", "value": taint.value} if taint.value else {"operator": "Exists"}
+    return {"key": taint.key, **value, "effect": taint.effect}
+
+
+USELESS_MAX = 50  # most nodes that placeholders are kept off: of more, the earliest are tried again
 
 
 @dataclass(slots=True)
@@ -28,8 +78,7 @@ class _Placeholder:
     uid: str
     pool: str
     node: NodeName
-    since: float
-    """When it was first seen on its node."""
+    since: float  # when it was first seen on its node
     leaves: bool = False
 
 
@@ -39,19 +88,14 @@ class Placeholders:
 
     config: ClusterConfig
     _pools: dict[str, PoolDemand] = field(default_factory=dict)
-    _reading: dict[str, PoolDemand] | None = field(default_factory=dict)
-    """The pools that the present reading of the bus has shown; None when there is none."""
+    _reading: dict[str, PoolDemand] | None = field(default_factory=dict)  # pools that it has shown; None: no reading
     _here: dict[str, _Placeholder] = field(default_factory=dict)
     _listing: dict[str, None] | None = field(default_factory=dict)
     _was_listed: bool = False
-    _under_way: dict[str, str] = field(default_factory=dict)
-    """Placeholders that are being created, with their pools, or deleted, with an empty one."""
-    _answers: dict[NodeName, float] = field(default_factory=dict)
-    """Nodes whose agents answer, and since when."""
+    _under_way: dict[str, str] = field(default_factory=dict)  # placeholders being created (their pools) or deleted
+    _answers: dict[NodeName, float] = field(default_factory=dict)  # nodes whose agents answer, and since when
     _useless: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     _not_before: float = float("-inf")
-
-    # -- observing --------------------------------------------------------------------------------------------------
 
     def pool(self, demand: PoolDemand) -> None:
         """How many nodes of a pool are missing now."""
@@ -60,7 +104,6 @@ class Placeholders:
             shown[demand.pool] = demand
 
     def reading_started(self) -> None:
-        """Pools are shown from the beginning."""
         self._reading = {}
 
     def was_read(self) -> None:
@@ -69,19 +112,16 @@ class Placeholders:
             self._pools, self._reading = self._reading, None
 
     def inventory(self, message: NodeInventory, now: float) -> None:
-        """Whether an agent answers."""
         if message.stale or message.removed:
             self._answers.pop(message.snapshot.node, None)
         else:
             self._answers.setdefault(message.snapshot.node, now)
 
     def node_gone(self, node: NodeName) -> None:
-        """Its object is gone."""
         self._answers.pop(node, None)
         self._useless.pop(node, None)
 
     def listing_started(self) -> None:
-        """Pods are listed from the beginning."""
         self._listing = {}
 
     def listing_ended(self) -> None:
@@ -116,8 +156,6 @@ class Placeholders:
         if is_placeholder(raw, self.config.namespace) and known is not None and known.uid == meta.get("uid"):
             del self._here[name]
 
-    # -- writing ----------------------------------------------------------------------------------------------------
-
     def written(self, name: str, pod: Raw | None, now: float) -> None:
         """A placeholder was created (`pod`) or deleted."""
         self._under_way.pop(name, None)
@@ -132,7 +170,6 @@ class Placeholders:
         self._not_before = now + self.config.placeholder_retry_s
 
     def due(self, now: float) -> Iterator[CreatePlaceholder | DeletePlaceholder]:
-        """The writes to make now."""
         if self._reading is not None or not self._was_listed or now < self._not_before:
             return
         left = self.config.placeholders_max
@@ -143,7 +180,10 @@ class Placeholders:
             standing = {name: each for name, each in self._here.items() if each.pool == pool and not each.leaves}
             for name, each in list(standing.items()):
                 if missing and self._is_useless(each, now):
-                    self._keep_off(each.node)
+                    node = each.node
+                    self._useless[node] = None
+                    if len(self._useless) > USELESS_MAX:
+                        self._useless.popitem(last=False)
                     del standing[name]
                     yield from self._delete(name, each)
             surplus = sorted(standing, key=lambda name: (self._worth(standing[name]), name))
@@ -161,11 +201,6 @@ class Placeholders:
         if not placeholder.node:
             return 1
         return 2 if placeholder.node in self._answers else 0
-
-    def _keep_off(self, node: NodeName) -> None:
-        self._useless[node] = None
-        if len(self._useless) > USELESS_MAX:
-            self._useless.popitem(last=False)
 
     def _create(self, demand: PoolDemand, wanted: int) -> Iterator[CreatePlaceholder]:
         started = sum(pool == demand.pool for pool in self._under_way.values())

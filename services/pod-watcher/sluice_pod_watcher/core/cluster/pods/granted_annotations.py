@@ -1,8 +1,5 @@
-"""
-The annotations that give a pod its slice; and what they prove after everything else is lost.
-
-An annotation mirrors a grant and never is one: nothing is granted because of it.
-"""
+"""The annotations that give a pod its slice; and what they prove after everything else is lost. An annotation mirrors a
+grant and never is one: nothing is granted because of it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,21 +11,17 @@ from sluice.contracts.messages import Bound, Claim, ContainerDevices, Held
 from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 
-NEUTRAL_THREAD_PERCENTAGE = "100"
-"""CUDA's default (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)."""
+NEUTRAL_THREAD_PERCENTAGE = "100"  # CUDA's default (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)
 _DEVICES = re.compile(r"[A-Za-z0-9-]{1,80}(?:,[A-Za-z0-9-]{1,80}){0,63}")
 _SOCKET = re.compile(r"[a-z0-9]{1,64}\.sock")
 _WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
 
 
 def annotations_of(bound: Bound, asked: ResolvedRequest, *, by_claim: bool = False) -> dict[str, str] | str:
-    """
-    Every granted annotation of a pod, with a neutral value where a mode does not use it; or why there is none.
-
-    The binding is validated once more: a ticket named `.` would mount the whole volume, and a container without its
-    value would start with that of its image. `by_claim`: the kubelet hands the devices over, so the pod names only its
-    allocation.
-    """
+    """Every granted annotation of a pod, with a neutral value where a mode does not use it; or why there is none. The
+    binding is validated once more: a ticket named `.` would mount the whole volume, and a container without its value
+    would start with that of its image. `by_claim`: the kubelet hands the devices over, so the pod names only its
+    allocation."""
     devices = {each.container: each for each in bound.containers}
     found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
     served = {claim.container: claim.container for claim in asked.pod.claims} | dict(asked.served_by)

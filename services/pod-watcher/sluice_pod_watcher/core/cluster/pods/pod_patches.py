@@ -1,8 +1,5 @@
-"""
-The writes to a pod, as JSON patches, tried case by case on v1.36.
-
-Every patch tests the UID first, so that a recreated pod of the same name is never touched.
-"""
+"""The writes to a pod, as JSON patches, tried case by case on v1.36. Every patch tests the UID first, so that a
+recreated pod of the same name is never touched."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +17,9 @@ _TERMS = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms"
 
 
 def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch | str:
-    """
-    Annotations, pin and gate at once; or why the pod cannot be pinned to that node.
-
-    Its guard fails unless our gate is the only one left, and no decline is unseen. The pin is by `metadata.name`, since
-    a node's hostname label may differ. After this it cannot be changed.
-    """
+    """Annotations, pin and gate at once; or why the pod cannot be pinned to that node. Its guard fails unless our gate
+    is the only one left, and no decline is unseen. The pin is by `metadata.name`, since a node's hostname label may
+    differ. After this it cannot be changed."""
     pin = _pin(view.pinning, node)
     if isinstance(pin, str):
         return pin
@@ -38,21 +32,15 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
 
 
 def decline(view: PodView, allocation: AllocationId) -> Patch:
-    """
-    Decline this allocation for the pod, under the guard of `bind`.
-
-    Only one of the two can land: after this, no pod-watcher can bind the pod to it.
-    """
+    """Decline this allocation for the pod, under the guard of `bind`. Only one of the two can land: after this, no
+    pod-watcher can bind the pod to it."""
     return (*_is_held(view), *_annotate({GRANTED_DECLINED: str(allocation)}))
 
 
 def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
-    """
-    The annotations that differ from the pod's, in one patch: devices and ticket change together or not at all.
-
-    The tests for the present values are the guard: a watcher that was paused, and does not know of its successor, would
-    write old values.
-    """
+    """The annotations that differ from the pod's, in one patch: devices and ticket change together or not at all. The
+    tests for the present values are the guard: a watcher that was paused, and does not know of its successor, would
+    write old values."""
     changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
     has = {key: text for key, text in view.granted.items() if key in annotations}
     return (_uid(view.uid), *(_test(key, text) for key, text in sorted(has.items())), *_annotate(changed))
@@ -101,7 +89,6 @@ def _annotate(annotations: Mapping[str, str]) -> Patch:
 
 
 def _path(key: str) -> str:
-    """The path of an annotation."""
     return f"/metadata/annotations/{_token(key)}"
 
 

@@ -1,11 +1,9 @@
-"""
-The problem that keeps a pod from running, as its owner reads it. The caller decides when to show it.
+"""The problem that keeps a pod from running, as its owner reads it. The caller decides when to show it. A sentence says
+what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet."""
 
-A sentence says what is wrong, then what helps. It does not repeat messages of the scheduler or the kubelet.
-"""
-
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver
 from sluice.contracts.reason_hints import hint_for
@@ -13,20 +11,14 @@ from sluice.contracts.reasons import Refusal, WaitReason, shorten
 from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodCondition, PodView
 
-NOTE_CHARACTERS_MAX = 900
-"""An Event's note holds 1,024 (tried)."""
+NOTE_CHARACTERS_MAX = 900  # an Event's note holds 1,024 (tried)
 WAITS, UNANSWERED, BEING_MADE = "WaitsForSlice", "NotYetLookedAt", "SliceBeingMade"
 Patience = Literal["none", "a moment", "an answer"]
 
 
-@dataclass(frozen=True, slots=True)
-class PodProblem:
-    """
-    One problem of one pod.
-
-    `reason` is the condition's, `event` the Event's. `patience`: how long to wait before showing it, since it may end
-    by itself.
-    """
+class PodProblem(msgspec.Struct, frozen=True):
+    """One problem of one pod. `reason` is the condition's, `event` the Event's. `patience`: how long to wait before
+    showing it, since it may end by itself."""
 
     reason: str
     event: str
@@ -36,17 +28,12 @@ class PodProblem:
 
     @property
     def condition(self) -> PodCondition:
-        """As our condition."""
         return PodCondition("False", self.reason, self.message)
 
 
 def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodProblem | None:
-    """
-    The problem of a pod; None when there is none.
-
-    `stuck`: why a bound pod does not start. `ails`: what is wrong with its slice. `made_on`: the node on which its
-    slice is being created.
-    """
+    """The problem of a pod; None when there is none. `stuck`: why a bound pod does not start. `ails`: what is wrong
+    with its slice. `made_on`: the node on which its slice is being created."""
     view, answer = record.view, record.answer
     if view is None:
         return None
@@ -78,7 +65,6 @@ def problem_of(record: PodRecord, stuck: str, ails: str, made_on: str) -> PodPro
 
 
 def loss_cause(released: Released) -> str:
-    """Why a slice was lost, without the prefix."""
     return released.cause.removeprefix("slice lost: ")
 
 
@@ -136,11 +122,6 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> PodProblem:
 
 
 def _said(
-    reason: str,
-    event: str,
-    words: str,
-    *,
-    level: Literal["Normal", "Warning"] = "Warning",
-    patience: Patience = "none",
+    reason: str, event: str, words: str, *, level: Literal["Normal", "Warning"] = "Warning", patience: Patience = "none"
 ) -> PodProblem:
     return PodProblem(reason, event, shorten(words, NOTE_CHARACTERS_MAX), level, patience)

@@ -1,44 +1,24 @@
-"""
-The facts about one pod of ours, and the message that the bus shall hold.
+"""The facts about one pod of ours, and the message that the bus shall hold. `pod_store` changes the facts;
+`pod_reconciler` and `status_writer` write to the pod."""
 
-`pod_store` changes the facts; `pod_reconciler` and `status_writer` write to the pod.
-"""
-
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
-from sluice.contracts.ids import AllocationId, Incarnation, RequestId, SourceName
-from sluice.contracts.messages import (
-    NO_NEEDS,
-    AllocationRequested,
-    BindingMessage,
-    Bound,
-    Held,
-    Pending,
-    Released,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-    ResourceClaimRef,
-    WaitOver,
-    WithdrawCause,
-)
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
 from sluice_pod_watcher.core.cluster.events import Patch, Raw
-from sluice_pod_watcher.core.cluster.pending_write import PendingWrite
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
+from sluice_pod_watcher.core.workqueue import PendingWrite
 
-AnsweredAt = tuple[Incarnation, int]
-"""The position of an answer: its incarnation of BOOK, and its sequence."""
+AnsweredAt = tuple[Incarnation, int]  # the position of an answer: its incarnation of BOOK, and its sequence
 ConfirmBy = Literal["", "read", "write"]
-"""
-Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
-had no answer and may land after any read.
-"""
-LOST = "SliceLost"
-"""The reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)."""
+"""Not needed; by a read, as the patch was refused because of the pod's present state; by another write, as the last one
+had no answer and may land after any read."""
+LOST = "SliceLost"  # the reason of the condition of a pod whose slice was lost for good (`pod_problem` sets it)
 
 
 @dataclass(slots=True)
@@ -48,101 +28,65 @@ class PodRecord:
     uid: RequestId
     namespace: str
     name: str
-    since: float
-    """When it was first seen, or made its request: other gates may have held it before."""
-    quiet_since: float
-    """The time of its request, or of its last answer."""
+    since: float  # when it was first seen, or made its request: other gates may have held it before
+    quiet_since: float  # the time of its request, or of its last answer
     view: PodView | None = None
     asked: ResolvedRequest | None = None
-    terms: RequestTerms | None = None
-    """The content of its request; None while there is none."""
+    terms: RequestTerms | None = None  # the content of its request; None while there is none
     revision: int = 1
-    claims_revision: int = 1
-    """Since this revision its request names the ResourceClaims that it names now."""
-    ended: WithdrawCause | None = None
-    on_bus: bool = False
-    """It was on the bus before this process published it."""
-    closed: bool = False
-    """Its final message is on the bus, but its object still exists."""
-    held: Held | None = None
-    declined: AllocationId | None = None
-    """The last slice that it declined."""
-    answer: BindingMessage | None = None
-    answered_at: AnsweredAt = (Incarnation(""), 0)
-    """The position of the last answer that was read, even if a later reading did not show it."""
-    pending: Pending | WaitOver | None = None
-    """Why it waits, or that its wait is over, as a place is booked for it."""
-    eviction: str = ""
-    """Why the allocator wants the pod evicted."""
-    evicted: bool = False
-    """Its eviction is reported, or that of all its pods was accepted."""
-    going: dict[RequestId, None] = field(default_factory=dict)
-    """Of its pod and those beside it, the ones whose eviction was accepted."""
-    opened_at: float | None = None
-    """Since when its gate is open, for pods that have not started."""
-    writing: PendingWrite = field(default_factory=PendingWrite)
-    """Writes of annotations, pin and gate: one at a time."""
+    claims_revision: int = 1  # since this revision its request names the ResourceClaims that it names now
+    ended: msg.WithdrawCause | None = None
+    on_bus: bool = False  # it was on the bus before this process published it
+    closed: bool = False  # its final message is on the bus, but its object still exists
+    held: msg.Held | None = None
+    declined: AllocationId | None = None  # the last slice that it declined
+    answer: msg.BindingMessage | None = None
+    answered_at: AnsweredAt = (Incarnation(""), 0)  # of the last answer read, even if a later reading lacks it
+    pending: msg.Pending | msg.WaitOver | None = (
+        None  # why it waits, or that its wait is over, as a place is booked for it
+    )
+    eviction: str = ""  # why the allocator wants the pod evicted
+    evicted: bool = False  # its eviction is reported, or that of all its pods was accepted
+    going: dict[RequestId, None] = field(default_factory=dict)  # those whose eviction was accepted
+    opened_at: float | None = None  # since when its gate is open, for pods that have not started
+    writing: PendingWrite = field(default_factory=PendingWrite)  # writes of annotations, pin and gate: one at a time
     reading: PendingWrite = field(default_factory=PendingWrite)
     evicting: PendingWrite = field(default_factory=PendingWrite)
-    evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)
-    """Of each other pod with its ResourceClaim."""
+    evicting_beside: dict[RequestId, PendingWrite] = field(default_factory=dict)  # other pods with its claim
     reading_claims: PendingWrite = field(default_factory=PendingWrite)
-    places: VolumeTopologies | None = None
-    """The topologies of its volumes; None before they were read."""
-    places_for: AllocationId | None = None
-    """The slice for which they were last read; None before it has one."""
-    unread: Raw | None = None
-    """Its object, while parsing its request waits for that."""
-    unclaimed: Raw | None = None
-    """Its object, while its request waits for its ResourceClaims, or follows those that it names itself."""
-    by_own_claims: bool = False
-    """It asks by ResourceClaims of its own, if for anything; `asked` is None, as they are objects of their own."""
-    is_not_ours: bool = False
-    """None of its own ResourceClaims is ours, and it asks for nothing else: its gate is opened, without a slice."""
-    shared: ResourceClaimRef | None = None
-    """Its own ResourceClaim, which the request of the pod `beside` stands for: it starts there, without a request."""
+    places: VolumeTopologies | None = None  # the topologies of its volumes; None before they were read
+    places_for: AllocationId | None = None  # the slice for which they were last read; None before it has one
+    unread: Raw | None = None  # its object, while parsing its request waits for that
+    unclaimed: Raw | None = None  # its object, while the request waits for its claims or follows its own
+    by_own_claims: bool = False  # it asks by ResourceClaims of its own, if it does; then `asked` is None
+    is_not_ours: bool = False  # none of its own claims is ours, and it asks for nothing else: it starts without
+    shared: msg.ResourceClaimRef | None = None  # its own ResourceClaim, which the request of `beside` stands for
     beside: "PodRecord | None" = None
-    over: WithdrawCause | Literal[""] = ""
-    """Its pod has ended, and other pods still use its ResourceClaim: the request stands for them until they end."""
-    claim_missing: str = ""
-    """What has to exist before its own ResourceClaims can be read, as a sentence; empty if nothing."""
-    claim_warnings: tuple[str, ...] = ()
-    """About its own ResourceClaims, for its owner."""
-    writing_claim: PendingWrite = field(default_factory=PendingWrite)
-    """Writes of its ResourceClaims: one at a time."""
-    claim_problem: str = ""
-    """Why its ResourceClaim cannot be made or allocated, as a sentence; empty if it can."""
-    claim_late_since: float | None = None
-    """Since when its ResourceClaim does not become what it shall be."""
-    writing_condition: PendingWrite = field(default_factory=PendingWrite)
-    """Writes of the condition."""
-    confirm_by: ConfirmBy = ""
-    """Whether the last answer to the patch that binds it leaves the outcome open, and what settles it."""
-    sent: Patch = ()
-    """That patch, while it may be sent again."""
-    needs_read: bool = False
-    """Our view of it may be wrong: read it by name."""
-    read_too_early: bool = False
-    """It became so during a read, whose result may be older."""
+    over: msg.WithdrawCause | Literal[""] = ""  # its pod has ended; others still use its claim, and its request stands
+    claim_missing: str = ""  # what must exist before its own ResourceClaims can be read; empty: nothing
+    claim_warnings: tuple[str, ...] = ()  # about its own ResourceClaims, for its owner
+    writing_claim: PendingWrite = field(default_factory=PendingWrite)  # writes of its ResourceClaims: one at a time
+    claim_problem: str = ""  # why its ResourceClaim cannot be made or allocated, as a sentence; empty if it can
+    claim_late_since: float | None = None  # since when its ResourceClaim does not become what it shall be
+    writing_condition: PendingWrite = field(default_factory=PendingWrite)  # writes of the condition
+    confirm_by: ConfirmBy = ""  # what settles the open outcome of the patch that binds it; empty if known
+    sent: Patch = ()  # that patch, while it may be sent again
+    needs_read: bool = False  # our view of it may be wrong: read it by name
+    read_too_early: bool = False  # it became so during a read, whose result may be older
     events: dict[str, int] = field(default_factory=dict)
-    event_told: tuple[str, str, float] | None = None
-    """Its last Event: reason, note, and time."""
-    complaint: str = ""
-    """Why it cannot be bound to its slice, as a predicate; empty if it can."""
+    event_told: tuple[str, str, float] | None = None  # its last Event: reason, note, and time
+    complaint: str = ""  # why it cannot be bound to its slice, as a predicate; empty if it can
 
     @property
     def active(self) -> bool:
-        """Whether it is wanted."""
         return self.ended is None
 
     @property
     def is_going(self) -> bool:
-        """Whether its pod was evicted."""
         return self.evicted or self.uid in self.going
 
     @property
     def is_understood(self) -> bool:
-        """Whether it is known what its pod asks for."""
         return self.asked is not None or (self.by_own_claims and self.terms is not None)
 
     @property
@@ -153,64 +97,57 @@ class PodRecord:
     @property
     def speaks_of_others(self) -> bool:
         """Whether its affinity terms match other pods."""
-        host = self.terms.host if self.terms is not None else NO_NEEDS
+        host = self.terms.host if self.terms is not None else msg.NO_NEEDS
         return bool(host.apart or host.beside or host.spread)
 
     @property
     def binding_unknown(self) -> bool:
-        """
-        Whether its pod may be bound to its grant, but is not seen to be.
-
-        Until that is known, its request is not changed: one without its slice would be granted another.
-        """
+        """Whether its pod may be bound to its grant, but is not seen to be. Until that is known, its request is not
+        changed: one without its slice would be granted another."""
         is_gated = self.view is not None and self.view.is_gated
         return self.active and is_gated and (self.writing.under_way or bool(self.confirm_by))
 
     @property
     def is_lost(self) -> bool:
-        """
-        Whether the slice that its pod is pinned to was lost for good: it gets no other.
-
-        The bus may have lost that with its disk; the pod's condition still shows it.
-        """
+        """Whether the slice that its pod is pinned to was lost for good: it gets no other. The bus may have lost that
+        with its disk; the pod's condition still shows it."""
         if not self.active or self.held is None:
             return False
         told = self.view.condition if self.view is not None else None
-        return isinstance(self.answer, Released) or (self.answer is None and told is not None and told.reason == LOST)
+        return isinstance(self.answer, msg.Released) or (
+            self.answer is None and told is not None and told.reason == LOST
+        )
 
     @property
     def is_passed_over(self) -> bool:
-        """
-        Whether it is labelled to be ignored, and yet waits behind our gate.
-
-        No webhook has reviewed such a pod, so its gate, label and request were written by hand. A pod that got the
-        label after its request is followed to its end: its slice would leak otherwise.
-        """
+        """Whether it is labelled to be ignored, and yet waits behind our gate. No webhook has reviewed such a pod, so
+        its gate, label and request were written by hand. A pod that got the label after its request is followed to its
+        end: its slice would leak otherwise."""
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
-    def has_declined(self, answer: BindingMessage | None) -> bool:
+    def has_declined(self, answer: msg.BindingMessage | None) -> bool:
         """Whether it keeps waiting, having declined the slice of this answer."""
-        return isinstance(answer, Bound) and answer.allocation == self.declined
+        return isinstance(answer, msg.Bound) and answer.allocation == self.declined
 
     def mark_for_read(self) -> None:
         """Our view of it may be wrong."""
         self.needs_read, self.read_too_early = True, self.reading.under_way
 
-    def as_message(self, source: SourceName) -> RequestMessage | None:
+    def as_message(self, source: SourceName) -> msg.RequestMessage | None:
         """The message that the bus shall hold; None when there is none."""
         if self.closed or (self.terms is None and not (self.ended and self.on_bus)):
             return None
         if self.ended is not None:
-            closing = isinstance(self.answer, Released)
-            return RequestWithdrawn(
+            closing = isinstance(self.answer, msg.Released)
+            return msg.RequestWithdrawn(
                 revision=self.revision, source=source, cause=self.ended, held=self.held, closing=closing
             )
         terms = self.terms
         assert terms is not None
         origin = f"{self.namespace}/{self.name}"
         if terms.refusal is not None:
-            return RequestRejected(
+            return msg.RequestRejected(
                 revision=self.revision,
                 source=source,
                 origin=origin,
@@ -218,7 +155,7 @@ class PodRecord:
                 name=self.name,
                 refusal=terms.refusal,
             )
-        return AllocationRequested(
+        return msg.AllocationRequested(
             revision=self.revision,
             source=source,
             namespace=self.namespace,
@@ -240,3 +177,28 @@ class PodRecord:
             alternatives=terms.alternatives,
             same_gpu=terms.same_gpu,
         )
+
+
+AVOIDED_S = 600.0  # a node is tried again after this: most obstacles are gone or fixed by then
+OWNERS_MAX, NODES_MAX = 1000, 20
+
+
+@dataclass(slots=True)
+class AvoidedNodes:
+    """Nodes, by the UID of a controller, on which the scheduler could not place its pods: the next ones avoid them. The
+    scheduler's message is not parsed. A restart loses this; then the next pod may try such a node once more."""
+
+    _of: OrderedDict[str, dict[NodeName, float]] = field(default_factory=OrderedDict)
+
+    def add(self, owner: str, node: NodeName, now: float) -> None:
+        nodes = self._of.setdefault(owner, {})
+        nodes[node] = now + AVOIDED_S
+        self._of.move_to_end(owner)
+        if len(nodes) > NODES_MAX:
+            del nodes[min(nodes, key=lambda each: nodes[each])]
+        if len(self._of) > OWNERS_MAX:
+            self._of.popitem(last=False)
+
+    def nodes(self, owner: str, now: float) -> tuple[NodeName, ...]:
+        """Nodes that the next pod of this owner uses only as a last resort."""
+        return tuple(sorted(node for node, until in self._of.get(owner, {}).items() if until > now))

@@ -1,62 +1,42 @@
-"""
-The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message.
-
-A pod makes its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and
-pods that it holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be
-edited until it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or
-when its object is gone: not because it is terminating, and not because of its name (PROTOCOL §7).
-"""
+"""The requests of a cluster: one per pod of ours, by its UID, from its first sight to its final message. A pod makes
+its request when our gate is the last one that holds it: a queueing system (Kueue) admits pods first, and pods that it
+holds reserve no places. The request is fixed while the pod waits, except for its node needs, which may be edited until
+it is bound: a new revision. A request ends when the pod's status shows that every container has ended, or when its
+object is gone: not because it is terminating, and not because of its name (PROTOCOL §7)."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from sluice.contracts import messages as msg
 from sluice.contracts.admission.config import GPUS_MAX
 from sluice.contracts.admission.stored_request import read_stored
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.kube.names import is_claim_name
 from sluice.contracts.manifests.resource_claims import two_vocabularies
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Pending,
-    RequestMessage,
-    RequestRejected,
-    RequestWithdrawn,
-    ResourceClaimRef,
-    WithdrawCause,
-)
 from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.core.cluster.claims.claim_request_index import ClaimRequestIndex
 from sluice_pod_watcher.core.cluster.claims.claim_store import ClaimStore
-from sluice_pod_watcher.core.cluster.claims.own_claims import (
-    OwnClaims,
-    read_own_claims,
-    resolved,
-    shared_and_more,
-)
+from sluice_pod_watcher.core.cluster.claims.own_claims import OwnClaims, read_own_claims, resolved, shared_and_more
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
 from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.pods.avoided_nodes import AvoidedNodes
 from sluice_pod_watcher.core.cluster.pods.granted_annotations import held_by
-from sluice_pod_watcher.core.cluster.pods.pod_record import PodRecord
+from sluice_pod_watcher.core.cluster.pods.pod_record import AvoidedNodes, PodRecord
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
 from sluice_pod_watcher.core.cluster.pods.request_terms import RequestTerms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 from sluice_pod_watcher.core.request_phase import phase_of
 
 Change = Literal["", "new", "changed", "ended"]
-_OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)
-"""For a pod with a slice: today's limit does not apply if it was granted under another one."""
+_OF_WHO_HAS_IT = RequestLimits(max_gpus_per_node=GPUS_MAX)  # a pod that has a slice may have it under another limit
 
 
 class PodStore:
     """Every pod of ours. Implements the publisher's `RequestSource`."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        """Start empty."""
         self.config = config
         self.avoided_nodes = AvoidedNodes()
         self.due: dict[RequestId, None] = {}
@@ -65,21 +45,13 @@ class PodStore:
         self._gone: OrderedDict[RequestId, None] = OrderedDict()
         self._limits = RequestLimits(config.max_gpus_per_node, config.driver_capabilities)
         self._asking: dict[RequestId, None] = {}
-        self._unknown: dict[RequestId, None] = {}
-        """Pods that may have a slice, but whose request is neither on them nor on the bus."""
-        self.others_were_listed = False
-        """Whether our pods outside the selection are known."""
-        self.wait_for_nodes = True
-        """Whether pods that terms of requests match have yet to be published."""
-        self.claims = ClaimStore()
-        """The ResourceClaims that our pods name."""
-        self.claim_requests = ClaimRequestIndex()
-        """The request that stands for each ResourceClaim."""
-
-    # -- for the publisher ----------------------------------------------------------------------------------------
+        self._unknown: dict[RequestId, None] = {}  # may have a slice, with a request that is nowhere to be read
+        self.others_were_listed = False  # whether our pods outside the selection are known
+        self.wait_for_nodes = True  # whether pods that terms of requests match have yet to be published
+        self.claims = ClaimStore()  # the ResourceClaims that our pods name
+        self.claim_requests = ClaimRequestIndex()  # the request that stands for each ResourceClaim
 
     def all_requests(self) -> Iterable[RequestId]:
-        """Every request that is not closed."""
         return [uid for uid, record in self.records.items() if not record.closed]
 
     def asking(self) -> int:
@@ -97,24 +69,21 @@ class PodStore:
                 record.answer,
                 wanted=record.active,
                 understood=record.terms is None or record.terms.refusal is None,
-                waits=isinstance(record.pending, Pending),
+                waits=isinstance(record.pending, msg.Pending),
             )
             for record in self.records.values()
             if not record.closed and (record.terms is not None or record.on_bus)
         )
 
     def may_publish(self, uid: RequestId) -> bool:
-        """
-        Whether its pod's slice is known: otherwise a wiped bus would grant it a second one.
-
-        A waiting request with affinity terms follows the pods that they match: else it would be placed beside them.
-        """
+        """Whether its pod's slice is known: otherwise a wiped bus would grant it a second one. A waiting request with
+        affinity terms follows the pods that they match: else it would be placed beside them."""
         record = self.records.get(uid)
         if record is None or record.binding_unknown:
             return False
         return not (self.wait_for_nodes and record.active and record.held is None and record.speaks_of_others)
 
-    def word(self, uid: RequestId) -> RequestMessage | None:
+    def word(self, uid: RequestId) -> msg.RequestMessage | None:
         """The message that the bus shall hold of a request; None when there is none."""
         record = self.records.get(uid)
         return record.as_message(self.config.source) if record is not None else None
@@ -128,8 +97,6 @@ class PodStore:
         if record.view is None:
             self._bury(uid)
             self._forget(record)
-
-    # -- from the API server -----------------------------------------------------------------------------------------
 
     def seen(self, raw: Raw, view: PodView, now: float) -> tuple[PodRecord | None, Change]:
         """A version of a pod. Ignored if older than the known one, or of a pod that is gone."""
@@ -190,32 +157,30 @@ class PodStore:
         return record if ended else None
 
     def is_over(self, uid: RequestId) -> None:
-        """
-        The allocator closed the request of a deleted pod that is unknown here.
-
-        Our own final message was lost, perhaps, by a server that had not synced it. An API server that shows the pod
-        again is lagging.
-        """
+        """The allocator closed the request of a deleted pod that is unknown here. Our own final message was lost,
+        perhaps, by a server that had not synced it. An API server that shows the pod again is lagging."""
         self._bury(uid)
 
-    def heard(self, uid: RequestId, word: RequestMessage, now: float) -> PodRecord | None:
+    def heard(self, uid: RequestId, word: msg.RequestMessage, now: float) -> PodRecord | None:
         """The bus shows this about a request of our source. Returns the record if something follows."""
         record = self.records.get(uid)
-        if record is not None and not (isinstance(word, RequestWithdrawn) and word.closing):
+        if record is not None and not (isinstance(word, msg.RequestWithdrawn) and word.closing):
             record.closed = False  # the bus lost the final message that it had acknowledged: publish it again
-        if isinstance(word, RequestWithdrawn):
+        if isinstance(word, msg.RequestWithdrawn):
             return self._heard_end(record, uid, word, now)
         if record is None:
-            over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # its writer did not know that it is
+            over: msg.WithdrawCause | None = (
+                "pod gone" if uid in self._gone else None
+            )  # its writer did not know that it is
             record = self.records[uid] = PodRecord(uid, word.namespace, word.name, now, now, ended=over)
         record.on_bus = True
         if _counts(record, word):
             record.terms = terms_of(word)
             for ref in record.terms.resource_claims:
                 self.claims.used_by(uid, (word.namespace, ref.name))
-        if isinstance(word, AllocationRequested) and record.held is None:
+        if isinstance(word, msg.AllocationRequested) and record.held is None:
             record.held = word.held
-        if isinstance(word, AllocationRequested) and record.declined is None:
+        if isinstance(word, msg.AllocationRequested) and record.declined is None:
             self._has_declined(record, word.declined, now)
         before = record.revision
         if terms_of(word) == record.terms or record.ended is not None:
@@ -236,10 +201,8 @@ class PodStore:
                 record.view = replace(record.view, version=0)
 
     def marked(self, view: PodView, now: float) -> PodRecord | None:
-        """
-        A pod outside our selection that is one of ours: its label was removed, and the bus may have lost its request.
-        Only its new version is recorded. Returns the record if it has to be read by name.
-        """
+        """A pod outside our selection that is one of ours: its label was removed, and the bus may have lost its
+        request. Only its new version is recorded. Returns the record if it has to be read by name."""
         uid = view.uid
         if uid in self._gone:
             return None
@@ -266,7 +229,7 @@ class PodStore:
     def claims_read(self, record: PodRecord, places: VolumeTopologies, now: float) -> Change:
         """The topologies of its volumes are known: its request can be published."""
         record.places, raw, record.unread = places, record.unread, None
-        record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
+        record.places_for = record.answer.allocation if isinstance(record.answer, msg.Bound) else None
         if raw is None or not record.active or record.view is None:
             return ""
         return self._read_terms(record, raw, now)
@@ -281,10 +244,8 @@ class PodStore:
         return [uid for key in freed for uid in self.claims.users(key)]
 
     def claim_changed(self, record: PodRecord, now: float) -> Change:
-        """
-        Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a slice
-        names the present one.
-        """
+        """Its ResourceClaim was seen, or is gone. A request that waited for it can be published, and one without a
+        slice names the present one."""
         view, raw = record.view, record.unclaimed
         if record.over and self._ended(record, record.over):
             return "ended"
@@ -293,27 +254,24 @@ class PodStore:
         if raw is not None:
             return self._read_terms(record, raw, now)
         refs = self._claim_refs(record, view)
-        waits = view.is_gated and record.held is None and not isinstance(record.answer, Bound)
+        waits = view.is_gated and record.held is None and not isinstance(record.answer, msg.Bound)
         if not waits or not refs or record.terms is None or record.is_refused or refs == record.terms.resource_claims:
             return ""
         return self._take_terms(record, replace(record.terms, resource_claims=refs), now)
 
-    # -- inside ---------------------------------------------------------------------------------------------------
-
-    def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[ResourceClaimRef, ...] | None:
-        """Its ResourceClaims as the bus names them; None while they are not known."""
+    def _claim_refs(self, record: PodRecord, view: PodView) -> tuple[msg.ResourceClaimRef, ...] | None:
         if not view.pod_claim or record.asked is None:
             return ()
         claim = self.claims.get(view.namespace, view.pod_claim)
         if claim is not None and claim.owner == view.uid and not (claim.dying and view.is_gated):
             requests = {each.container: each.container for each in record.asked.pod.claims}
-            return (ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
+            return (msg.ResourceClaimRef(uid=claim.uid, name=claim.name, requests=requests),)
         if view.is_gated or not (self.claims.was_listed or self.claims.is_served is False):
             return None
         return record.terms.resource_claims if record.terms is not None else ()  # it runs, and its claim was deleted
 
     def _heard_end(
-        self, record: PodRecord | None, uid: RequestId, word: RequestWithdrawn, now: float
+        self, record: PodRecord | None, uid: RequestId, word: msg.RequestWithdrawn, now: float
     ) -> PodRecord | None:
         if record is None:
             if word.closing:
@@ -332,7 +290,6 @@ class PodStore:
         return record
 
     def _take_view(self, record: PodRecord, view: PodView) -> PodView | None:
-        """Record a new version of a pod. Returns the one before."""
         before, record.view, record.needs_read = record.view, view, record.confirm_by == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
@@ -348,8 +305,7 @@ class PodStore:
         if record.has_declined(record.answer):
             record.answer, record.quiet_since = None, now
 
-    def _ended(self, record: PodRecord, cause: WithdrawCause) -> bool:
-        """Close its request for good. Returns whether that has to be published."""
+    def _ended(self, record: PodRecord, cause: msg.WithdrawCause) -> bool:
         if record.ended is not None:
             return False
         record.over = cause if self._is_used_by_others(record) else ""
@@ -361,7 +317,6 @@ class PodStore:
         return record.terms is not None
 
     def _is_used_by_others(self, record: PodRecord) -> bool:
-        """Whether other pods use a ResourceClaim for which its request stands, as far as that is known."""
         for ref in record.terms.resource_claims if record.terms is not None and not record.is_refused else ():
             claim = self.claims.get(record.namespace, ref.name)
             if claim is not None and claim.uid == ref.uid and claim.is_used_beside(record.uid):
@@ -371,7 +326,6 @@ class PodStore:
         return False
 
     def _read_terms(self, record: PodRecord, raw: Raw, now: float) -> Change:
-        """Parse the request of a pod."""
         view = record.view
         assert view is not None
         found = raw.get("spec")
@@ -385,7 +339,7 @@ class PodStore:
         if own.missing or (not view.is_gated and record.held is None and record.terms is None):
             return ""  # it waits for what it names, or runs without us
         is_refused_with_its_slice = record.held is not None and record.is_refused
-        is_let_go = isinstance(record.answer, Bound) or not view.is_gated
+        is_let_go = isinstance(record.answer, msg.Bound) or not view.is_gated
         if record.terms is not None and is_let_go and not is_refused_with_its_slice and record.is_understood:
             record.unclaimed = None
             return self._follow(record, record.terms, view, spec)
@@ -405,7 +359,6 @@ class PodStore:
         return None
 
     def _ask(self, record: PodRecord, view: PodView, raw: Raw, own: OwnClaims, now: float) -> Change:
-        """Derive its request, unless something comes first."""
         spec = raw.get("spec")
         asked = resolved(own.request) if own.request is not None else record.asked
         if asked is None or (record.terms is None and view.others_gates):
@@ -435,12 +388,9 @@ class PodStore:
         return self._limits if record.held is None else _OF_WHO_HAS_IT
 
     def _own_claims(self, record: PodRecord, view: PodView, raw: Raw, spec: Raw) -> OwnClaims:
-        """
-        What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none.
-
-        A pod that asks in other words may name claims of other drivers, but none of ours.
-        """
-        is_settled = record.terms is not None and (isinstance(record.answer, Bound) or not view.is_gated)
+        """What the pod's own ResourceClaims ask for. Empty for one that is settled already, or has none. A pod that
+        asks in other words may name claims of other drivers, but none of ours."""
+        is_settled = record.terms is not None and (isinstance(record.answer, msg.Bound) or not view.is_gated)
         by_both = bool(view.pod_claim) and view.has_own_claims and view.is_gated and record.terms is None
         is_new = record.held is not None or view.is_gated
         if is_settled or not ((record.by_own_claims and is_new) or (record.asked is not None and by_both)):
@@ -526,9 +476,9 @@ class PodStore:
             del self._by_name[record.namespace, record.name]
 
 
-def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> bool:
+def _counts(record: PodRecord, word: msg.AllocationRequested | msg.RequestRejected) -> bool:
     """Whether the request on the bus counts, rather than the pod's spec."""
-    if isinstance(word, RequestRejected) and record.held is not None:
+    if isinstance(word, msg.RequestRejected) and record.held is not None:
         return False  # a pod with a slice has a request
     if record.terms is None:
         return True  # its spec was never parsed here, or it had ended by then
@@ -537,7 +487,7 @@ def _counts(record: PodRecord, word: AllocationRequested | RequestRejected) -> b
     if not record.view.is_gated:
         return True  # its spec has been pinned since, and differs now
     # An invalid edit changes nothing, whichever watcher reads it.
-    return record.asked is not None and record.is_refused and isinstance(word, AllocationRequested)
+    return record.asked is not None and record.is_refused and isinstance(word, msg.AllocationRequested)
 
 
 def _readable(view: PodView) -> tuple[object, ...]:

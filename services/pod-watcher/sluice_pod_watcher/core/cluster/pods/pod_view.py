@@ -1,9 +1,5 @@
-"""
-A pod as the API server has it, reduced to the fields used here.
-
-Nothing raises: the API server has validated the object. `containers_ended` is the only place that interprets a pod's
-status.
-"""
+"""A pod as the API server has it, reduced to the fields used here. Nothing raises: the API server has validated the
+object. `containers_ended` is the only place that interprets a pod's status."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,15 +20,12 @@ from sluice.contracts.kube.names import (
     is_granted,
 )
 from sluice.contracts.pod_specs import unknown_demands
-from sluice_pod_watcher.core.cluster.events import Raw
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in, mappings_in
 from sluice_pod_watcher.core.cluster.pods.volume_claims import claims_of
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in, mappings_in
 
 DONE = frozenset({"Succeeded", "Failed"})
-_EDITABLE = ("nodeSelector", "affinity", "tolerations")
-"""Editable while gated (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
-_VERSION_MAX = 20
-"""Digits of a resourceVersion: the store counts in 64 bits."""
+_EDITABLE = ("nodeSelector", "affinity", "tolerations")  # while gated (Kubernetes docs, pod-scheduling-readiness)
+_VERSION_MAX = 20  # digits of a resourceVersion: the store counts in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +39,9 @@ class PodCondition:
 
 @dataclass(frozen=True, slots=True)
 class NodePin:
-    """
-    The node terms of a pod's spec, as far as a pin depends on them.
-
-    `terms` holds, for each required term, the node that it names (empty: none); None without required terms.
-    `has_affinity`, `has_node_affinity`: whether those objects exist and can be added to.
-    """
+    """The node terms of a pod's spec, as far as a pin depends on them. `terms` holds, for each required term, the node
+    that it names (empty: none); None without required terms. `has_affinity`, `has_node_affinity`: whether those objects
+    exist and can be added to."""
 
     has_affinity: bool = False
     has_node_affinity: bool = False
@@ -59,7 +49,6 @@ class NodePin:
 
     @property
     def node(self) -> str:
-        """The one node that every term names, or nothing."""
         names = set(self.terms or ())
         return names.pop() if len(names) == 1 else ""
 
@@ -71,43 +60,28 @@ class PodView:
     uid: RequestId
     namespace: str
     name: str
-    version: int
-    """The resourceVersion: newer is larger; 0 when it is not a number, so its age is unknown."""
-    generation: int
-    """How often its spec was edited; 0 where the API server does not count that for pods (before 1.33)."""
-    editable: tuple[Any, ...]
-    """The editable part of its spec, where edits are not counted."""
+    version: int  # the resourceVersion: newer is larger; 0 when it is not a number, so its age is unknown
+    generation: int  # how often its spec was edited; 0 where the API server does not count that for pods (before 1.33)
+    editable: tuple[Any, ...]  # the editable part of its spec, where edits are not counted
     dying: bool
-    nothing_holds_it: bool
-    """It is terminating, past its grace period and without finalizers: a pod deleted like this is gone."""
+    nothing_holds_it: bool  # terminating, past its grace period and without finalizers: it is gone
     labels: Mapping[str, str]
-    claims: tuple[str, ...]
-    """The volume claims that it mounts."""
-    pod_claim: str
-    """The ResourceClaim that admission added for it; empty where a ticket hands its devices over."""
-    resource_claims: Mapping[str, str]
-    """By their names in the pod, its ResourceClaims; empty for one of a template that was not made yet."""
-    unknown: tuple[str, ...]
-    """Constraints on its node that Sluice does not evaluate."""
-    is_ignored: bool
-    """It has the label that excludes it from Sluice."""
+    claims: tuple[str, ...]  # the volume claims that it mounts
+    pod_claim: str  # the ResourceClaim that admission added for it; empty where a ticket hands its devices over
+    resource_claims: Mapping[str, str]  # by their names in the pod; empty for one of a template not made yet
+    unknown: tuple[str, ...]  # constraints on its node that Sluice does not evaluate
+    is_ignored: bool  # it has the label that excludes it from Sluice
     gates: tuple[str, ...]
     request: str
-    granted: Mapping[str, str]
-    """The annotations that only Sluice writes."""
-    keeps_node: frozenset[str]
-    """Of the annotations that node autoscalers follow, those that it has, whatever they say."""
-    node: NodeName
-    """The node that the scheduler chose; empty before that."""
+    granted: Mapping[str, str]  # the annotations that only Sluice writes
+    keeps_node: frozenset[str]  # of the annotations that node autoscalers follow, those that it has, whatever they say
+    node: NodeName  # the node that the scheduler chose; empty before that
     pinning: NodePin
-    controller: str
-    """The kind of the owner that recreates it; empty for a bare pod."""
-    owner: str
-    """The UID of that owner."""
+    controller: str  # the kind of the owner that recreates it; empty for a bare pod
+    owner: str  # the UID of that owner
     has_ended: bool
     has_started: bool
-    unschedulable: str
-    """The scheduler's message about a pod that it cannot place."""
+    unschedulable: str  # the scheduler's message about a pod that it cannot place
     condition: PodCondition | None
 
     @property
@@ -122,7 +96,6 @@ class PodView:
 
     @property
     def is_gated(self) -> bool:
-        """Whether our gate holds it."""
         return GATE in self.gates
 
     @property
@@ -138,7 +111,6 @@ class PodView:
 
     @property
     def place(self) -> str:
-        """The node on which it is, or to which it is pinned."""
         return self.node or self.pinning.node
 
 
@@ -202,18 +174,14 @@ def version_of(text: object) -> int:
 
 
 def node_name_of(node: Raw) -> NodeName:
-    """The name of a Node object."""
     return NodeName(str(mapping_in(node, "metadata").get("name", "")))
 
 
 def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dying: bool) -> bool:
-    """
-    Whether the kubelet reports that no container of the pod runs, or will run again.
-
-    Seen on a real kubelet: `terminated` of all containers always came after their processes were gone; it is no end
-    while the pod is neither done nor terminating, as they are restarted. `phase` alone proves nothing, as others than
-    the kubelet write it too; and a container that a done pod never started stays `waiting` forever.
-    """
+    """Whether the kubelet reports that no container of the pod runs, or will run again. Seen on a real kubelet:
+    `terminated` of all containers always came after their processes were gone; it is no end while the pod is neither
+    done nor terminating, as they are restarted. `phase` alone proves nothing, as others than the kubelet write it too;
+    and a container that a done pod never started stays `waiting` forever."""
     done = str(status.get("phase")) in DONE
     states = list(_states(status))
     if any("running" in state for state in states):

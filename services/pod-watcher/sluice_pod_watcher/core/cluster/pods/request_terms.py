@@ -1,8 +1,5 @@
-"""
-The content of a request: read from the pod's annotation and its spec, or from the bus.
-
-`pod_store` decides when a pod makes its request.
-"""
+"""The content of a request: read from the pod's annotation and its spec, or from the bus. `pod_store` decides when a
+pod makes its request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,21 +7,10 @@ from typing import Any
 
 import msgspec
 
+from sluice.contracts import messages as msg
 from sluice.contracts.admission.stored_request import ResolvedRequest
 from sluice.contracts.dra.claim_requests import ClaimRequests
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import (
-    NO_LEEWAY,
-    NO_NEEDS,
-    AllocationRequested,
-    Claim,
-    Held,
-    HostNeeds,
-    Leeway,
-    PodGroup,
-    RequestRejected,
-    ResourceClaimRef,
-)
 from sluice.contracts.pod_specs import NO_PRIORITY, read_host_needs, read_priority, with_node, with_priority_class
 from sluice.contracts.reasons import Refusal
 from sluice_pod_watcher.core.cluster.pods.pod_view import PodView
@@ -35,29 +21,27 @@ from sluice_pod_watcher.core.cluster.pods.volume_claims import VolumeTopologies
 class RequestTerms:
     """The content of a request, without its identity: the claims and their terms, or why they cannot be parsed."""
 
-    claims: tuple[Claim, ...] = ()
-    host: HostNeeds = NO_NEEDS
+    claims: tuple[msg.Claim, ...] = ()
+    host: msg.HostNeeds = msg.NO_NEEDS
     priority: int = 0
     node_policy: str = ""
     gpu_policy: str = ""
-    leeway: Leeway = NO_LEEWAY
-    group: PodGroup | None = None
+    leeway: msg.Leeway = msg.NO_LEEWAY
+    group: msg.PodGroup | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
     preempts: bool = True
-    resource_claims: tuple[ResourceClaimRef, ...] = ()
-    alternatives: tuple[tuple[Claim, ...], ...] = ()
+    resource_claims: tuple[msg.ResourceClaimRef, ...] = ()
+    alternatives: tuple[tuple[msg.Claim, ...], ...] = ()
     same_gpu: tuple[tuple[str, ...], ...] = ()
 
     @property
-    def ways(self) -> tuple[tuple[Claim, ...], ...]:
-        """The ways to serve it, the first one first."""
+    def ways(self) -> tuple[tuple[msg.Claim, ...], ...]:
         return (self.claims, *self.alternatives)
 
 
-def terms_of(word: AllocationRequested | RequestRejected) -> RequestTerms:
-    """The terms of a request on the bus."""
-    if isinstance(word, RequestRejected):
+def terms_of(word: msg.AllocationRequested | msg.RequestRejected) -> RequestTerms:
+    if isinstance(word, msg.RequestRejected):
         return RequestTerms(refusal=word.refusal)
     return RequestTerms(
         word.claims,
@@ -80,21 +64,16 @@ def terms_of_pod(
     spec: dict[str, Any],
     view: PodView,
     *,
-    held: Held | None,
+    held: msg.Held | None,
     places: VolumeTopologies = (),
     shun: tuple[NodeName, ...] = (),
-    resource_claims: tuple[ResourceClaimRef, ...] = (),
+    resource_claims: tuple[msg.ResourceClaimRef, ...] = (),
     by_claims: ClaimRequests | None = None,
 ) -> RequestTerms:
-    """
-    The terms of a pod: its request, what its spec needs of a node, and its priority.
-
-    The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation takes precedence.
-    `by_claims`: `asked` is what its own ResourceClaims say.
-
-    A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would leave its slice without
-    a request.
-    """
+    """The terms of a pod: its request, what its spec needs of a node, and its priority. The API server has resolved the
+    pod's PriorityClass into its spec; the pod's own annotation takes precedence. `by_claims`: `asked` is what its own
+    ResourceClaims say. A pod with a slice stays where it is, even if its edited spec fits no node: a refusal would
+    leave its slice without a request."""
     pod = asked.pod
     needs = read_host_needs(spec, view.namespace, view.labels)
     if not isinstance(needs, Refusal):
@@ -102,7 +81,7 @@ def terms_of_pod(
     if isinstance(needs, Refusal):
         if held is None:
             return RequestTerms(refusal=needs)
-        needs = HostNeeds(node_name=held.node)
+        needs = msg.HostNeeds(node_name=held.node)
     if places or shun:
         needs = msgspec.structs.replace(needs, volumes=places, shun=shun)
     urgency = read_priority(spec)
@@ -135,11 +114,8 @@ def terms_followed(terms: RequestTerms, view: PodView, spec: Mapping[str, Any]) 
     return replace(terms, host=host, labels=view.labels)
 
 
-def _unmoved(leeway: Leeway) -> Leeway:
-    """
-    The leeway of a pod that no controller recreates: it is never moved, since it would not come back.
-
-    It may still be evicted for more important pods: there its owner has agreed that it may end.
-    """
+def _unmoved(leeway: msg.Leeway) -> msg.Leeway:
+    """The leeway of a pod that no controller recreates: it is never moved, since it would not come back. It may still
+    be evicted for more important pods: there its owner has agreed that it may end."""
     substitute = "stay" if leeway.substitute == "return" else leeway.substitute
-    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+    return msg.Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)

@@ -1,9 +1,6 @@
-"""
-Track from the inventory which pods have an unhealthy slice, and whose slice is being created.
-
-The binding of a pod with an unhealthy slice stands, and only this shows its owner why the program fails. A slice under
-creation is the answer for a pod without a binding. Costs the slices of one node per inventory.
-"""
+"""Track from the inventory which pods have an unhealthy slice, and whose slice is being created. The binding of a pod
+with an unhealthy slice stands, and only this shows its owner why the program fails. A slice under creation is the
+answer for a pod without a binding. Costs the slices of one node per inventory."""
 
 from dataclasses import dataclass, field
 
@@ -16,17 +13,12 @@ _BEING_MADE = frozenset({"planned", "making"})
 
 @dataclass(slots=True)
 class SliceHealth:
-    """
-    The health of the slices of a cluster's pods, and slices under creation.
+    """The health of the slices of a cluster's pods, and slices under creation. A stale inventory changes nothing: it is
+    no observation."""
 
-    A stale inventory changes nothing: it is no observation.
-    """
-
-    _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)
-    """By node: a request may have slices on several, one of them its pod's."""
+    _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)  # by node, as several may have one
     _making_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
-    _made_on: dict[RequestId, NodeName] = field(default_factory=dict)
-    """The same by request; of several nodes, the latest one observed."""
+    _made_on: dict[RequestId, NodeName] = field(default_factory=dict)  # by request, the latest observed
 
     def heard(self, word: NodeInventory) -> list[RequestId]:
         """Apply the inventory of a node. Returns the requests with news."""
@@ -44,7 +36,6 @@ class SliceHealth:
         return [*self._replace(node, found), *self._replace_making(node, making)]
 
     def node_gone(self, node: NodeName) -> list[RequestId]:
-        """The node is no longer observed."""
         return [*self._replace(node, {}), *self._replace_making(node, {})]
 
     def made_on(self, request: RequestId) -> str:

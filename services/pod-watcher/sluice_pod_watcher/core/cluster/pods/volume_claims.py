@@ -1,30 +1,24 @@
-"""
-Find the nodes from which a pod's volumes are accessible, by its claims, volumes and storage classes. Never raises.
-
-A bound claim demands the node affinity of its volume. A claim that binds with its first pod demands the topologies that
-its class allows, if any; the provisioner then follows the pod.
-Sources: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity,
-https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies.
-"""
+"""Find the nodes from which a pod's volumes are accessible, by its claims, volumes and storage classes. Never raises. A
+bound claim demands the node affinity of its volume. A claim that binds with its first pod demands the topologies that
+its class allows, if any; the provisioner then follows the pod. Sources:
+https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity,
+https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.messages import NodeExpression, Selector
 from sluice.contracts.pod_specs import read_node_terms
 from sluice.contracts.reasons import Refusal
-from sluice_pod_watcher.core.cluster.events import Raw
-from sluice_pod_watcher.core.cluster.raw_fields import mapping_in
+from sluice_pod_watcher.core.cluster.events import Raw, mapping_in
 
-VolumeTopologies = tuple[tuple[Selector, ...], ...]
-"""As `HostNeeds.volumes`."""
-CLAIMS_MAX = 32
-"""At most so many claims are read per pod; a node attaches fewer volumes."""
+VolumeTopologies = tuple[tuple[Selector, ...], ...]  # as `HostNeeds.volumes`
+CLAIMS_MAX = 32  # at most so many claims are read per pod; a node attaches fewer volumes
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeClaim:
+class VolumeClaim(msgspec.Struct, frozen=True):
     """One claim with the objects that were found."""
 
     name: str
