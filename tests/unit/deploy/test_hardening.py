@@ -181,5 +181,4 @@ def test_a_single_one_does_not_stop_a_drain(rendered: Rendering):
     for budget in budgets:
         component = budget["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
         assert replicas[component] > budget["spec"]["maxUnavailable"]
-    alone = [each["metadata"]["name"] for each in rendered("single") if each["kind"] == "PodDisruptionBudget"]
-    assert alone == ["sluice-callout"]
+    assert not [each for each in rendered("single") if each["kind"] == "PodDisruptionBudget"]
