@@ -19,10 +19,15 @@ The alerts of `metrics.rules` ([values.md](values.md)). Metrics: [metrics.md](me
 """
 
 
+def rules(kind: str) -> list[dict[str, Any]]:
+    """Every rule of the file that is an `alert`, or a `record`."""
+    document = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    return [rule for group in document["groups"] for rule in group["rules"] if kind in rule]
+
+
 def alerts() -> list[dict[str, Any]]:
     """Every alert of the file."""
-    document = yaml.safe_load(RULES.read_text(encoding="utf-8"))
-    return [rule for group in document["groups"] for rule in group["rules"]]
+    return rules("alert")
 
 
 def anchor(alert: str) -> str:
@@ -40,3 +45,7 @@ def _parts() -> Iterator[str]:
         texts, severity, after = alert["annotations"], alert["labels"]["severity"], alert.get("for")
         yield f"## {alert['alert']}\n"
         yield f"({severity}{f', after {after}' if after else ''}) {texts['summary']} {texts['description']}\n"
+    yield "## Recording rules\n\n| series | expression |\n|---|---|"
+    for rule in rules("record"):
+        yield f"| `{rule['record']}` | `{rule['expr']}` |"
+    yield ""

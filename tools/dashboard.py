@@ -53,6 +53,17 @@ def stat(title: str, query: str, says: str, *, bad_from: float | None = 1, unit:
     return Picture(title, ((query, ""),), unit=unit, width=4, kind="stat", says=says, bad_from=bad_from)
 
 
+def by_team(metric: str) -> tuple[tuple[str, str], ...]:
+    """GPUs by namespace, of a counter of GPU seconds that several inventories may show."""
+    of_each = f'max by (namespace, model) (rate({metric}{{namespace=~"$team"}}[5m]))'
+    return ((f"sum by (namespace) ({of_each})", "{{namespace}}"),)
+
+
+TEAM = "sluice_namespace_gpu_seconds_total"
+TEAM_USED = "sluice_namespace_gpu_used_seconds_total"
+_TAKEN = 'sum by (gpu, model) (sluice_agent_gpu_memory_slices{state!="total"})'
+_TOTAL = 'sum by (gpu, model) (sluice_agent_gpu_memory_slices{state="total"})'
+
 ROWS: tuple[tuple[str, tuple[Picture, ...]], ...] = (
     (
         "Must be looked at",
@@ -72,6 +83,87 @@ ROWS: tuple[tuple[str, tuple[Picture, ...]], ...] = (
                 "It lets services in and answers no write.",
                 bad_from=15,
                 unit="s",
+            ),
+        ),
+    ),
+    (
+        "GPUs by team",
+        (
+            Picture(
+                "Granted",
+                by_team(TEAM),
+                says="A whole GPU is 1, an instance counts by its memory slices, a share by its memory. "
+                "`sluice report` has the same for up to 90 days.",
+                stacked=True,
+            ),
+            Picture(
+                "Really used",
+                by_team(TEAM_USED),
+                says="While a kernel ran.",
+                stacked=True,
+            ),
+            Picture(
+                "Idle",
+                by_team("sluice_namespace_gpu_idle_seconds_total"),
+                says="Of slices unused for half an hour or longer. `sluice usage --idle` names them.",
+                stacked=True,
+            ),
+            Picture(
+                "Pods waiting",
+                (('max by (namespace) (sluice_namespace_waiting{namespace=~"$team"})', "{{namespace}}"),),
+                stacked=True,
+            ),
+            Picture(
+                "Used of what was granted",
+                (
+                    (
+                        (
+                            f'sum by (namespace) (rate({TEAM_USED}{{namespace=~"$team"}}[1h])) '
+                            f'/ sum by (namespace) (rate({TEAM}{{namespace=~"$team"}}[1h]))'
+                        ),
+                        "{{namespace}}",
+                    ),
+                ),
+                unit="percentunit",
+                says="Of the last hour. Low: the team holds more than it needs.",
+            ),
+            Picture(
+                "GPU hours of this time range",
+                (
+                    (
+                        (
+                            "sort_desc(sum by (namespace) (max by (namespace, model) "
+                            f'(increase({TEAM}{{namespace=~"$team"}}[$__range]))) / 3600)'
+                        ),
+                        "",
+                    ),
+                ),
+                kind="table",
+            ),
+        ),
+    ),
+    (
+        "Packing",
+        (
+            Picture(
+                "Memory slices taken, of GPUs in use",
+                ((f"sum by (model) ({_TAKEN}) / sum by (model) ({_TOTAL} and {_TAKEN} > 0)", "{{model}}"),),
+                unit="percentunit",
+                says="High: few GPUs are partly used, and the others are free for large requests.",
+            ),
+            Picture(
+                "GPUs by how full they are",
+                (
+                    (f"count by (model) ({_TAKEN} == 0)", "{{model}} empty"),
+                    (f"count by (model) ({_TAKEN} > 0 and {_TAKEN} < {_TOTAL})", "{{model}} partly used"),
+                    (f"count by (model) ({_TAKEN} >= {_TOTAL})", "{{model}} full"),
+                ),
+                stacked=True,
+            ),
+            Picture(
+                "What still fits",
+                (("sum by (model, profile) (sluice_agent_gpu_creatable)", "{{model}} {{profile}}"),),
+                says="Alternatives, one profile at a time: never add them up.",
             ),
         ),
     ),
@@ -138,19 +230,11 @@ ROWS: tuple[tuple[str, tuple[Picture, ...]], ...] = (
                 "GPUs with least room",
                 (
                     (
-                        (
-                            'topk(20, sum by (gpu) (sluice_agent_gpu_memory_slices{state!="total"}) / '
-                            'sum by (gpu) (sluice_agent_gpu_memory_slices{state="total"}))'
-                        ),
-                        "{{gpu}}",
+                        f"topk(20, {_TAKEN} / {_TOTAL})",
+                        "{{model}} {{gpu}}",
                     ),
                 ),
                 unit="percentunit",
-            ),
-            Picture(
-                "What still fits",
-                (("sum by (model, profile) (sluice_agent_gpu_creatable)", "{{model}} {{profile}}"),),
-                says="Alternatives, one profile at a time: never add them up.",
             ),
             Picture(
                 "Oldest answer of a node",
@@ -241,14 +325,29 @@ def dashboard() -> str:
     document = {
         "title": "Sluice",
         "uid": "sluice",
-        "description": "GPU slices: who waits, how long it takes, what the fleet has and what it is used for.",
+        "description": "GPU slices: by team, who waits, how long it takes, what the fleet has and what it is used for.",
         "tags": ["sluice", "gpu"],
         "schemaVersion": 39,
         "editable": False,
         "refresh": "30s",
-        "time": {"from": "now-6h", "to": "now"},
+        "time": {"from": "now-24h", "to": "now"},
         "templating": {
-            "list": [{"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}]
+            "list": [
+                {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+                {
+                    "name": "team",
+                    "label": "Team (namespace)",
+                    "type": "query",
+                    "datasource": _SOURCE,
+                    "query": {"query": f"label_values({TEAM}, namespace)", "refId": "teams"},
+                    "refresh": 2,  # whenever the time range changes
+                    "sort": 1,
+                    "multi": True,
+                    "includeAll": True,
+                    "allValue": ".*",
+                    "current": {"text": "All", "value": "$__all"},
+                },
+            ]
         },
         "panels": list(_panels()),
     }
@@ -259,7 +358,8 @@ def _panels() -> Iterator[dict[str, Any]]:
     number, y = 0, 0
     for title, pictures in ROWS:
         number += 1
-        yield {"id": number, "type": "row", "title": title, "gridPos": {"x": 0, "y": y, "w": WIDTH, "h": 1}}
+        place = {"x": 0, "y": y, "w": WIDTH, "h": 1}
+        yield {"id": number, "type": "row", "title": title, "gridPos": place, "collapsed": False, "panels": []}
         y, x = y + 1, 0
         height = 4 if all(picture.kind == "stat" for picture in pictures) else 8
         for picture in pictures:

@@ -1,11 +1,10 @@
 """
-The page docs/invariants.md, and the table of cases in docs/protocol.md.
+The page docs/invariants.md, and the last column of the table of cases in docs/protocol.md.
 
-Both repeat what tests/simulation declares: invariants, planted bugs, cases and recorded runs.
+Both repeat what tests/simulation declares: invariants, planted bugs and recorded runs.
 """
 
 import ast
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -17,7 +16,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from simulation.harness.cases import CASES, Case  # noqa: E402
+from simulation.harness.cases import BEGIN, CASES, END, PROTOCOL, Case  # noqa: E402
 from simulation.harness.invariants import ELSEWHERE, PLANTED, PLAYED, RULES  # noqa: E402
 from simulation.harness.record import Record  # noqa: E402
 from simulation.plans.variants import Variant  # noqa: E402
@@ -26,10 +25,6 @@ from simulation.planted.bug import PlantedBug  # noqa: E402
 SIMULATION = ROOT / "tests" / "simulation"
 RECORDS = SIMULATION / "records"
 DAY_S = 86_400
-PROTOCOL = ROOT / "docs" / "protocol.md"
-BEGIN, END = "<!-- generated: cases -->", "<!-- end -->"
-_SECTION = re.compile(r"(?<=§\d) [^W].*")
-"""What follows a section's number: the prose cites each case where its rule is."""
 WHOLE = ("PLANTED", "BUGS", "PLAYED")
 """Constants that have bugs of every kind."""
 
@@ -70,10 +65,10 @@ def page() -> str:
 
 
 def protocol() -> str:
-    """The page of the protocol as it is, with the table of its cases made again."""
+    """The page of the protocol as it is, with where its planted bugs are played now."""
     before, rest = PROTOCOL.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n" + "\n".join([TABLE, *_cases(), END]) + after
+    return f"{before}{BEGIN}\n" + "\n".join([TABLE, *map(_case, CASES), END]) + after
 
 
 def _rules() -> Iterator[str]:
@@ -98,18 +93,9 @@ def _kind(variant: Variant) -> str:
     return ", ".join([*chosen, *without]) or "plain"
 
 
-def _cases() -> Iterator[str]:
-    """A row per case; its rule is named where it differs from the row above."""
-    above = ""
-    for case in CASES:
-        rule = _SECTION.sub("", case.rule)
-        yield _case(case, "" if rule == above else rule)
-        above = rule
-
-
-def _case(case: Case, rule: str) -> str:
+def _case(case: Case) -> str:
     places = [f"`{case.test}`"] if case.test else _unique(place for name in case.bugs for place in _played_in(name))
-    return f"| {case.id} | {rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
+    return f"| {case.id} | {case.rule} | {case.words} | {', '.join(case.bugs)} | {', '.join(places)} |"
 
 
 def _played_in(name: str) -> list[str]:

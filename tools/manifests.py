@@ -38,6 +38,7 @@ COMPONENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "no-time-quota": ("No time quota; SMs are summed up.", {"quotas": {"enforceTime": False}}),
     "nvidia-classes": ("NVIDIA's DeviceClasses (Kubernetes 1.34).", {"deviceClasses": {"nvidia": True}}),
     "opt-in": ("Only namespaces labelled sluice.dev/enabled=true are served.", {"onlyEnabledNamespaces": True}),
+    "record-claim": ("Use over time outlives the inventory's pod.", {"inventory": {"record": {"volume": "claim"}}}),
     "resource-claims": ("The DeviceClass sluice.dev (Kubernetes 1.34).", {"deviceClasses": {"sluice": True}}),
     "strict-host-paths": ("No pod may mount a host directory above Sluice's.", {"strictHostPaths": True}),
 }

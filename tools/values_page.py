@@ -60,6 +60,8 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"exemptNamespaces", {"type": "array", "items": _NAMESPACE}),
     (r"web\.hosts", _TEXTS),
     (r"nats\.storage\.size", {"type": "string", "pattern": "^([1-9][0-9]+Gi|[1-9][0-9]*Ti)$"}),
+    (r"inventory\.record\.volume", {"enum": ["emptyDir", "claim", "none"]}),
+    (r"inventory\.record\.size", {"type": "string", "pattern": "^[1-9][0-9]*[MGT]i$"}),
     (r"nats\.externalUrl", {"type": "string", "pattern": "^((tls|nats)://.+)?$"}),
     (r"tracing\.endpoint", {"type": "string", "pattern": "^(https?://.+)?$"}),
     (

@@ -31,7 +31,6 @@ class Deaths:
     """All of one run."""
 
     def __init__(self) -> None:
-        """No process has died."""
         self.seen: list[Death] = []
         self._noted: dict[str, int] = {}
         """The life of each that was seen to have ended last."""
@@ -65,7 +64,6 @@ def violations(deaths: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def notes(deaths: Iterable[Death]) -> list[str]:
-    """The others, for people."""
     ends = Counter((death.name, death.code) for death in deaths if death.allowed)
     return [f"{_times(name, code, times)}, as it must without a disk" for (name, code), times in ends.items()]
 

@@ -231,7 +231,6 @@ class Faults:
         return time.time()
 
     async def _cut_server(self, fault: Fault) -> float:
-        """From everybody: clients, and the other servers."""
         islands, plans = self._system.islands, self._system.plans
         assert islands is not None, "without networks of their own this kind is left out"
         with islands.cut([plan.name for plan in plans].index(fault.victim)):
@@ -321,5 +320,4 @@ def _get(url: str) -> dict:
     return found
 
 
-async def _nothing(_: Exception) -> None:
-    """Brokers come and go here."""
+async def _nothing(_: Exception) -> None: ...

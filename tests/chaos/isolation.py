@@ -73,12 +73,10 @@ class Islands:
     """Networks of their own for some servers, each reachable by a cable that can be cut, as a context."""
 
     def __init__(self, count: int) -> None:
-        """Nothing is there yet."""
         self._count = count
         self._holders: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
-        """Lay the cables, all to one bridge."""
         _run("ip", "link", "add", "bridge", "type", "bridge")
         _run("ip", "address", "add", f"{NETWORK}.254/24", "dev", "bridge")
         _run("ip", "link", "set", "bridge", "up")
@@ -87,7 +85,6 @@ class Islands:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A network goes with its last process."""
         for holder in self._holders:
             holder.kill()
             holder.wait(WITHIN_S)
@@ -122,7 +119,6 @@ class Islands:
 
     @staticmethod
     def address(number: int) -> str:
-        """Where it is."""
         return f"{NETWORK}.{number + 1}"
 
     @contextmanager

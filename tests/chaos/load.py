@@ -89,7 +89,6 @@ class Load:
     # -- what pods do -------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Let them come and go."""
         self._task = asyncio.create_task(self._run(), name="load")
         return self
 
@@ -134,14 +133,12 @@ class Load:
         return name
 
     def remove(self, name: str) -> None:
-        """Take one away."""
         self._note(name, "until")
         (self._folder / f"{name}.yaml").unlink()
         self.living.pop(name)
         self._ends.pop(name, None)
 
     def remove_all(self) -> None:
-        """Take all away."""
         for name in list(self.living):
             self.remove(name)
 

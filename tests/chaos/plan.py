@@ -31,7 +31,6 @@ class Kind:
     hold_s: tuple[float, float] = (0.0, 0.0)
 
     def weight(self, servers: int) -> int:
-        """How often it is drawn."""
         return self.weight_one if servers == 1 else self.weight_three
 
     def bound_s(self, servers: int) -> float:
@@ -74,7 +73,6 @@ class Fault:
     pause_s: float
 
     def __str__(self) -> str:
-        """For people."""
         return f"{self.number}. {self.kind.name}{' of ' + self.victim if self.victim else ''} for {self.hold_s:.1f} s"
 
 
@@ -104,7 +102,6 @@ class Plan:
         self._number = 0
 
     def next(self) -> Fault:
-        """The next one."""
         self._number += 1
         (drawn,) = self._dice.choices(self._kinds, self._weights)
         kind = self._kinds[(self._number - 1) % len(self._kinds)] if self._in_turn else drawn

@@ -59,7 +59,6 @@ class Recorder:
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        """Begin."""
         self._out = self._file.open("a", encoding="utf-8")
         self._client = await nats.connect(
             self._urls,
@@ -157,8 +156,7 @@ class Recorder:
         self._news.set()
 
 
-async def _nothing(_: Exception) -> None:
-    """Brokers come and go here."""
+async def _nothing(_: Exception) -> None: ...
 
 
 def read_words(file: Path) -> list[Word]:

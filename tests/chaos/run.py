@@ -73,7 +73,6 @@ class Wanted:
 
 
 async def run(wanted: Wanted, say: Callable[[str], None]) -> Outcome:
-    """Do it all."""
     folder, outcome = wanted.folder, Outcome()
     (folder / FAULTS).touch()
     system = System(folder, wanted.servers, wanted.planted)
@@ -120,7 +119,6 @@ class _Driver:
         await self._end()
 
     async def _strike(self, fault: Fault) -> bool:
-        """Whether the run can go on."""
         await asyncio.sleep(fault.pause_s)
         if node := self.system.node_of(fault.victim):  # so that it has something to lose
             guest = self.load.visit(node, STAY_S)

@@ -54,11 +54,9 @@ class Plan(NatsServerConfig):
 
     @property
     def address(self) -> str:
-        """Where it is."""
         return self.addresses[self.number] if self.addresses else HOST
 
     def config(self) -> str:
-        """The text of its configuration file."""
         text = NatsServerConfig.config(self).replace("cluster { ", "cluster { no_advertise: true, ")
         text = text.replace(f'"{HOST}:', f'"{self.address}:')
         for address, route in zip(self.addresses, self.routes, strict=bool(self.addresses)):
@@ -100,7 +98,6 @@ class System:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop everything."""
         await self._stop()
 
     async def _start(self) -> None:
@@ -148,14 +145,7 @@ class System:
             route = routes[number] if routes else 0
             folder, http_port = self.folder / "nats" / name, ports[self.size + number]
             plan = Plan(
-                name,
-                folder,
-                ports[number],
-                route,
-                routes,
-                http_port=http_port,
-                number=number,
-                addresses=addresses,
+                name, folder, ports[number], route, routes, http_port=http_port, number=number, addresses=addresses
             )
             before = islands.inside(number) if islands is not None else ()
             self.broker.servers.append(NatsServer(plan, _launch(before)))
@@ -183,7 +173,6 @@ class System:
         await asyncio.gather(*(server.stop() for server in self.broker.servers))
 
     async def _wire(self, service: str) -> str:
-        """The URL by which this service reaches the brokers."""
         self.wires[service] = [Wire((plan.address, plan.port)) for plan in self.plans]
         for wire in self.wires[service]:
             await wire.start()
@@ -198,12 +187,10 @@ class System:
             log.touch()
 
     def device_log(self, node: str) -> Path:
-        """Where a machine's states are logged."""
         file = paths.hardware_path(self.data, node)
         return file.with_name(f"{file.name}.log")
 
     def tickets(self, node: str) -> Path:
-        """Where a node's tickets are."""
         return paths.tickets_directory(self.data, node)
 
     async def _stop(self) -> None:
@@ -239,19 +226,15 @@ class System:
 
     @property
     def plans(self) -> list[Plan]:
-        """Of the brokers."""
         return [server.plan for server in self.broker.servers if isinstance(server.plan, Plan)]
 
     def journal(self, node: str) -> Path:
-        """The folder of an agent's journal."""
         return paths.agent_directory(self.data, node)
 
     def server(self, name: str) -> NatsServer:
-        """A broker by its name."""
         return next(server for server in self.broker.servers if server.plan.name == name)
 
     def every_wire(self) -> Iterator[Wire]:
-        """All of them."""
         for wires in self.wires.values():
             yield from wires
 
@@ -262,7 +245,6 @@ class System:
 
     @property
     def agents(self) -> Sequence[str]:
-        """The agents' processes."""
         return [name for name in self.services if self.node_of(name)]
 
     def died(self) -> list[Death]:

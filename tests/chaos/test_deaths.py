@@ -28,14 +28,11 @@ def process(tmp_path):
 
 
 def life(process: Process) -> None:
-    """One life to its end."""
     process.start()
-    assert process._popen is not None
     process._popen.wait(60)
 
 
 def written(deaths: Deaths) -> list[dict]:
-    """As a run's files have them."""
     return json.loads(json.dumps([asdict(death) for death in deaths.seen]))
 
 

@@ -24,13 +24,11 @@ class Wire:
     _streams: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self) -> None:
-        """Listen."""
         self._open.set()
         self._server = await asyncio.start_server(self._accept, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close everything."""
         if self._server is not None:
             self._server.close()
         streams = tuple(self._streams)
@@ -40,7 +38,6 @@ class Wire:
             await asyncio.wait(streams)
 
     def cut(self) -> None:
-        """From now on nothing comes through."""
         self._open.clear()
 
     def mend(self) -> None:

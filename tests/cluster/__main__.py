@@ -5,7 +5,8 @@
        [--network-policies]                        enforce NetworkPolicy objects
     down [--name NAME]                             remove it
     build [--kubernetes 1.37] [--extra kueue]      only build
-    test [--kubernetes 1.37] [--short] [--record]  run the suites on a cluster of their own
+    test [--kubernetes 1.37] [--record]            run the suites on a cluster of their own
+         [--short | --product]                     the API server's part, or what a user meets first as well
     shell [--name NAME] NODE COMMAND...            run a command on one of its machines
 """
 
@@ -31,7 +32,9 @@ def main() -> int:
     down = verbs.add_parser("down", help="remove a cluster")
     build = verbs.add_parser("build", help="build the components")
     test = verbs.add_parser("test", help="run the suites")
-    test.add_argument("--short", action="store_true", help="only what needs no image of Sluice: the API server's part")
+    dose = test.add_mutually_exclusive_group()
+    dose.add_argument("--short", action="store_true", help="only what needs no image of Sluice: the API server's part")
+    dose.add_argument("--product", action="store_true", help="also what a user meets first, on real nodes")
     test.add_argument("--record", action="store_true", help="write what was run to docs/cluster-runs.json")
     shell = verbs.add_parser("shell", help="run a command on a machine of a cluster")
     for verb in (up, build, test):
@@ -63,7 +66,11 @@ def _run(options: argparse.Namespace) -> int:
         case "build":
             build_all(options.kubernetes, options.extra)
         case "test":
-            return suites.run(options.kubernetes, is_long=not options.short, is_recorded=options.record)
+            return suites.run(
+                options.kubernetes,
+                product=() if options.short else suites.FIRST if options.product else suites.ALL,
+                is_recorded=options.record,
+            )
         case "up":
             cluster = clusters.start(
                 options.name,

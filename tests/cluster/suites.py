@@ -27,6 +27,9 @@ RECORD = REPOSITORY / "docs/cluster-runs.json"
 """The last recorded run of each minor version: docs/install.md and README say what was tried from it."""
 SUITE_S = 3600.0
 LAST = "tests/cluster/test_uninstalled.py"
+ALL = ("tests/cluster", f"--ignore={LAST}")
+FIRST = tuple(f"tests/cluster/test_{name}.py" for name in ("installed", "examples", "handing_over", "endings"))
+"""What a user meets first: the installation, examples, devices in containers, every way in which a pod ends."""
 PINNED = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "containerd": "github.com/containerd/containerd/v2",
@@ -50,24 +53,24 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run(minor: str, *, is_long: bool, is_recorded: bool) -> int:
-    """Exit status: 0 where everything that ran has passed."""
+def run(minor: str, *, product: Sequence[str], is_recorded: bool) -> int:
+    """Exit status: 0 where everything that ran has passed. Without tests of the `product` its machines run no pods."""
+    is_long = product == ALL
     if is_long:
         build_all(minor, EXTRAS)
     # The API server's tests play the nodes of a cluster that has none.
-    with clusters.running("suites", minor=minor, workers=2, runs_pods=is_long) as cluster:
+    with clusters.running("suites", minor=minor, workers=2, runs_pods=bool(product)) as cluster:
         # In the API server's network, where it reaches the webhooks that these tests serve on the loopback.
         near = ["nsenter", f"--target={cluster.control_plane.box.pid}", "--net"]
         api = {"SLUICE_TEST_KUBECONFIG": str(cluster.control_plane.kubeconfig)}
         outcomes = [_pytest("API server", ["tests/kubernetes"], api, near)]
-        if is_long:
+        if product:
             named = {"SLUICE_CLUSTER_NAME": cluster.folder.name, "SLUICE_CLUSTER_KUBERNETES": minor}
-            outcomes += [
-                _pytest("whole product", ["-m", "cluster", "tests/cluster", f"--ignore={LAST}"], named),
-                _pytest("API server, Sluice installed", ["tests/kubernetes"], api, near),
-                _pytest("uninstall", ["-m", "cluster", LAST], named),
-            ]
-        record = _record(cluster, outcomes, is_long=is_long)
+            outcomes.append(_pytest("product", ["-m", "cluster", *product], named))
+            if is_long:
+                outcomes.append(_pytest("API server, Sluice installed", ["tests/kubernetes"], api, near))
+            outcomes.append(_pytest("uninstall", ["-m", "cluster", LAST], named))
+        record = _record(cluster, outcomes, is_long=bool(product))
     out = REPOSITORY / "out"
     out.mkdir(exist_ok=True)
     (out / f"cluster-run-{minor}.json").write_text(json.dumps(record, indent=2) + "\n")

@@ -26,13 +26,11 @@ class Cluster:
     """Three servers, started when the first test wants them."""
 
     def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
-        """Nothing is started yet."""
         self._directory = directory
         self._stack = stack
         self._broker: Broker | None = None
 
     async def started(self) -> Broker:
-        """The running servers."""
         if self._broker is None:
             self._broker = await self._stack.enter_async_context(Broker(self._directory, size=3))
         return self._broker
@@ -40,7 +38,6 @@ class Cluster:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
-    """Three servers for the whole session."""
     async with AsyncExitStack() as stack:
         yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
 
@@ -73,7 +70,6 @@ async def nats(tmp_path: Path, launch: Launch) -> AsyncIterator[NatsRig]:
 
 @asynccontextmanager
 async def one_server(directory: Path, launch: Launch) -> AsyncIterator[NatsRig]:
-    """A server with streams."""
     async with Broker(directory, launch=launch) as broker, AsyncExitStack() as stack:
         rig = NatsRig(broker, stack)
         await ensured(await rig.bus("administrator"))
@@ -99,7 +95,6 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) 
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Our own NVML library, compiled once."""
     try:
         return build(tmp_path_factory.mktemp("nvml"))
     except NoCompilerError as error:

@@ -44,12 +44,10 @@ class Load:
         self._stop = False
 
     async def __aenter__(self) -> Self:
-        """Begin to write."""
         self._tasks = [asyncio.create_task(self._write(n, bus)) for n, bus in enumerate(self._buses)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop when what is under way is settled."""
         self._stop = True
         await asyncio.gather(*self._tasks)
 
@@ -88,7 +86,6 @@ async def _last(bus: Bus, subject: str) -> tuple[int, str]:
             except TimeoutError:
                 await asyncio.sleep(0.05)
             else:
-                assert found is not None
                 return found.sequence, getattr(found.message, "cause", "")
 
 
@@ -179,7 +176,6 @@ async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: 
 
 
 async def _stuffed(connection: Connection) -> None:
-    """Send more than a frozen server's socket takes."""
     for _ in range(32):
         await connection.publish("unheard.subject", bytes(1_000_000))
     await asyncio.sleep(0.1)  # the client sends in a task of its own
@@ -188,7 +184,6 @@ async def _stuffed(connection: Connection) -> None:
 async def _frozen(server: NatsServer) -> None:
     """Freeze a server; the signal takes effect a moment later."""
     server.freeze()
-    assert server.process is not None
     process = psutil.Process(server.process.pid)
 
     async def stopped() -> bool:

@@ -22,7 +22,6 @@ async def test_the_broker_is_in_its_image_and_has_no_rights(tmp_path: Path, cont
     """Its root is the image's, which has nothing but the program; it has no capabilities and cannot get any."""
     async with Broker(tmp_path, launch=containers) as broker:
         process = broker.servers[0].process
-        assert process is not None
         proc = Path(f"/proc/{process.pid}")
         assert (proc / "root" / "nats-server").is_file()
         assert not (proc / "root" / "bin").exists()
@@ -36,7 +35,6 @@ async def test_a_broker_that_was_killed_or_stopped_leaves_no_container(tmp_path:
     folder = str(tmp_path)
     async with Broker(tmp_path, launch=containers) as broker:
         process = broker.servers[0].process
-        assert process is not None
         assert any(folder in each for each in of_this_image())
         await broker.servers[0].kill()
         assert process.returncode == -signal.SIGKILL
@@ -46,6 +44,5 @@ async def test_a_broker_that_was_killed_or_stopped_leaves_no_container(tmp_path:
         await broker.servers[0].start()
         await broker.ready()
         again = broker.servers[0].process
-    assert again is not None
     assert again.returncode is not None
     assert not any(folder in each for each in of_this_image())

@@ -425,7 +425,6 @@ def test_where_a_gpu_sits_is_reported(make_devices):
 
 
 def _drain(backend):
-    """Hear everything that the driver told so far."""
     while backend.troubled(0):
         pass
 

@@ -37,7 +37,6 @@ class Oracle:
     """What may be on one GPU of a model, by another hand."""
 
     def __init__(self, key: str) -> None:
-        """An empty GPU."""
         self._layouts = Layouts.of_catalog(CATALOG)
         self._layouts.has_model("gpu", key, mig=True)
         self._there: set[str] = set()
@@ -54,7 +53,6 @@ class Oracle:
         return True
 
     def take(self, profile: str, start: int) -> None:
-        """Take it away."""
         name = f"{profile}@{start}"
         self._there.remove(name)
         self._layouts.release(name)
@@ -72,7 +70,6 @@ class Oracle:
 
 
 def _places(rig: DeviceRig, gpu: int = 0) -> list[tuple[str, int, int, int]]:
-    """Every profile at every placement: name, id, start, size."""
     profiles = rig.backend.read()[gpu].profiles
     return [
         (profile.name, profile.profile_id, span.start, span.size) for profile in profiles for span in profile.placements

@@ -70,7 +70,6 @@ def _child(machine):
         text=True,
     )
     try:
-        assert child.stdout is not None
         line = child.stdout.readline()
         assert line, "the child said nothing"
         yield child, json.loads(line)
@@ -125,7 +124,6 @@ def test_a_process_that_is_killed_in_a_call_leaves_a_machine_that_works(nvml_lib
     for _ in range(20):
         command = [sys.executable, "-I", "-S", "-c", BUSY, library]
         with subprocess.Popen(command, env=child_environment(machine), stdout=subprocess.PIPE, text=True) as child:
-            assert child.stdout is not None
             assert child.stdout.readline() == "busy\n"
             child.kill()
         left = [line[0] for line in machine.show() if line[0] in {"gi", "ci"}]
@@ -402,10 +400,7 @@ def test_memory_that_cannot_be_read_for_a_moment_is_no_unknown_memory(rig):
 def test_a_gpu_that_tells_no_errors_is_served_all_the_same(nvml_library, tmp_path):
     """A node with one old GPU would have no agent."""
     machine = NvmlMachine(nvml_library, tmp_path)
-    uuids = [
-        machine.add_gpu("a100-40gb"),
-        machine.add_plain_gpu("Tesla T4", memory_mib=15_360, multiprocessors=40),
-    ]
+    uuids = [machine.add_gpu("a100-40gb"), machine.add_plain_gpu("Tesla T4", memory_mib=15_360, multiprocessors=40)]
     machine.set_events(0, supported=False)
     with machine.loaded():
         backend = NvmlBackend(machine.processes)

@@ -53,7 +53,6 @@ class Guarded:
         return Credentials(user.rights.user, user.password)
 
     async def bus(self, role: Role, node: NodeName | None = None) -> NatsBus:
-        """A role's bus."""
         bus = await NatsBus.connect(self.url, name=role.value, credentials=self.credentials(role, node))
         self._stack.push_async_callback(bus.close)
         return bus
@@ -126,7 +125,6 @@ async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
     word = subjects.slice_(NODE, AllocationId("a"))
     sequence = await say(agent, word, 0)
     found = await agent.last(Stream.STATE, word.subject)
-    assert found is not None
     assert found.sequence == sequence
 
 
@@ -211,7 +209,6 @@ async def test_no_answer_to_an_agent_is_a_word_of_somebody_else(guarded: Guarded
 
 
 async def _held(guarded: Guarded) -> dict[tuple[str, str], int]:
-    """How many messages each stream has, by subject."""
     connection = await guarded.connection(Role.CONSOLE)
     held: dict[tuple[str, str], int] = {}
     for stream in Stream:

@@ -61,7 +61,6 @@ def structs(cls: type[msgspec.Struct], **parts: st.SearchStrategy) -> st.SearchS
 
 
 def some(strategy: st.SearchStrategy) -> st.SearchStrategy:
-    """A short tuple of these."""
     return st.lists(strategy, max_size=2).map(tuple)
 
 

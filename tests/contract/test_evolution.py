@@ -44,10 +44,7 @@ Per pair of versions, the messages that readers of the older set aside (docs/evo
 Message types that did not exist are no harm: their readers are newer. The others had one reason more, which older
 readers could not show; since version 3 they pass on an unknown reason.
 """
-RENAMED = {
-    "1": {"AllocationRequested: $.message.claims[0].mode is lost"},
-    "2": set(),
-}
+RENAMED = {"1": {"AllocationRequested: $.message.claims[0].mode is lost"}, "2": set()}
 """Renames before any release. Nothing may be added here: a released name never changes."""
 RENAMED_QUOTA = {f"QuotaSet: $.message.{name} is lost" for name in ("gpus", "memory_mib", "compute_slices")}
 """Limits before they had three kinds; no command wrote them yet."""
@@ -120,7 +117,6 @@ def test_no_field_becomes_needed_and_none_that_was_needed_goes(older: Path, newe
 
 
 def properties(defined: dict, name: str) -> set[str]:
-    """The fields of one struct."""
     return set(defined[name].get("properties", ()))
 
 

@@ -14,7 +14,6 @@ from sluice.contracts.messages import Envelope, Released
 
 
 def wrapped(message) -> Envelope:
-    """The message in an envelope."""
     return Envelope(
         id="r-1.1", operation="r-1", request="p1", schema=SCHEMA, time="2026-01-01T00:00:00Z", message=message
     )

@@ -32,7 +32,6 @@ class Up:
     """One `sluice up` and its folders."""
 
     def __init__(self, base: Path) -> None:
-        """Begin with empty folders."""
         self.fleet = EXAMPLES / "fleet.toml"
         self.pods_dir = base / "pods"
         self.data_dir = base / "data"
@@ -72,11 +71,9 @@ class Up:
         return self.running
 
     def said(self) -> str:
-        """Everything it printed so far."""
         return self.log.read_text(encoding="utf-8")
 
     def children(self) -> list[psutil.Process]:
-        """Its processes, the broker too."""
         return self.process.children(recursive=True)
 
     def child(self, part: str) -> psutil.Process:
@@ -85,7 +82,6 @@ class Up:
         return found
 
     def interrupt(self, within_s: float = 20.0) -> int:
-        """Ctrl-C; the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(within_s)
 
@@ -96,19 +92,16 @@ class Up:
         kill_with_children(self.process)
 
     def add(self, *names: str) -> None:
-        """Put examples into the folder."""
         for name in names:
             (source,) = EXAMPLES.glob(f"*-{name}.yaml")
             shutil.copyfile(source, self.temporary / source.name)
             (self.temporary / source.name).rename(self.pods_dir / source.name)
 
     def remove(self, name: str) -> None:
-        """Take an example away."""
         (file,) = self.pods_dir.glob(f"*-{name}.yaml")
         file.unlink()
 
     def write(self, name: str, text: str) -> None:
-        """A manifest of the test's own."""
         (self.temporary / name).write_text(text, encoding="utf-8")
         (self.temporary / name).rename(self.pods_dir / name)
 
@@ -130,7 +123,6 @@ class Watching:
     """Waits for what people would see."""
 
     def __init__(self, live) -> None:
-        """Follow a system."""
         self.live = live
 
     async def until(self, condition, what: str, within_s: float = 20.0):

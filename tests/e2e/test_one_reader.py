@@ -38,7 +38,6 @@ async def answer_of_the_webhook(kube, pod):
 
 
 def given(claims):
-    """The containers that get something."""
     return "_".join(sorted({claim.container for claim in claims}))
 
 

@@ -100,12 +100,10 @@ class Reader:
     """Types what pages say."""
 
     def __init__(self, up, home: Path) -> None:
-        """At a running system, in a folder."""
         self.up = up
         self.home = home
 
     def type(self, words: tuple[str, ...]) -> int:
-        """One line; its exit code."""
         line = " ".join(words[1:])
         if words[0] == "curl":
             return self._curl(words[-1])

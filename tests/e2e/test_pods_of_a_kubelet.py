@@ -17,7 +17,6 @@ ALL_OF_ONE = {"nvidia.com/mig-7g.40gb": "1"}
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
-    """One node with one GPU."""
     if os.geteuid() != 0:
         pytest.skip("cgroups and pods' directories are root's")
     folder = tmp_path_factory.mktemp("kubelet")
@@ -29,7 +28,6 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSy
 
 @pytest.fixture
 def cgroups() -> Iterator[PodCgroups]:
-    """For the processes of pods."""
     with pod_cgroups() as there:
         yield there
 

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
-    """The fleet of the page."""
     folder = tmp_path_factory.mktemp("recipes")
     with FakeKube() as fake:
         cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
@@ -44,7 +43,6 @@ async def create(scene: Scene, document: Json) -> None:
 
 
 async def scale(scene: Scene, name: str, replicas: int) -> None:
-    """As a HorizontalPodAutoscaler does."""
     path = f"{PATHS['Deployment']}/namespaces/{scene.namespace}/deployments/{name}"
     assert (await scene.cluster.patch(path, {"spec": {"replicas": replicas}}, MERGE)).code == 200
 
@@ -79,7 +77,6 @@ async def waits(scene: Scene, name: str, reason: WaitReason) -> None:
 
 
 async def end(scene: Scene, *names: str) -> None:
-    """Containers of these pods end well."""
     for name in names:
         scene.fake("containers that end").nodes.finish(scene.namespace, name, 0)
 
@@ -151,7 +148,6 @@ async def notebook(scene: Scene, recipe: Recipe) -> None:
 
 
 async def vllm(scene: Scene, recipe: Recipe) -> None:
-    """One device."""
     await create(scene, recipe.of("Deployment"))
     await all_have(scene, await running(scene, 1), {"main": ["3g.20gb"]})
 
@@ -244,7 +240,6 @@ async def two_containers(scene: Scene, recipe: Recipe) -> None:
 
 
 async def init_containers(scene: Scene, recipe: Recipe) -> None:
-    """One slice for both."""
     await scene.apply(recipe.of("Pod"))
     (pod,) = (await running(scene, 1)).values()
     assert {tuple(places) for places in (await slices(scene, pod)).values()} == {("2g.10gb",)}

@@ -33,7 +33,6 @@ def machine(tmp_path_factory):
 
 
 def environment(machine):
-    """Of a person on that machine."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
     return plain | machine.environment() | {
         "XDG_RUNTIME_DIR": str(machine.folder / "runtime"),
@@ -44,7 +43,6 @@ def environment(machine):
 
 
 def instances(machine):
-    """What is on its GPU."""
     return [line for line in machine.show() if line[0] in {"gi", "ci"}]
 
 

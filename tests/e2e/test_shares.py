@@ -50,12 +50,10 @@ class Shares:
     """What people see of shares in a running `sluice up`."""
 
     def __init__(self, up, watching) -> None:
-        """Look at a system."""
         self.up = up
         self.watching = watching
 
     def ask(self, name: str, *, namespace: str = "team-a", mode: str = "mps", sizes: str = 'sluice.dev/memory: "4Gi"'):
-        """A pod that requests a share."""
         text = POD.format(name=name, namespace=namespace, mode=mode, sizes=sizes, uid=ME)
         self.up.write(f"00-{name}.yaml", text)
 
@@ -81,7 +79,6 @@ class Shares:
         await self.watching.until(lambda pods, gpus: name not in pods, f"{name} to be gone")
 
     def agent(self, node: str) -> psutil.Process:
-        """The agent of a node."""
         (found,) = [
             child
             for child in self.up.children()

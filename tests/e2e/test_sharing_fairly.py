@@ -13,9 +13,7 @@ import pytest
 
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import Cordoned
-from sluice_console.core.operate.resize import SizeChange
 from sluice_console.shell.inspect.look_up import explain, fleet_state_at
-from sluice_console.shell.operate.adjust import adjust
 from sluice_console.shell.operate.cordon import CordonTarget, cordon, uncordon
 from sluice_console.shell.process.power_off import power_off
 
@@ -69,7 +67,6 @@ class Shared:
         self.up = None
 
     async def ready(self):
-        """The running system."""
         if self.up is None:
             self.number += 1
             self.up = self.make_up(self.base / str(self.number))
@@ -82,7 +79,6 @@ class Shared:
         return self.up
 
     def stop(self) -> None:
-        """Nothing of it stays."""
         if self.up is not None:
             up, self.up = self.up, None
             up.kill()
@@ -102,7 +98,6 @@ class Here:
     """A running system as one test sees it: empty, and with a namespace of its own."""
 
     def __init__(self, up, watching, namespace: str) -> None:
-        """Look at a system."""
         self.up = up
         self.watching = watching
         self.namespace = namespace
@@ -118,7 +113,6 @@ class Here:
         self.up.write(f"{name}.yaml", text + more)
 
     def remove(self, name: str) -> None:
-        """Its manifest is gone."""
         (self.up.pods_dir / f"{name}.yaml").unlink()
 
     async def bound(self, name: str):
@@ -327,9 +321,7 @@ async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_ra
     )
     await here.waiting("two", numbers)
     await here.told(
-        "two",
-        f"waits: {numbers}",
-        "what helps: It starts when pods of its namespace end, or when its quota",
+        "two", f"waits: {numbers}", "what helps: It starts when pods of its namespace end, or when its quota"
     )
     assert here.up.sluice("quota", "set", here.namespace, "--gpus", "2").returncode == 0
     await here.bound("two")
@@ -366,47 +358,6 @@ async def test_the_pods_of_a_group_are_replaced_one_by_one(here):
 
 
 # -- other sizes --------------------------------------------------------------------------------------------------
-
-
-async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
-    """A person could not tell what a running pod may use, how much more there is, or when a change is felt."""
-    here.put("serve", profile=None, mode="mps", memory="4Gi")
-    bound = await here.bound("serve")
-    refused = here.up.sluice("adjust", "serve", "--memory", "900Gi")
-    said = re.fullmatch(
-        rf"{here.namespace}/serve stays as it is \(CapacityExceeded\): .*; the most that fits now, with the rest "
-        r"unchanged: memory \(MiB\) (\d+)\n",
-        refused.stdout,
-    )
-    assert (refused.returncode, bool(said)) == (6, True), refused.stdout
-    most = int(said[1])
-    assert most > 4096
-    url, sizes = here.up.running.nats_url, SizeChange(memory=str(most))
-    would = await typed(adjust(url, "serve", "", sizes, dry_run=True, form="text"))
-    done = await typed(adjust(url, "serve", "", sizes, dry_run=False, form="text"))
-    felt = (
-        f"  memory 4096 MiB -> {most} MiB, from the next start of its containers; running processes keep the old size\n"
-    )
-    on = f"on {bound.node}, container main:\n"
-    for (code, said, _), verb in ((would, "would be"), (done, "is")):
-        assert (code, f"{here.namespace}/serve {verb} adjusted {on}{felt}" in said) == (0, True)
-    smaller = here.up.sluice("adjust", "serve", "--memory", "1Gi")
-    assert f"memory {most} MiB -> 1024 MiB" in smaller.stdout
-    assert "the old size counts until the running processes have ended" in smaller.stdout
-
-    def is_told(pods, _gpus):
-        return pods["serve"].containers[0].pinned_memory_limit == "0=1024M"
-
-    await here.watching.until(is_told, "the pod to be told its new limit")
-    await here.told(
-        "serve",
-        "asks for 4096 MiB (mps)",
-        "is granted: mps share (4096 MiB) in",
-        f"is adjusted: mps share ({most} MiB) in",
-        "is adjusted: mps share (1024 MiB) in",
-        f"now: has mps share (1024 MiB) on {bound.node}, adjusted from the 4096 MiB (mps) that it asked for",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M",
-    )
 
 
 async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(here):

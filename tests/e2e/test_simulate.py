@@ -20,12 +20,10 @@ class Files:
     """A fleet, a workload and the place of the answers."""
 
     def __init__(self, folder):
-        """In a folder of their own."""
         self.folder = folder
         self.fleet, self.workload, self.out = (folder / name for name in ("fleet.toml", "w.jsonl", "answers.jsonl"))
 
     def run(self, *options, program=SLUICE):
-        """The finished process."""
         files = ("--fleet", self.fleet, "--workload", self.workload, "--out", self.out)
         return subprocess.run((*program, *files, *options), capture_output=True, text=True, timeout=50, check=False)
 
@@ -45,7 +43,6 @@ def files(tmp_path):
 
 
 def devices(answer, *keys):
-    """What was given, by these keys."""
     return [tuple(device[key] for key in keys) for device in answer["devices"]]
 
 

@@ -70,7 +70,6 @@ spec:
 
 @pytest.fixture
 def up(emptied):
-    """One system for all tests here."""
     return emptied
 
 

@@ -65,7 +65,6 @@ class Line(NamedTuple):
 
 
 def lines(text: str) -> Iterator[Line]:
-    """All of them, in order."""
     for block in _BLOCK.findall(text):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
@@ -106,12 +105,10 @@ class Reader:
     """Types in a folder that has the examples, with `sluice up` in another terminal."""
 
     def __init__(self, up, home: Path) -> None:
-        """Nothing was typed yet."""
         self.up, self.home = up, home
         self.first_node = ""
 
     def type(self, line: Line) -> str:
-        """One command; what it shows."""
         words = shlex.split(line.command)
         if words[:2] == ["sluice", "up"]:
             return self._start(words[1:], line.shown)
@@ -132,8 +129,6 @@ class Reader:
         return settled(self.up.said, shown)
 
     def _look(self, words: list[str], shown: str) -> str:
-        """A reader who is too fast types it again."""
-
         def look() -> str:
             done = self.up.sluice(*(str(self.home / word) if "/" in word else word for word in words))
             output = done.stdout + done.stderr

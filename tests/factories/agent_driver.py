@@ -48,7 +48,6 @@ class AgentDriver:
         self.number = 0
 
     async def last(self, address):
-        """The last value of a noun."""
         with contextlib.suppress(TimeoutError):
             entry = await self.bus.last(address_stream(address), address.subject)
             return entry.message if entry is not None else None
@@ -67,7 +66,6 @@ class AgentDriver:
             raise AssertionError(f"{address.subject} stayed at {message}\n{self.said()}") from None
 
     async def write(self, address, message) -> None:
-        """Write once, whatever is there."""
         self.number += 1
         stream = address_stream(address)
         current = await self.bus.last(stream, address.subject)
@@ -115,18 +113,15 @@ class AgentDriver:
         return booking
 
     async def revoke(self, booking) -> None:
-        """Order it back."""
         incarnation = await self.bus.incarnation(Stream.BOOK)
         message = Revoke(revision=2, incarnation=incarnation, booking=booking, cause="pod gone")
         await self.write(subjects.ledger(booking.node, booking.allocation), message)
 
     async def ready(self, node, allocation) -> SliceReady:
-        """Wait for the slice."""
         address = subjects.slice_(node, AllocationId(allocation))
         return await self.until(address, lambda word: isinstance(word, SliceReady))
 
     async def gone(self, node, allocation) -> SliceGone:
-        """Wait for its end."""
         address = subjects.slice_(node, AllocationId(allocation))
         return await self.until(address, lambda word: isinstance(word, SliceGone))
 
@@ -136,25 +131,20 @@ class AgentDriver:
         return log.read_text(errors="replace")[-6000:] if log.exists() else ""
 
     def hardware(self, node) -> HardwareFile:
-        """The hardware file of a node."""
         return HardwareFile(hardware_path(self.data_dir, node))
 
     def uuids(self, node) -> list[str]:
-        """The GPUs of a node."""
         return [gpu.uuid for gpu in self.hardware(node).read().gpus]
 
     def instances(self, node) -> list[tuple[str, int]]:
-        """What is on a node's GPUs."""
         return [(i.profile, i.start) for gpu in self.hardware(node).read().gpus for i in gpu.instances]
 
 
 def address_stream(address) -> Stream:
-    """The stream of a noun."""
     return Stream.BOOK if address.kind in {"ledger", "binding"} else Stream.STATE
 
 
 async def pull(endpoint: str, node: NodeName) -> NodeSnapshot:
-    """What the inventory would get."""
     async with transport.channel(endpoint) as channel:
         stub = agent_pb2_grpc.AgentServiceStub(channel)
         return snapshot_from_proto(await stub.GetInventory(agent_pb2.GetInventoryRequest(node=node)))

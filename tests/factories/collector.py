@@ -38,7 +38,6 @@ class Collector:
 
     @property
     def endpoint(self) -> str:
-        """The settings of services."""
         return f"http://127.0.0.1:{self.port}"
 
     def hang(self) -> None:
@@ -47,7 +46,6 @@ class Collector:
         self.hangs = True
 
     def take(self, body: bytes) -> None:
-        """One export."""
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             about = {each.key: each.value.string_value for each in resource.resource.attributes}
             for scope in resource.scope_spans:
@@ -67,7 +65,6 @@ class Collector:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that listens meanwhile."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -81,8 +78,7 @@ def collecting() -> Iterator[Collector]:
             self.send_response(200)
             self.end_headers()
 
-        def log_message(self, *_) -> None:
-            """Say nothing."""
+        def log_message(self, *_) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

@@ -27,7 +27,6 @@ def killed_twice(make_node: Callable[[], Any], begin: Callable[[Any], Any]) -> I
 
 
 def _killed_after(node: Any, steps: int) -> bool:
-    """Whether it was done by then."""
     ended: bool = node.work(own_max=steps)
     if not ended:
         node.carry_out(node.waiting.popleft())

@@ -13,7 +13,6 @@ SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUT
 
 
 def days(count: float) -> dt.timedelta:
-    """So many days."""
     return dt.timedelta(days=count)
 
 
@@ -29,7 +28,6 @@ class Files:
     authority: Path
 
     def environment(self) -> dict[str, str]:
-        """As settings of a service."""
         return {
             "SLUICE_GRPC_CERTIFICATE_FILE": str(self.certificate),
             "SLUICE_GRPC_KEY_FILE": str(self.key),

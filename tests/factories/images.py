@@ -14,7 +14,6 @@ BUILD_S, RUN_S = 900, 60
 
 
 def docker(*words: str, limit_s: float = RUN_S) -> subprocess.CompletedProcess[str]:
-    """One command of Docker's."""
     return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=limit_s, check=False)
 
 
@@ -48,5 +47,4 @@ def build_image(name: str, tag: str, flags: str = "", root: Path = ROOT) -> str:
 
 
 def remove_image(image: str) -> None:
-    """Take an image away again."""
     docker("image", "rm", "--force", image)

@@ -37,7 +37,6 @@ def gpu_report(**changes) -> GpuReport:
 
 
 def snapshot(generation: int = 1, **changes) -> NodeSnapshot:
-    """What an agent answers."""
     values = {
         "node": NODE,
         "boot_id": "boot-1",
@@ -51,7 +50,6 @@ def snapshot(generation: int = 1, **changes) -> NodeSnapshot:
 
 
 def news(generation: int = 1, **changes) -> NodeChanged:
-    """An agent's message on the bus."""
     values = {
         "node": NODE,
         "endpoint": ENDPOINT,
@@ -89,7 +87,6 @@ class Bench:
     now: float = 0.0
 
     def feed(self, event: Event) -> list[Instruction]:
-        """One event at the present time."""
         return self.core.handle(event, self.now)
 
     def at(self, now: float) -> list[Instruction]:
@@ -98,11 +95,9 @@ class Bench:
         return self.feed(Ticked())
 
     def start_reading(self, incarnation: str = LIFE) -> list[Instruction]:
-        """A reading of STATE begins."""
         return self.feed(ReadingStarted(Stream.STATE, Incarnation(incarnation)))
 
     def caught_up(self) -> list[Instruction]:
-        """... and is complete."""
         return self.feed(ReadingCaughtUp(Stream.STATE))
 
     def observe(
@@ -113,7 +108,6 @@ class Bench:
         return self.feed(Observed(Stream.STATE, Entry(address.subject, self.sequence, OperationId(operation), message)))
 
     def hear(self, message: NodeChanged) -> list[Instruction]:
-        """News of a node are read."""
         return self.observe(subjects.node(message.node), message)
 
     def hear_inventory(self, message: NodeInventory, operation: str = "other-1") -> list[Instruction]:

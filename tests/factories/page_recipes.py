@@ -26,7 +26,6 @@ class Recipe(NamedTuple):
     """The command lines of its other blocks, split."""
 
     def of(self, kind: str) -> Json:
-        """Its one document of this kind."""
         (found,) = (each for each in self.documents if each.get("kind") == kind)
         return found
 
@@ -62,10 +61,7 @@ def steps_of(workflow: Json) -> Iterator[Json]:
         annotations = {"kubectl.kubernetes.io/default-container": "main"} | template.get("metadata", {}).get(
             "annotations", {}
         )
-        containers = [
-            {"name": "wait", "image": "argoexec:latest"},
-            {"name": "main"} | template["container"],
-        ]
+        containers = [{"name": "wait", "image": "argoexec:latest"}, {"name": "main"} | template["container"]]
         name = f"{workflow['metadata']['generateName']}{step['name']}"
         yield _pod(name, {"annotations": annotations}, {"restartPolicy": "Never", "containers": containers})
 

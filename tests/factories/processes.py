@@ -36,12 +36,10 @@ class Process:
     @property
     def pid(self) -> int:
         """Of the present life, or of the last."""
-        assert self._popen is not None
         return self._popen.pid
 
     @property
     def runs(self) -> bool:
-        """Whether it is alive."""
         return self._popen is not None and self._popen.poll() is None
 
     @property
@@ -67,7 +65,6 @@ class Process:
         self.lives += 1
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait(STOP_WITHIN_S)
@@ -90,7 +87,6 @@ class Process:
             until_stopped(self.pid)
 
     def thaw(self) -> None:
-        """SIGCONT."""
         if self._popen is not None:
             self._popen.send_signal(signal.SIGCONT)
 
@@ -102,7 +98,6 @@ def own_environment() -> dict[str, str]:
 
 def switch_off(switch: subprocess.Popen[bytes]) -> None:
     """The simulated machines' MPS daemons end, and the folder of their sockets goes."""
-    assert switch.stdin is not None
     switch.stdin.close()
     try:
         code = switch.wait(SWITCHED_OFF_WITHIN_S)

@@ -66,7 +66,6 @@ class Running:
 
     @property
     def url(self) -> str:
-        """Where its broker is."""
         return json.loads((self.data / "up.json").read_text())["nats_url"]
 
     def write(self, name: str, profile: str = "1g.5gb", **annotations: str) -> None:
@@ -78,7 +77,6 @@ class Running:
         draft.rename(self.pods / f"{name}.yaml")
 
     def remove(self, name: str) -> None:
-        """Take one pod's manifest away."""
         (self.pods / f"{name}.yaml").unlink()
 
     def sluice(self, *words: str, timeout_s: float = 20.0) -> subprocess.CompletedProcess:

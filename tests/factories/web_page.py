@@ -32,13 +32,16 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
+from sluice_console.core.history.ended import EndedPodDocument, EndedPodsDocument
 from sluice_console.core.history.waterfall import PartDocument, SpanDocument, WaterfallDocument
 from sluice_console.core.web.board import Board
 from sluice_console.shell.web.app import make_app
 from sluice_console.shell.web.hub import Hub
 from sluice_console.shell.web.listen_address import listen
+from sluice_console.shell.web.reports import Ask as AskReport
+from sluice_console.shell.web.reports import Reports
 from sluice_console.shell.web.server import serving
-from sluice_console.shell.web.usage import Ask, Usages, ask_agent
+from sluice_console.shell.web.usage import Ask, Usages, ask_nodes
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_OPTIONS = (
@@ -62,18 +65,28 @@ class Stories:
     """Tells one step of every request; `error` instead, when it is set."""
 
     def __init__(self):
-        """Tell."""
         self.error: Exception | None = None
+        self.gone: dict[str, PodDocument] = {}
+        """Pods that only the history knows."""
+        self.ended_pods: tuple[EndedPodDocument, ...] = ()
+
+    async def past(self, request: str, known: PodDocument | None) -> PodDocument | None:
+        """A pod, known or gone."""
+        return known or self.gone.get(request)
+
+    async def ended(self, _hours: int) -> EndedPodsDocument:
+        """Pods that have ended."""
+        if self.error is not None:
+            raise self.error
+        return EndedPodsDocument(pods=self.ended_pods)
 
     async def of(self, pod: PodDocument) -> StoryDocument:
-        """The story of one request."""
         if self.error is not None:
             raise self.error
         step = StepDocument(time="2026-01-01T00:00:00Z", subject="sluice.request.x", type="X", text="asks for 3g.20gb")
         return StoryDocument(pod=pod, steps=(step,))
 
     async def trace_of(self, pod: PodDocument) -> WaterfallDocument:
-        """The waterfall of one request."""
         if self.error is not None:
             raise self.error
         word = SpanDocument(name="request", kind="word", service="pod-watcher", began_ms=0.0, took_ms=12.5, text="asks")
@@ -92,7 +105,6 @@ def uuid_of(node: int, index: int) -> GpuUuid:
 
 
 def name_of(node: int) -> NodeName:
-    """The name of a node."""
     return NodeName(f"gpu-{node}")
 
 
@@ -144,7 +156,7 @@ def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -
                 compute_slices=7,
                 profiles=(),
                 instances=tuple(instances),
-                creatable={"1g.5gb": 8 - at, "2g.10gb": (8 - at) // 2} if at < 8 else {},
+                creatable={CUTS[size]: count for size in CUTS if (count := (8 - at) // size)},
             )
         )
     snapshot = NodeSnapshot(
@@ -194,7 +206,6 @@ def _served(booking: Booking, uuid: str) -> dict[str, AnyMessage]:
 
 
 def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequested:
-    """The request of a pod."""
     return AllocationRequested(
         revision=1,
         source=SourceName("folder"),
@@ -207,7 +218,6 @@ def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequ
 
 
 def waiting_values(number: int) -> dict[str, AnyMessage]:
-    """The messages about one waiting request."""
     request = RequestId(f"w{number}")
     reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=8, of=MODEL),)
     why = f"8 x {MODEL}: no free place of that size"
@@ -224,12 +234,13 @@ class Page:
     board: Board
     hub: Hub
     stories: Stories
+    stored_at: dict[str, float]
+    """By subject, in unix seconds; a test may set them."""
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """What a browser is given."""
         return f"http://{self.host}:{self.port}/"
 
     def hear(self, values: dict[str, AnyMessage | None]) -> None:
@@ -255,9 +266,16 @@ class Page:
 
 
 @asynccontextmanager
-async def page(*, clients_max: int = 8, hosts: tuple[str, ...] = (), ask: Ask = ask_agent) -> AsyncIterator[Page]:
-    """A server for the time of the context, live and with an empty bus. `ask` asks the agents of nodes."""
-    board = Board()
+async def page(
+    *,
+    clients_max: int = 8,
+    hosts: tuple[str, ...] = (),
+    ask: Ask = ask_nodes,
+    charts: AskReport | None = None,
+    trace_url: str = "",
+) -> AsyncIterator[Page]:
+    """A server for the time of the context, live and with an empty bus. `ask` asks agents, `charts` the recorder."""
+    board = Board(stored_at=(times := {}))
     hub = Hub(board, clients_max=clients_max)
     stories = Stories()
     taken = listen("127.0.0.1:0")
@@ -265,8 +283,10 @@ async def page(*, clients_max: int = 8, hosts: tuple[str, ...] = (), ask: Ask = 
     board.incarnation("1")
     board.bus("live", "2026-01-01T00:00:00+00:00")
     board.step(1)
-    async with serving(make_app(board, hub, stories, hosts, Usages(ask)), hub, taken):  # type: ignore[arg-type]
-        yield Page(board, hub, stories, host, port)
+    reports = Reports("nats://127.0.0.1:1", charts)
+    app = make_app(board, hub, stories, Usages(ask), reports, hosts=hosts, trace_url=trace_url)  # type: ignore[arg-type]
+    async with serving(app, hub, taken):
+        yield Page(board, hub, stories, times, host, port)
 
 
 @dataclass
@@ -319,7 +339,6 @@ class Watcher:
 
 @asynccontextmanager
 async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watcher]:
-    """The stream of a page."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 26)
     named = {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
@@ -334,5 +353,4 @@ async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watche
 
 
 def replaced(message: msgspec.Struct, **changes: object) -> AnyMessage:
-    """A message with other values."""
     return msgspec.structs.replace(message, **changes)

@@ -23,7 +23,6 @@ class Call:
 
     @property
     def dry_run(self) -> bool:
-        """Nothing may be stored."""
         return bool(self.parameters.get("dryRun")) or "All" in (self._options().get("dryRun") or [])
 
     def document(self) -> Json:

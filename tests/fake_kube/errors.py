@@ -26,13 +26,7 @@ class ApiError(Exception):
     """A request that is answered with a Status of failure."""
 
     def __init__(
-        self,
-        code: int,
-        message: str,
-        *,
-        reason: str | None = None,
-        details: Json | None = None,
-        retry_after_s: int = 0,
+        self, code: int, message: str, *, reason: str | None = None, details: Json | None = None, retry_after_s: int = 0
     ) -> None:
         """`reason` if not the usual one; `details` as in metav1.StatusDetails; `retry_after_s`: 0 for none."""
         super().__init__(message)
@@ -43,7 +37,6 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
     def status(self) -> Json:
-        """The body of the answer."""
         body: Json = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -84,7 +77,6 @@ def no_such_page() -> ApiError:
 
 
 def already_exists(resource: str, name: str) -> ApiError:
-    """Created twice."""
     message = f'{resource} "{name}" already exists'
     return ApiError(409, message, reason="AlreadyExists", details=_details(resource, name))
 
@@ -96,7 +88,6 @@ def conflict(resource: str, name: str, why: str) -> ApiError:
 
 
 def modified(resource: str, name: str) -> ApiError:
-    """Written under an old resourceVersion."""
     why = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, why)
 

@@ -30,7 +30,6 @@ class Faults:
     """The switches of one server. Safe to call from any thread."""
 
     def __init__(self, server: "FakeKube") -> None:
-        """Nothing is wrong."""
         self._server = server
         self._failing: list[_Failing] = []
         self.delay_s = 0.0
@@ -115,7 +114,6 @@ class Faults:
         self._server.restart(skip=LOST_AT_RESTART)
 
     def backup(self) -> Backup:
-        """What the storage holds now."""
         return self._do(self._server.store.backup)
 
     def restore(self, backup: Backup) -> None:

@@ -62,7 +62,6 @@ class Front:
         store.listen(lambda resource, change: self._wake())
 
     def application(self) -> web.Application:
-        """What an HTTP server serves."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
@@ -71,7 +70,6 @@ class Front:
 
     @property
     def watches(self) -> int:
-        """How many are open."""
         return len(self._streams)
 
     def bookmark(self) -> None:
@@ -81,21 +79,18 @@ class Front:
         self._wake()
 
     def end(self) -> int:
-        """Every watch closes in order."""
         for stream in self._streams:
             stream.over = True
         self._wake()
         return len(self._streams)
 
     def tear(self) -> int:
-        """Every watch ends within a line."""
         for stream in self._streams:
             stream.torn = True
         self._wake()
         return len(self._streams)
 
     def cut(self) -> int:
-        """Every watch's connection breaks."""
         count = len(self._streams)
         for stream in self._streams:
             _abort(stream.request.transport)

@@ -22,7 +22,6 @@ class User:
     uid: str = ""
 
     def info(self) -> Json:
-        """In the form of an AdmissionReview."""
         return {"username": self.name, "groups": list(self.groups), **({"uid": self.uid} if self.uid else {})}
 
 
@@ -66,7 +65,6 @@ class Access:
         self._bound: dict[str, Json] = {}
 
     def token(self, user: User) -> str:
-        """A new token of a user."""
         made = secrets.token_urlsafe(24)
         self._tokens[made] = user
         return made
@@ -90,7 +88,6 @@ class Access:
         return made
 
     def review(self, spec: Json) -> Json:
-        """The status of a TokenReview."""
         found = self._bound.get(spec.get("token", ""))
         if found is None:
             return {"user": {}, "error": "invalid bearer token"}

@@ -41,7 +41,6 @@ class Resource:
 
     @property
     def storage(self) -> str:
-        """Its shelf in the store."""
         return self.stored_as or self.full_name
 
     @property
@@ -148,7 +147,6 @@ BUILT_IN = (
 
 
 def from_definition(obj: Json) -> Resource:
-    """The resource that a CustomResourceDefinition makes."""
     spec = obj["spec"]
     served = next(version for version in spec["versions"] if version.get("served", True))
     return Resource(

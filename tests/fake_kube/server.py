@@ -44,7 +44,6 @@ class FakeKube:
     """One server; a context manager that starts and stops it."""
 
     def __init__(self) -> None:
-        """Not started yet."""
         self.store = Store()
         self.access = Access(self.store)
         self.routes = Routes()
@@ -68,7 +67,6 @@ class FakeKube:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"https://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -79,7 +77,6 @@ class FakeKube:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop; all connections break."""
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(CALL_LIMIT_S)
         self._folder.cleanup()
@@ -154,7 +151,6 @@ class FakeKube:
     # -- the thread -------------------------------------------------------------------------------------------------
 
     def resources(self) -> list[Resource]:
-        """All that is served now."""
         built_in = [each for each in resource_types.BUILT_IN if each.group not in self.without]
         return [*built_in, CORE_EVENTS, *self._custom]
 

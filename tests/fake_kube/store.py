@@ -77,7 +77,6 @@ class Store:
     """The shelves, by the storage name of a resource."""
 
     def __init__(self) -> None:
-        """Nothing is in it."""
         self.version = FIRST_VERSION
         self._shelves: dict[str, Shelf] = {}
         self._listeners: list[Callable[[str, Change], None]] = []
@@ -85,7 +84,6 @@ class Store:
         """How many of the next changes of a resource no watch will see (a fault)."""
 
     def shelf(self, resource: str) -> Shelf:
-        """That of one resource."""
         if resource not in self._shelves:
             self._shelves[resource] = Shelf(FIRST_VERSION)
         return self._shelves[resource]

@@ -23,7 +23,6 @@ def fake() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def kube(fake: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Requests to it."""
     async with Cluster(fake.kubeconfig(tmp_path / "config"), fake).opened() as opened:
         yield opened
 
@@ -47,7 +46,6 @@ def sliced(name: str = "p", **spec: object) -> Json:
 
 
 def opening(devices: str | None = "MIG-1", ticket: str | None = "t1") -> list[Json]:
-    """The bind patch."""
     known = [(DEVICES, devices), (TICKET, ticket)]
     told = [add(f"/metadata/annotations/{key.replace('/', '~1')}", value) for key, value in known if value is not None]
     return [*told, add("/spec/affinity", pinned("n1")), remove("/spec/schedulingGates")]

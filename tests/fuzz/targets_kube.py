@@ -184,10 +184,5 @@ TARGETS: tuple[Target, ...] = (
         [b'{"format":1,"identities":[{"pod":"research/a","uid":"x","asks":["1"]}]}'],
         (ServiceError,),
     ),
-    Target(
-        "kept certificates",
-        _certificates,
-        [b'{"generations":[]}'],
-        (cert_sources.CertificateUnavailableError,),
-    ),
+    Target("kept certificates", _certificates, [b'{"generations":[]}'], (cert_sources.CertificateUnavailableError,)),
 )

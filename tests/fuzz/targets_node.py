@@ -66,7 +66,6 @@ _FLOOR = NodeState(boot_id="b")
 
 
 def _journal(data: bytes) -> None:
-    """Whatever the bytes are."""
     read_lines(data)
 
 
@@ -82,7 +81,6 @@ def _records(data: bytes) -> None:
 
 
 def _ticket(data: bytes) -> str:
-    """Whatever the bytes are."""
     found = unpack(data)
     return found if isinstance(found, str) else ""
 

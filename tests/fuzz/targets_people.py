@@ -284,11 +284,7 @@ TARGETS: tuple[Target, ...] = (
     Target("manifest", _manifest, [*_MANIFESTS, json.dumps(_POD).encode()]),
     Target("manifest of claims", _manifest_of_claims, _CLAIM_MANIFESTS, weight=0.2),
     Target("claim", _claim, [json.dumps(each).encode() for each in _CLAIMS], weight=0.5),
-    Target(
-        "annotations",
-        _ask,
-        [json.dumps(each).encode() for each in (*_ASKS, {"resources": _RESOURCES})],
-    ),
+    Target("annotations", _ask, [json.dumps(each).encode() for each in (*_ASKS, {"resources": _RESOURCES})]),
     Target("pod's spec", _spec, [json.dumps(_POD["spec"]).encode()]),
     Target("amount", _amount, [b"8Gi", b"1500m", b"-3", b"0.25", b"1e3", b"8000", b"1.5Ti"]),
     Target("profile's name", _profile, [b"1g.5gb", b"3g.20gb", b"1g.5gb+me", b"1c.3g.20gb"], (ProfileNameError,)),

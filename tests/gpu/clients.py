@@ -24,7 +24,6 @@ class Client:
     """One CUDA process, as a context. `variables` are what its environment has of CUDA."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        """Start it."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         self._process = subprocess.Popen(
             (sys.executable, "-I", "-S", str(SCRIPT)),
@@ -40,18 +39,15 @@ class Client:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def ask(self, do: str, **values: object) -> dict[str, object]:
         """One command and its answer. Raises AssertionError when none comes in time."""
-        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do} | values).encode() + b"\n")
         self._process.stdin.flush()
         return json.loads(self._line())
 
     def _line(self) -> bytes:
-        assert self._process.stdout is not None
         deadline = time.monotonic() + ANSWER_WITHIN_S
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
@@ -64,7 +60,6 @@ class Client:
         return line
 
     def _said(self) -> str:
-        assert self._process.stderr is not None
         self._process.wait(10)
         return self._process.stderr.read().decode(errors="replace").strip()[-500:]
 
@@ -77,14 +72,12 @@ class Client:
         return True
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End it: by the end of its input, or by force."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._process.stdin.close()
         if not self.ended(20.0):
@@ -92,7 +85,6 @@ class Client:
             self._process.wait(20)
         self._selector.close()
         for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
             pipe.close()
 
 

@@ -20,7 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One report per session."""
     config.stash[_REPORT] = HardwareReport()
     config.stash[_LOOKED] = False
 

@@ -74,7 +74,6 @@ class Cuda:
         self.sms = 0
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call; raises CudaError."""
         code = getattr(self.library, name)(*arguments)
         if code:
             text = c_char_p()
@@ -110,7 +109,6 @@ class Cuda:
         return int(found.val)
 
     def take(self, mib: int) -> dict[str, object]:
-        """Allocate, and keep it."""
         address = c_uint64()
         self.call("cuMemAlloc_v2", byref(address), c_size_t(mib * MIB))
         return {"mib": mib}
@@ -158,7 +156,6 @@ def main() -> int:
 
 
 def say(answer: dict[str, object]) -> None:
-    """One line."""
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

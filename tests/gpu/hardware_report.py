@@ -44,7 +44,6 @@ class HardwareReport:
         return as_json, as_markdown
 
     def markdown(self, title: str) -> str:
-        """The report as a page."""
         lines = [f"# {title}", "", INTRODUCTION.format(title)]
         for section, facts in sorted(self.facts.items(), key=lambda each: _rank(each[0])):
             lines += ["", f"## {section}", "", "| what | observed |", "|---|---|"]

@@ -75,7 +75,6 @@ def main(length_us: float) -> int:
 
 
 def say(line: str) -> None:
-    """One line."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

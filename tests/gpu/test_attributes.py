@@ -36,7 +36,6 @@ def test_every_gpu_tells_what_placing_needs_to_know(backend, gpus, hardware_repo
 
 
 def keep(report: HardwareReport, gpu: GpuReport) -> None:
-    """What a GPU says of itself."""
     section = f"GPU {gpu.index}"
     for what, value in (
         ("model", gpu.model),

@@ -43,12 +43,10 @@ class Home:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of a tenant."""
         base = self.daemons.root / self.order.home
         return {"CUDA_MPS_PIPE_DIRECTORY": str(base / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(base / "log")}
 
     def look(self) -> MpsSeen:
-        """How it is now."""
         return self.daemons.look(WatchMps(1, self.order.home, self.pid, self.started_at, self.order.uid))
 
     def is_gone(self) -> bool:
@@ -59,16 +57,13 @@ class Home:
             return False
 
     def clients(self) -> set[int]:
-        """The processes that it serves."""
         return {client.pid for client in self.look().clients}
 
     def stop(self) -> None:
-        """Have it quit."""
         self.daemons.stop(StopMps(1, self.order.home, self.pid, self.started_at))
 
 
 def start(daemons, gpu: GpuReport, home: str) -> Home:
-    """A daemon for ourselves."""
     order = StartMps(1, HomeId(home), gpu.uuid, gpu.uuid, NAMESPACE, os.getuid(), LIMITS)
     return Home(daemons, order, *daemons.start(order))
 

@@ -19,7 +19,6 @@ from sluice.runtime import logs
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one of them."""
     options = _options(arguments)
     logs.configure(service="ha", run="ha", level="error", form="text", stream=sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="sluice-ha-"))

@@ -16,12 +16,10 @@ async def _for_ever(_: Lease) -> None:
     await asyncio.Event().wait()
 
 
-async def _at_once(_: Lease) -> None:
-    """Nothing is held that could be given up."""
+async def _at_once(_: Lease) -> None: ...
 
 
 def main() -> None:
-    """Run it."""
     Lease.held = property(lambda _: True)
     Lease.keep = _for_ever
     Lease.release = _at_once

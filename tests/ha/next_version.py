@@ -28,7 +28,6 @@ def grown(value: Any, *, is_struct: bool = True) -> Any:
 
 
 def main() -> None:
-    """Run it."""
     encode = wire_format.encode
 
     def encode_grown(envelope: Envelope) -> bytes:

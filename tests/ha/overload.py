@@ -67,7 +67,6 @@ class Source:
     """Asks on the bus, and hears what is answered."""
 
     def __init__(self, bus: Bus) -> None:
-        """No requests yet."""
         self._bus = bus
         self._numbers = itertools.count(1)
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
@@ -141,12 +140,10 @@ class Source:
         return self._bound[name].done()
 
     async def withdraw(self, name: str) -> None:
-        """Its pod is gone."""
         expected = self._asked.pop(name)
         await self._say(name, RequestWithdrawn(revision=2, source=FLOOD, cause="pod gone"), expected)
 
     async def withdraw_all(self) -> None:
-        """No requests any more."""
         await asyncio.gather(*(self.withdraw(name) for name in list(self._asked)))
 
     async def _say(self, name: str, message: AnyMessage, expected: int) -> int:
@@ -304,7 +301,6 @@ async def _watch_memory(system: System, outcome: Outcome) -> None:
 
 
 def _brokers() -> list[psutil.Process]:
-    """Our own nats-servers."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -42,11 +42,9 @@ class Pods:
 
     @property
     def path(self) -> str:
-        """Of the namespace's pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     async def delete(self, *names: str) -> None:
-        """They go at once."""
         for name in names:
             gone = await self.system.cluster.delete(f"{self.path}/{name}", {"gracePeriodSeconds": 0})
             assert gone.code in {200, 202}, gone

@@ -76,7 +76,6 @@ class System:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop everything; nothing is left running."""
         await asyncio.gather(*(asyncio.to_thread(process.stop) for process in self.services.values()))
         await self._ending.aclose()
         await asyncio.to_thread(self._stack.close)
@@ -127,7 +126,6 @@ class System:
     # -- who is who ---------------------------------------------------------------------------------------------------
 
     def copies(self, service: str) -> list[Process]:
-        """The processes of one service."""
         return [process for name, process in self.services.items() if name.startswith(service)]
 
     async def working(self, service: str) -> Process:

@@ -45,11 +45,9 @@ class Shell:
         self.waiting: list[Write] = []
 
     async def offer(self, event: AdjustAsked) -> None:
-        """An event goes into the core."""
         await self.carry_out(self.bench.handle(event))
 
     async def carry_out(self, instructions: list) -> None:
-        """Writes land, answers reach their callers."""
         for each in instructions:
             if isinstance(each, AnswerAdjust):
                 await self.adjuster.answer(each)

@@ -38,7 +38,6 @@ class Cluster:
 
     @asynccontextmanager
     async def agent(self, url: str, refresh_s: float = 300.0) -> AsyncIterator[tuple[NatsBus, View]]:
-        """One run of the agent."""
         bus = await NatsBus.connect(url, name=AGENT.user, credentials=self._agent, refresh_s=refresh_s)
         try:
             async with watching(bus.read_ledger(NODE)) as view:

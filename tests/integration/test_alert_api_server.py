@@ -25,20 +25,17 @@ class Hasty(SystemClock):
     """A clock that sleeps less."""
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait a little."""
         await asyncio.sleep(min(duration_s, 0.01))
 
 
 @pytest.fixture
 def kube() -> Iterator[FakeKube]:
-    """An API server."""
     with FakeKube() as fake:
         yield fake
 
 
 @pytest.fixture
 async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
-    """A client of it."""
     made = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
     yield made
     await made.close()

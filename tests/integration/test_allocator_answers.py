@@ -36,7 +36,6 @@ POD = pb.SimulateRequest(
 
 
 async def change_nothing(change: Change) -> Outcome:
-    """No resizer is present."""
     raise TimeoutError(change)
 
 
@@ -199,7 +198,6 @@ async def test_the_lease_says_where_its_holder_answers():
         running.cancel()
         await asyncio.wait((running,), timeout=WAIT_S)
     entry = await bus.last(Stream.STATE, subject)
-    assert entry is not None
     assert isinstance(entry.message, LeaseHeld)
     assert (entry.message.owner, entry.message.endpoint) == ("", "")
     await bus.close()

@@ -38,7 +38,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[CalloutRig]:
 
 
 async def with_streams(rig: CalloutRig) -> None:
-    """Streams, declared by the administrator."""
     bus = await NatsBus.connect(rig.broker.url, name="administrator", credentials=PROBE)
     await bus.ensure_streams()
     await bus.close()
@@ -183,7 +182,6 @@ async def test_agents_survive_a_reload_of_the_broker(rig: CalloutRig) -> None:
         agents = [await stack.enter_async_context(rig.connected(rig.in_file(NODE).source())) for _ in range(5)]
         for _ in range(3):
             process = rig.broker.servers[0].process
-            assert process is not None
             process.send_signal(signal.SIGHUP)
             await asyncio.gather(*(works(each) for each in agents))
 

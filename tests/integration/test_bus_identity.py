@@ -80,7 +80,6 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
 
 
 async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.subprocess.Process:
-    """A process of ours."""
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, *words, env=environment, stdout=pipe, stderr=asyncio.subprocess.STDOUT
@@ -90,7 +89,6 @@ async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.
 async def said(process: asyncio.subprocess.Process, *sentences: str) -> str:
     """The output of a process up to the first of these sentences, or its end; bounded."""
     text = ""
-    assert process.stdout is not None
     async with asyncio.timeout(30):
         while line := (await process.stdout.readline()).decode():
             text += line

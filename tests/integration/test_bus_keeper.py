@@ -45,7 +45,6 @@ class PastClock(SystemClock):
     behind = timedelta(days=310)
 
     def utc(self) -> datetime:
-        """The time."""
         return datetime.now(UTC) - self.behind
 
 
@@ -58,11 +57,9 @@ class Site:
     clock: PastClock = field(default_factory=PastClock)
 
     def keeper(self) -> BusKeeper:
-        """One replica's."""
         return BusKeeper(self.api, OBJECTS, self.clock)
 
     def data(self, resource: str, space: str, name: str) -> dict[str, str]:
-        """What an object holds."""
         found = self.kube.get(resource, space, name).get("data") or {}
         return {key: base64.b64decode(text).decode() for key, text in found.items()} if resource == "secrets" else found
 
@@ -74,7 +71,6 @@ class Site:
 
 @pytest_asyncio.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    """As just installed."""
     with FakeKube() as kube:
         api = await KubeApi.connect(kube.kubeconfig(tmp_path / "kubeconfig"))
         try:
@@ -184,7 +180,6 @@ class Rotating:
     """A broker with the shipped accounts, on the files that a kubelet shows it."""
 
     def __init__(self, site: Site, folder: Path) -> None:
-        """Not started."""
         self._site, self._folder = site, folder
         self.port = free_ports(1)[0]
         self.url = f"tls://localhost:{self.port}"

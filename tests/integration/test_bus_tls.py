@@ -53,14 +53,12 @@ async def opened(settings: CommonSettings, user: str = "") -> Connection:
 
 
 async def why_not(settings: CommonSettings) -> str:
-    """The error when it fails."""
     with pytest.raises(BusError) as caught:
         await opened(settings)
     return str(caught.value)
 
 
 async def until(wanted: Callable[[], bool]) -> None:
-    """Wait for a condition; bounded."""
     async with asyncio.timeout(15):
         while not wanted():  # noqa: ASYNC110 - a thread's or a server's doing
             await asyncio.sleep(0.02)
@@ -249,7 +247,6 @@ async def test_every_certificate_and_authority_is_changed_under_a_service_that_w
     await broker.start()
     assert broker.server is not None
     settings = broker.settings_of(Role.ADMINISTRATOR)
-    assert settings.nats_ca_file is not None
     bus = await NatsBus.connect(broker.url, name="t", credentials=credentials_from_settings(settings, look_s=0))
     try:
         await bus.ensure_streams()
@@ -298,8 +295,6 @@ def _count(logged: list[structlog.typing.EventDict], event: str) -> int:
 
 async def _reload(broker: TlsBroker) -> None:
     """Have the server read its files, and wait until it confirms."""
-    assert broker.server is not None
-    assert broker.server.process is not None
     said = broker.server.log.read_text().count("Reloaded server configuration")
     broker.server.process.send_signal(signal.SIGHUP)
     log = broker.server.log
@@ -310,10 +305,7 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
     """Half of a rotation, or a typo."""
     await broker.start()
     settings = broker.settings_of(Role.ADMINISTRATOR)
-    assert settings.nats_certificate_file is not None
-    assert settings.nats_ca_file is not None
     who = credentials_from_settings(settings, look_s=0)
-    assert who is not None
     first = who.current()
     good = settings.nats_ca_file.read_bytes()
     for spoil, why in (

@@ -84,7 +84,6 @@ class Scene:
         return booking
 
     def file(self):
-        """The claim's CDI file."""
         (path,) = self.cdi.glob("*.json")
         return json.loads(path.read_text())
 

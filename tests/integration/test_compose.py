@@ -36,7 +36,6 @@ class Composed:
     """The system of compose.yaml under a name of its own."""
 
     def __init__(self, pods: Path, images: dict[str, str]) -> None:
-        """Start with nothing running."""
         self.pods = pods
         nats, inventory, self.page = free_ports(3)
         names = {f"SLUICE_{name.upper().replace('-', '_')}_IMAGE": image for name, image in images.items()}
@@ -52,7 +51,6 @@ class Composed:
         self._project = f"sluice-test-{os.getpid()}"
 
     def compose(self, *words: str, limit_s: float = UP_S) -> subprocess.CompletedProcess[str]:
-        """One command of compose."""
         file = ROOT / "deploy" / "compose" / "compose.yaml"
         return subprocess.run(
             ["docker", "compose", "--file", file, "--project-name", self._project, *words],
@@ -79,7 +77,6 @@ class Composed:
         return {slot["owner"] for gpu in gpus for slot in gpu["slots"]}
 
     def until(self, there: Callable[[dict[str, str]], bool]) -> None:
-        """Wait for an output."""
         end = time.monotonic() + WAIT_S
         while not there(states := self.states()):
             if time.monotonic() > end:

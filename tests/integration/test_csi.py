@@ -46,10 +46,7 @@ def bare():
 
 def _sharing(home, name="main"):
     return ContainerDevices(
-        container=name,
-        visible_devices="MIG-1",
-        mps_pipe_directory=f"{home}/pipe",
-        mps_log_directory=f"{home}/log",
+        container=name, visible_devices="MIG-1", mps_pipe_directory=f"{home}/pipe", mps_log_directory=f"{home}/log"
     )
 
 

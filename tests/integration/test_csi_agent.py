@@ -37,7 +37,6 @@ def node(request):
 
 
 def _start(node, url, roles):
-    """Processes of these roles; the last one's number."""
     told = {
         "SLUICE_NATS_URL": url,
         "SLUICE_DATA_DIR": str(node.folder),

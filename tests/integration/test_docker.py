@@ -206,7 +206,6 @@ def files_of(name: str, folder: str) -> dict[str, tuple[int, int, str]]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[str]:
-    """The broker's image."""
     name = build_image("broker", f"test-{os.getpid()}")
     yield name
     remove_image(name)

@@ -30,7 +30,6 @@ class Desk:
     """An administrator's workstation."""
 
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
-        """With this kubeconfig, and nothing else."""
         self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig)}
 
     async def run(self, *words: str, given: str = "") -> tuple[int | None, str, str]:
@@ -50,14 +49,12 @@ class Desk:
         return out
 
     async def doctor(self, *words: str) -> tuple[int | None, dict[str, Any]]:
-        """Its exit code and its document."""
         code, out, err = await self.run(sys.executable, "-m", "sluice_console", "doctor", "--no-bus", "--json", *words)
         assert out, err
         return code, json.loads(out)
 
 
 def said(document: dict[str, Any], check: str) -> Sequence[tuple[str, str]]:
-    """Level and sentence of a check."""
     return [(each["level"], each["what"]) for each in document["findings"] if each["check"] == check]
 
 

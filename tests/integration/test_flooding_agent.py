@@ -35,12 +35,10 @@ class Rig:
         self.broker, self._users, self._stack = broker, users, stack
 
     def credentials(self, role: Role, node: NodeName | None = None) -> Credentials:
-        """Of one user."""
         user = self._users[permissions_of(role, node).user]
         return Credentials(user.rights.user, user.password)
 
     async def bus(self, role: Role, node: NodeName | None = None) -> NatsBus:
-        """A bus of one user."""
         who, allocates = self.credentials(role, node), role is Role.ALLOCATOR
         bus = await NatsBus.connect(self.broker.url, name=role.value, credentials=who, records_agents=allocates)
         self._stack.push_async_callback(bus.close)

@@ -79,7 +79,6 @@ class Site:
         hidden.replace(self.pods / f"{name}.yaml")
 
     def say(self, address: Address, message: AnyMessage) -> None:
-        """The allocator publishes something."""
         self.broker.values.publish(
             subject=address.subject,
             guard=None,
@@ -91,7 +90,6 @@ class Site:
         self.broker.changed()
 
     def requests(self) -> dict[str, AnyMessage]:
-        """The last message about each request."""
         entries = self.broker.values.snapshot(Stream.STATE, (), self.broker.clock.monotonic())
         found = {entry.subject: entry.message for entry in entries if entry.message is not None}
         return {
@@ -101,11 +99,9 @@ class Site:
         }
 
     def synced(self) -> SourceSynced | None:
-        """The source's last sync marker."""
         return self.last("sluice.source.folder")
 
     def last(self, subject: str):
-        """The last message at a subject."""
         entry = self.broker.values.last(subject, self.broker.clock.monotonic())
         return entry.message if entry is not None else None
 
@@ -140,7 +136,6 @@ class ToldFolder(ManifestFolder):
     unlistable: asyncio.Event
 
     async def list(self) -> FolderListed | FolderUnlistable:
-        """Everything in the folder now."""
         listed = await super().list()
         if isinstance(listed, FolderUnlistable):
             self.unlistable.set()
@@ -234,7 +229,6 @@ async def test_a_folder_that_is_replaced_by_another_is_followed(site):
 
 
 def start(environ: dict[str, str]) -> subprocess.Popen[str]:
-    """The service as a process."""
     return subprocess.Popen(
         [sys.executable, "-m", "sluice_pod_watcher"],
         env={"PATH": os.environ["PATH"], **environ},

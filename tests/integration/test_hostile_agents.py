@@ -54,7 +54,6 @@ async def why_not_pulled(answer: bytes, details: str = "") -> str:
 
 
 def of(found: NodeSnapshot) -> bytes:
-    """The bytes of an agent's answer."""
     return snapshot_to_proto(found).SerializeToString()
 
 

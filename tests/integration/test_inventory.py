@@ -51,13 +51,11 @@ class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
     """Answers with the test's snapshot; `slow` never answers."""
 
     def __init__(self, found: NodeSnapshot) -> None:
-        """Serve a snapshot."""
         self.answer = snapshot_to_proto(found)
         self.slow = False
         self.asked: list[str] = []
 
     async def GetInventory(self, request, context) -> node_pb2.NodeSnapshot:  # noqa: N802
-        """The snapshot."""
         self.asked.append(request.node)
         if self.slow:
             await asyncio.Event().wait()
@@ -72,12 +70,10 @@ class Site:
     """A bus with an inventory on it, and a client of that inventory."""
 
     def __init__(self, broker: MemoryBroker, client: InventoryServiceStub) -> None:
-        """Start with an empty bus."""
         self.broker = broker
         self.client = client
 
     def say(self, message: NodeChanged) -> None:
-        """A node agent publishes its announcement."""
         subject = subjects.node(message.node).subject
         self.broker.values.publish(
             subject=subject,
@@ -90,7 +86,6 @@ class Site:
         self.broker.changed()
 
     def said(self, node: NodeName) -> NodeInventory | None:
-        """What the inventory has published."""
         entry = self.broker.values.last(subjects.inventory(node).subject, self.broker.clock.monotonic())
         return entry.message if entry is not None else None
 
@@ -170,10 +165,7 @@ def busy() -> NodeSnapshot:
     instance = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=AllocationId("a_1"))
     return snapshot(
         node=NodeName("busy"),
-        gpus=(
-            gpu_report(instances=(instance,), creatable={"1g.5gb": 6}),
-            gpu_report(uuid=GpuUuid("GPU-2"), index=1),
-        ),
+        gpus=(gpu_report(instances=(instance,), creatable={"1g.5gb": 6}), gpu_report(uuid=GpuUuid("GPU-2"), index=1)),
         slices=(SliceReport(booking=booking, revision=1, state="ready", revoked=False),),
     )
 
@@ -342,10 +334,7 @@ async def test_a_watcher_that_cannot_keep_up_is_told_to_start_again():
             wipe(place)
             with pytest.raises(grpc.aio.AioRpcError) as slow:
                 await drained(events)
-        assert status(slow.value) == (
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            "the watcher is too slow: watch again",
-        )
+        assert status(slow.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the watcher is too slow: watch again")
 
 
 async def drained(events: AsyncIterator[inventory_pb2.WatchResponse]) -> None:

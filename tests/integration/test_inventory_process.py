@@ -29,12 +29,10 @@ class Agent(agent_pb2_grpc.AgentServiceServicer):
     """Answers with one snapshot."""
 
     async def GetInventory(self, request, context):  # noqa: N802
-        """The snapshot."""
         return snapshot_to_proto(snapshot())
 
 
 def the_news(endpoint: str) -> Write:
-    """The announcement of the node's agent."""
     address = subjects.node(snapshot().node)
     return Write(
         operation=OperationId("agent-1"),
@@ -85,7 +83,6 @@ async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
                     await InventoryServiceStub(channel).Report(inventory_pb2.ReportRequest())
             assert listed.totals.creatable_total == 19
             recorder = await bus.last(Stream.STATE, subjects.lease("recorder").subject)
-            assert recorder is not None
             assert recorder.message.endpoint == f"127.0.0.1:{port}"
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0

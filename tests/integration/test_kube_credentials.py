@@ -53,7 +53,6 @@ class ApiServer:
         self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Close all connections."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -76,7 +75,6 @@ users: [{{name: u, user: {{client-certificate: {made.certificate}, client-key: {
         return path
 
     async def _who(self, request: web.Request) -> web.Response:
-        assert request.transport is not None
         shown = request.transport.get_extra_info("peercert")
         return web.json_response([shown["subjectAltName"][0][1], request.headers.get("Authorization", "")])
 
@@ -98,7 +96,6 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest_asyncio.fixture
 async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
-    """The pod-watcher's client."""
     found = await KubeApi.connect(server.kubeconfig("first.example"))
     yield found
     await found.close()

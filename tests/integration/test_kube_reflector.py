@@ -32,7 +32,6 @@ class Hasty(SystemClock):
         self.pauses: list[float] = []
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait a little."""
         self.pauses.append(duration_s)
         await asyncio.sleep(min(duration_s, 0.01))
 
@@ -68,12 +67,10 @@ class Watching:
                 self.listed = None
 
     def start(self) -> None:
-        """Begin."""
         self.task = asyncio.create_task(self.reflector.run())
 
     @property
     def listings(self) -> int:
-        """How many were begun."""
         return sum(isinstance(each, ListingStarted) for each in self.events)
 
     async def until(self, good: Callable[[], Any], what: str) -> None:
@@ -100,14 +97,12 @@ class Watching:
 
 @pytest.fixture
 def kube() -> Iterator[FakeKube]:
-    """An API server."""
     with FakeKube() as fake:
         yield fake
 
 
 @pytest.fixture
 async def cluster(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A client that creates pods."""
     async with Cluster(kube.kubeconfig(tmp_path / "admin"), kube).opened() as opened:
         yield opened
 
@@ -250,7 +245,6 @@ async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(
     assert 'cannot list resource "pods"' in refused[0]["why"]
     assert seen.clock.pauses[-1] >= 15.0
     assert max(seen.clock.pauses) <= LONGEST_S
-    assert seen.task is not None
     seen.task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await seen.task

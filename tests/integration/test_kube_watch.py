@@ -10,33 +10,24 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
-from factories.cluster.kubernetes import MERGE, Cluster, pod
+from factories.cluster.kubernetes import Cluster, pod
 from fake_kube.server import FakeKube
-from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Observed, Stream, Write
 from sluice.contracts.bus.trace_headers import trace_id
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.kube.names import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
     Bound,
     ContainerDevices,
-    EvictionDone,
-    EvictionOrdered,
-    GpuReport,
     HostFacts,
-    NodeInventory,
-    NodeSnapshot,
-    Pending,
     Released,
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.lease import Lease
@@ -85,7 +76,6 @@ class Scene:
         self._watcher: asyncio.Task[None] | None = None
 
     async def watch(self) -> None:
-        """Start a pod-watcher."""
         config = ClusterConfig(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
         api = await KubeApi.connect(self.cluster.kubeconfig)
         run = RunId(f"w{next(self._runs)}")
@@ -113,8 +103,6 @@ class Scene:
         return self.holds
 
     async def kill(self) -> None:
-        """Kill the pod-watcher."""
-        assert self._watcher is not None
         self._watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watcher
@@ -150,7 +138,6 @@ class Scene:
         await self.say(subjects.binding(RequestId(uid)), word)
 
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
-        """Overwrite a subject."""
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
         write = Write(
@@ -166,7 +153,6 @@ class Scene:
         await self.bus.write(write, {})
 
     async def create(self, *names: str) -> list[str]:
-        """Pods are created; their UIDs."""
         made = [await self.cluster.post(self.path, asking(name)) for name in names]
         assert {each.code for each in made} == {201}
         return [each.body["metadata"]["uid"] for each in made]
@@ -181,11 +167,9 @@ class Scene:
         raise AssertionError("the API server does not come back")
 
     def word(self, uid: str) -> AnyMessage | None:
-        """The last message about a request."""
         return self.words.get(f"sluice.request.{uid}")
 
     def running(self) -> dict[str, dict[str, Any]]:
-        """The running pods, by name."""
         return {
             each["metadata"]["name"]: each
             for each in self.kube.all("pods", self.namespace)
@@ -205,7 +189,6 @@ class Scene:
 
 @pytest.fixture
 def kube() -> Iterator[FakeKube]:
-    """An API server with one node."""
     with FakeKube() as fake:
         fake.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
         yield fake
@@ -213,7 +196,6 @@ def kube() -> Iterator[FakeKube]:
 
 @pytest.fixture
 async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
-    """Everything runs; stopped at the end."""
     cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
     async with cluster.opened() as opened:
         made = Scene(kube, opened, await opened.namespace())
@@ -306,71 +288,6 @@ async def test_a_restored_backup_of_the_api_server_is_caught_up_with(scene: Scen
     await scene.until(lambda: "new" in scene.running(), "life goes on")
 
 
-async def test_a_killed_watcher_loses_and_doubles_nothing(scene: Scene) -> None:
-    """Every restart would cost pods their slices, or give them two."""
-    uids = []
-    for turn in range(5):
-        uids += await scene.create(*(f"p{turn}-{number}" for number in range(6)))
-        await scene.kill()
-        await scene.watch()
-    await scene.until(lambda: len(scene.running()) == 30, "all run")
-    await scene.kill()
-    await scene.cluster.delete(f"{scene.path}/p0-0", {"gracePeriodSeconds": 0})
-    await scene.watch()
-    await scene.until(lambda: isinstance(scene.word(uids[0]), RequestWithdrawn), "what went meanwhile is withdrawn")
-    assert all(isinstance(scene.word(uid), AllocationRequested) for uid in uids[1:])
-    landed = [each for each in scene.kube.all("pods", scene.namespace) if each["metadata"]["generation"] > 2]
-    assert landed == [], "a pod's spec was written twice"
-
-
-async def test_a_label_that_somebody_removes_ends_nothing(scene: Scene) -> None:
-    """A running training job would lose its slice."""
-    lost, gone = await scene.create("lost", "gone")
-    await scene.until(lambda: len(scene.running()) == 2, "both run")
-    await scene.cluster.patch(f"{scene.path}/lost", {"metadata": {"labels": {"sluice.dev/managed": None}}}, MERGE)
-    await scene.cluster.delete(f"{scene.path}/gone", {"gracePeriodSeconds": 1})
-    await scene.until(lambda: isinstance(scene.word(gone), RequestWithdrawn), "the other one ends")
-    await scene.create("next")
-    await scene.until(lambda: "next" in scene.running(), "time goes on")
-    assert isinstance(scene.word(lost), AllocationRequested)
-
-
-async def test_new_devices_reach_the_pod_after_a_reboot(scene: Scene) -> None:
-    """Its container would wait without end."""
-    (uid,) = await scene.create("train")
-    await scene.until(lambda: "train" in scene.running(), "it runs")
-    await scene.give(uid, 2)
-    key = "main.granted.sluice.dev/visible-devices"
-    told = lambda: scene.kube.get("pods", scene.namespace, "train")["metadata"]["annotations"][key]  # noqa: E731
-    await scene.until(lambda: told() == f"MIG-{uid}-2", "the new device")
-    assert writes(scene.kube) == 2
-
-
-async def test_a_waiting_pod_shows_why_and_an_ordered_eviction_is_done(scene: Scene) -> None:
-    """`kubectl describe pod` would show nothing; preemption would wait without end."""
-    scene.gives = False
-    (uid,) = await scene.create("train")
-    await scene.until(lambda: scene.word(uid) is not None, "it asks")
-    count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
-    pending = Pending(request=RequestId(uid), request_revision=1, message="3 A100 are full", reasons=(count,))
-    await scene.say(subjects.waiting(RequestId(uid)), pending)
-
-    def condition() -> dict[str, str]:
-        listed = scene.kube.get("pods", scene.namespace, "train")["status"].get("conditions", [])
-        return next((each for each in listed if each["type"] == "sluice.dev/SliceReady"), {})
-
-    await scene.until(lambda: condition().get("message", "").startswith("3 A100 are full"), "the condition")
-    assert (condition()["status"], condition()["reason"]) == ("False", "GpuLayoutFull")
-    events = lambda: {each["reason"]: each["note"] for each in scene.kube.all("events.events.k8s.io")}  # noqa: E731
-    await scene.until(lambda: any(each.startswith("3 A100 are full") for each in events().values()), "the event")
-    about = [each["metadata"]["annotations"] for each in scene.kube.all("events.events.k8s.io")]
-    assert {each["sluice.dev/trace-id"] for each in about} == {trace_id(uid)}
-    order = EvictionOrdered(request=RequestId(uid), cause="preempted by something urgent")
-    await scene.say(subjects.eviction(RequestId(uid)), order)
-    await scene.until(lambda: isinstance(scene.words.get(f"sluice.evicted.{uid}"), EvictionDone), "evicted")
-    await scene.until(lambda: isinstance(scene.word(uid), RequestWithdrawn), "withdrawn")
-
-
 async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> None:
     """Pods would be pinned where the scheduler cannot place them."""
     foreign = pod("foreign", gates=())
@@ -381,47 +298,6 @@ async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> N
     await scene.until(lambda: isinstance(room(), HostFacts) and room().cpu_cores == 60.0, "its room is taken")
     scene.kube.nodes.cordon("gpu-1.example.internal")
     await scene.until(lambda: room().cordoned, "a cordon is seen")
-
-
-async def test_the_fleet_is_shown_to_kubectl(scene: Scene) -> None:
-    """Kubectl users would not see it."""
-    definition = yaml.safe_load((ROOT / "deploy/kubernetes/base/crd-gpus.yaml").read_text())
-    made = await scene.cluster.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-    assert made.code == 201, made
-    await scene.kill()
-    await scene.watch()
-    gpu = GpuReport(
-        uuid=GpuUuid("GPU-1"),
-        index=0,
-        model="A100",
-        memory_mib=40000,
-        multiprocessors=108,
-        mig_enabled=True,
-        memory_slices=8,
-        compute_slices=7,
-        profiles=(),
-        instances=(),
-        creatable={"1g.5gb": 7},
-    )
-    snapshot = NodeSnapshot(
-        node=NodeName("gpu-1.example.internal"),
-        boot_id="b",
-        agent_run=RunId("a"),
-        generation=1,
-        driver_version="1",
-        gpus=(gpu,),
-        slices=(),
-    )
-    word = NodeInventory(snapshot=snapshot, stale=False, observed_at="2026-11-21T10:00:00Z")
-    await scene.say(subjects.inventory(snapshot.node), word)
-    shown = lambda: scene.kube.get("gpus.sluice.dev", "", "gpu-1.example.internal-0")  # noqa: E731
-    await scene.until(lambda: shown() is not None and "status" in shown(), "the GPU is shown")
-    assert (shown()["status"]["used"], shown()["status"]["creatable"]) == ("0/7", {"1g.5gb": 7})
-    without = replace(gpu, mig_enabled=False, creatable={})
-    await scene.say(subjects.inventory(snapshot.node), replace(word, snapshot=replace(snapshot, gpus=(without,))))
-    await scene.until(lambda: shown()["status"]["creatable"] == {}, "what can be made no more is shown no more")
-    await scene.cluster.delete("/api/v1/nodes/gpu-1.example.internal")
-    await scene.until(lambda: shown() is None, "it goes with its node")
 
 
 async def test_one_of_two_watchers_works_and_the_other_takes_over(scene: Scene) -> None:

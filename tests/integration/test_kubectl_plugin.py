@@ -49,7 +49,6 @@ class PasswordBroker(TlsBroker):
     """One that knows its users by passwords, as in a cluster."""
 
     def config(self) -> str:
-        """The server's configuration."""
         users = [User(permissions_of(role), f"password-of-{role.value}") for role in Role if role != Role.NODE_AGENT]
         pem = self.folder / "broker.pem"
         lines = [

@@ -18,7 +18,6 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A directory of its own."""
     with mps_place() as place:
         yield place
 

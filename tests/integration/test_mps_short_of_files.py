@@ -23,14 +23,12 @@ class _OfTheNode(PodProcesses):
     """Reads the cgroup of a process, but finds no pod in it wherever these tests run."""
 
     def owner_of(self, pid: int) -> str:
-        """No owner."""
         Processes.owner_of(self, pid)
         return ""
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A directory of its own."""
     with mps_place() as place:
         place.processes = _OfTheNode()
         place.reborn()

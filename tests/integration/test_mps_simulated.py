@@ -14,7 +14,6 @@ from sluice_node_agent.simulated.backend import SimulatedBackend
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 from sluice_node_agent.simulated.mps_program import HARDWARE_VARIABLE
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 FLEET = """
 [[node]]
 name = "n1"
@@ -24,7 +23,6 @@ gpus = [{ model = "a100-40gb", count = 1 }, { model = "a100-40gb", count = 1, mi
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A directory of its own."""
     with mps_place() as place:
         yield place
 

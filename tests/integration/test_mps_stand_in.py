@@ -28,7 +28,6 @@ class Bench:
     clients: list[Client] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Make the directories."""
         self.control = mps_program.install(self.path / "bin")
         self.pipe, self.log = self.path / "pipe", self.path / "log"
         self.pipe.mkdir()
@@ -40,7 +39,6 @@ class Bench:
         }
 
     def run(self, *arguments: str, lines: str = "", program: tuple[str, ...] = ()) -> tuple[int, str, str]:
-        """One run: exit status, stdout, stderr."""
         done = subprocess.run(
             [*(program or (str(self.control),)), *arguments],
             input=lines,
@@ -59,7 +57,6 @@ class Bench:
         return out
 
     def daemon(self) -> int:
-        """Start the daemon; returns its pid."""
         assert self.run("-d") == (0, "", "")
         return int((self.pipe / "nvidia-cuda-mps-control.pid").read_text())
 
@@ -70,7 +67,6 @@ class Bench:
         return pid
 
     def client(self, *options: str) -> Client:
-        """A client."""
         client = Client(self.control, self.pipe, *options)
         self.clients.append(client)
         return client
@@ -78,7 +74,6 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    """A bench with nothing running."""
     with short_directory() as path:
         bench = Bench(path)
         yield bench
@@ -220,7 +215,6 @@ def test_quit_waits_for_clients_unless_it_has_a_timeout(bench: Bench) -> None:
     client = bench.client()
     client.hear()
     quitting = subprocess.Popen([bench.control], stdin=subprocess.PIPE, env=bench.environment)
-    assert quitting.stdin is not None
     quitting.stdin.write(b"quit\n")
     quitting.stdin.close()
     until(lambda: "Cmd:quit" in (bench.log / "control.log").read_text(), "it was told to quit")

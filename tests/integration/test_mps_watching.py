@@ -13,12 +13,9 @@ from sluice_node_agent.core.journal_records import MpsLimits
 from sluice_node_agent.device.mps import control_log
 from sluice_node_agent.device.mps.daemons import MpsError
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """A directory of its own."""
     with mps_place() as place:
         yield place
 

@@ -130,7 +130,6 @@ async def told(service: str, *words: str, environment: dict[str, str], until: tu
         stderr=asyncio.subprocess.STDOUT,
     )
     text = ""
-    assert process.stdout is not None
     try:
         async with asyncio.timeout(WAIT_S):
             while line := (await process.stdout.readline()).decode():
@@ -188,7 +187,6 @@ async def test_with_a_broker_that_is_not_trusted_and_with_a_crash(rig: Rig) -> N
 
 
 def _over_tls(rig: Rig, broker: TlsBroker, service: str) -> dict[str, str]:
-    """With a certificate for the bus too."""
     role = SERVICES.get(service, Role.CONSOLE)
     node = NODE if role is Role.NODE_AGENT else None
     name = certificate_name(role, node)

@@ -26,13 +26,11 @@ class NvmlDesk(AgentDriver):
         self._uuids = uuids
 
     def uuids(self, node):
-        """By index."""
         return self._uuids
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """Our own NVML library."""
     try:
         return build(tmp_path_factory.mktemp("nvml"))
     except NoCompilerError as error:
@@ -170,11 +168,7 @@ async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine
 
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
-    [
-        ({"init_error": 9}, "driver"),
-        ({"init_error": 4}, "permission"),
-        ({"init_error": 18}, "driver"),
-    ],
+    [({"init_error": 9}, "driver"), ({"init_error": 4}, "permission"), ({"init_error": 18}, "driver")],
 )
 async def test_a_driver_that_cannot_be_used_ends_the_agent_in_one_sentence(folder, machine, wrong, sentence):
     """The operator of an agent that cannot work reads why, once, without a traceback."""

@@ -41,7 +41,6 @@ class Machine:
     """A data folder, a broker, and the agent that runs now."""
 
     def __init__(self, folder, broker, bus):
-        """Start with nothing running."""
         self.folder = folder
         self.broker = broker
         self.desk = AgentDriver(bus, folder)
@@ -64,7 +63,6 @@ class Machine:
         self.run, self.endpoint = news.agent_run, news.endpoint
 
     async def restart(self):
-        """Kill it, and start it again."""
         await kill(self.process)
         await self.start()
 
@@ -83,7 +81,6 @@ class Machine:
         return {(pid, psutil.Process(pid).create_time()) for pid in pids}
 
     def homes(self):
-        """The directories of shared devices."""
         root = self.folder / "mps" / NODE
         return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
@@ -307,7 +304,6 @@ async def test_the_time_of_a_share_is_served_and_served_again_after_the_agent_wa
 
 
 def _is_welcome(path):
-    """Whether a token scheduler answers there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as found:
         found.settimeout(5)
         try:

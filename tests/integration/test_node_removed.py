@@ -56,8 +56,6 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
             await scene.apply(pod_on(name, node))
         pods = await scene.started(2)
         lost, kept = scene.told(pods["lost"]), scene.told(pods["kept"])
-        assert lost is not None
-        assert kept is not None
 
         system.agent_of(GONE).kill()
         server.fake.nodes.remove(GONE)
@@ -69,7 +67,6 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
         )
         assert condition["status"] == "False"
         again = scene.told(pods["kept"])
-        assert again is not None
         assert (again.allocation, again.ticket) == (kept.allocation, kept.ticket)
 
         server.fake.nodes.add(GONE, cpu="64", memory="512Gi")
@@ -78,7 +75,6 @@ async def test_a_deleted_node_gives_up_what_it_held_and_takes_it_back_when_it_re
             lambda: scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head"), "the node to be open again"
         )
         head = scene.live.fleet_state.at("ledger", NodeOpened, GONE, "head")
-        assert head is not None
         assert head.adopted == (lost.allocation,)
 
 
@@ -104,10 +100,7 @@ async def test_an_operator_removes_a_node_whose_agent_is_gone_and_no_other(syste
         assert (careful.returncode, "7g.40gb at 0" in careful.stdout) == (EXIT_USAGE, True), careful
         assert scene.live.fleet_state.at("node", NodeRemoved, GONE) is None
         done = await asyncio.to_thread(system.sluice, "node", "remove", GONE, "--yes")
-        assert (done.returncode, done.stdout.splitlines()[-1]) == (
-            0,
-            f"{GONE} is removed; 1 slice was given up",
-        ), done
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, f"{GONE} is removed; 1 slice was given up"), done
         shown = await asyncio.to_thread(system.sluice, "gpus")
         assert GONE not in shown.stdout
         system.agent_of(GONE).start()

@@ -44,7 +44,6 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def watcher(self, role: str, **settings: str) -> AsyncIterator[WatcherProcess]:
-        """One more process, in this role."""
         self._number += 1
         own = {
             "ROLE": role,
@@ -91,14 +90,12 @@ class Site:
         return {base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks}
 
     def kept(self) -> list[dict]:
-        """The certificates in the Secret."""
         data = self.kube.get("secrets", "sluice-system", "sluice-webhook-tls").get("data") or {}
         return json.loads(base64.b64decode(data["certificates.json"]))["generations"] if data else []
 
 
 @pytest_asyncio.fixture
 async def site(tmp_path):
-    """No process of Sluice runs yet."""
     with FakeKube() as kube:
         kube.nodes.add("n1", cpu="64", memory="512Gi")
         cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
@@ -113,7 +110,6 @@ async def site(tmp_path):
 
 
 async def probe(port: int, path: str = "/readyz") -> tuple[int, str]:
-    """What a kubelet sees."""
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
         return answer.status, await answer.text()
 

@@ -36,7 +36,6 @@ class Site:
 
 @pytest_asyncio.fixture
 async def site(tmp_path):
-    """As just applied."""
     with FakeKube() as kube:
         cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
         await install(cluster)

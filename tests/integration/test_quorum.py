@@ -59,7 +59,6 @@ def silent_s() -> float:
 
 
 async def findings(url: str, capsys) -> list[dict[str, str]]:
-    """The doctor's findings."""
     capsys.readouterr()
     await doctor(
         DoctorOptions(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"

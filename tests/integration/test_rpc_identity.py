@@ -70,7 +70,6 @@ class Rig:
         return TransportSecurity(TlsIdentity(files.certificate, files.key, files.authority))
 
     def environment(self, certificates: Files | None, **more: str) -> dict[str, str]:
-        """Of a process."""
         others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         own = {} if certificates is None else certificates.environment()
         common = {
@@ -188,12 +187,10 @@ class _Impostor(agent_pb2_grpc.AgentServiceServicer):
         self.asked = 0
 
     async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
-        """No caller should come this far."""
         self.asked += 1
         return node_pb2.NodeSnapshot(node=request.node)
 
     def register(self, server) -> None:
-        """Serve."""
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
 
 
@@ -239,7 +236,6 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
 
 
 async def _asks(rig: Rig, serving: str) -> None:
-    """The inventory, as an operator and as an agent."""
     name = dns_name(Caller.INVENTORY)
     async with transport.channel(serving, security=rig.security("operator"), server_name=name) as channel:
         listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
@@ -254,7 +250,6 @@ async def _asks(rig: Rig, serving: str) -> None:
 async def _page_asks(rig: Rig, pod: Path) -> None:
     """The page: it can read what slices are used for, and its certificate gives access to nothing else."""
     news = await rig.bus.last(Stream.STATE, subjects.node(NODE).subject)
-    assert news is not None
     assert isinstance(news.message, NodeChanged)
     answers = await ask_agents({NODE: news.message.address}, rig.security("web"))
     assert isinstance(answers[NODE], NodeUsage), answers

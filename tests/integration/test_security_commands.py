@@ -36,7 +36,6 @@ NODE, LATER = NodeName("gpu-1.example"), NodeName("gpu-2")
 
 
 def settings_of(folder: Path, service: str) -> CommonSettings:
-    """As a service reads its environment."""
     lines = (folder / "sluice.env").read_text().splitlines()
     return load(CommonSettings, service=service, environ=dict(line.split("=", 1) for line in lines))
 
@@ -45,7 +44,6 @@ class Rig:
     """An installation in a folder, and its broker, started from the generated configuration."""
 
     def __init__(self, root: Path) -> None:
-        """Start empty."""
         self.root = root
         self.port = free_ports(1)[0]
         self.where = InstallationOptions(f"127.0.0.1:{self.port}")
@@ -61,7 +59,6 @@ class Rig:
         self.server = NatsServer(Plan("sluice", root / "broker", self.port))
 
     async def connection(self, member: str, service: str) -> Connection:
-        """As a service connects."""
         settings = settings_of(self.root / member, service)
         user = permissions_of(Role.NODE_AGENT, NodeName(member.partition("/")[2])).user if "/" in member else ""
         who = credentials_from_settings(settings, user, look_s=0)
@@ -69,7 +66,6 @@ class Rig:
 
     async def reload(self) -> None:
         """Have the broker read its files, and wait until it confirms; bounded."""
-        assert self.server.process is not None
         said = self._reloads()
         self.server.process.send_signal(signal.SIGHUP)
         async with asyncio.timeout(15):
@@ -82,7 +78,6 @@ class Rig:
 
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A broker that runs."""
     made = Rig(tmp_path / "made")
     await made.server.start()
     yield made
@@ -141,11 +136,9 @@ class _Agent(agent_pb2_grpc.AgentServiceServicer):
     """An agent with an empty answer."""
 
     async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
-        """Name its node."""
         return node_pb2.NodeSnapshot(node=request.node)
 
     def register(self, server) -> None:
-        """Serve."""
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
 
 

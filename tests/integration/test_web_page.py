@@ -1,6 +1,6 @@
 """The page in a real browser, on a made-up fleet: what a person sees, hears, clicks and types."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -67,12 +67,10 @@ async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]
 
 
 async def text(tab: Tab, selector: str) -> str:
-    """What one element says."""
     return await tab.locator(selector).inner_text()
 
 
 async def picture(tab: Tab, name: str) -> None:
-    """Keep a screenshot."""
     await tab.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
 
 
@@ -143,7 +141,6 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
         await until(tab, "() => document.querySelector('#detail').innerText.includes('asks for 3g.20gb')")
         await picture(tab, "phone")
         box = await tab.locator("#detail h2").bounding_box()
-        assert box is not None
         assert 0 <= box["y"] <= 800 - box["height"], box
         wider = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert await tab.evaluate(wider) == 0, "nothing sticks out to the right"
@@ -151,8 +148,8 @@ async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
         assert await tab.locator("#detail").is_hidden()
 
 
-async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
-    """What the agent of a node says of the first slice on it."""
+async def _half_busy(endpoints: Mapping[str, str]) -> dict[str, NodeUsage]:
+    """What the agents of nodes say of the first slice there."""
     first = SliceUsage(
         allocation=AllocationId("a"),
         request=RequestId("r0-0-0"),
@@ -169,7 +166,7 @@ async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
         processes=1,
         age_s=2.0,
     )
-    return NodeUsage(node=NodeName(node), every_s=30.0, slices=(first,))
+    return {node: NodeUsage(node=NodeName(node), every_s=30.0, slices=(first,)) for node in endpoints}
 
 
 async def test_a_name_that_is_a_script_stays_a_name(opened):
@@ -207,12 +204,12 @@ async def test_the_map_can_be_used_by_keys_alone(opened):
         await tab.keyboard.press("/")
         await tab.keyboard.type("gpu-2")
         await until(tab, "() => document.querySelectorAll('.node').length === 1")
-        assert await text(tab, "#found") == "1 of 3 nodes"
+        assert await text(tab, "#found") == "11 slices on 4 GPUs, 1 of 3 nodes"
         await tab.keyboard.press("Escape")
         await until(tab, "() => document.querySelectorAll('.node').length === 3")
 
         focused = "() => document.activeElement?.dataset.key"
-        for _ in range(5):
+        for _ in range(12):
             await tab.keyboard.press("Tab")
             if await tab.evaluate(focused):
                 break

@@ -128,7 +128,7 @@ async def test_who_watches_gets_the_picture_and_then_only_what_changes():
             assert {"node/gpu-0", "node/gpu-1", GPU, "fleet", "bus"} <= one.rows.keys()
             here.hear(waiting_values(1))
             told = await one.until("change")
-            assert sorted(told.data["rows"]) == ["fleet", "request/w1"]
+            assert sorted(told.data["rows"]) == ["fleet", "request/w1", "team/research"]
             here.hear(node_values(1, 1, turn=1))
             while not any(key.startswith("gpu/gpu-1/") for key in (await one.until("change")).data["rows"]):
                 pass
@@ -200,7 +200,6 @@ async def test_no_more_watch_than_may_and_who_goes_makes_room():
 
 
 async def gone(here):
-    """Whether there is no watcher."""
     return len(here.hub) == 0
 
 

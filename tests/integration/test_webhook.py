@@ -31,21 +31,18 @@ class Caller:
     """An API server that trusts what the keeper published."""
 
     def __init__(self, port, keeper, session):
-        """Speak to a port of the loopback."""
         self.port = port
         self.keeper = keeper
         self.session = session
         self._trust = {}
 
     async def post(self, path="/mutate", body=None, **more):
-        """Status and text of one request."""
         data = body if body is not None else json.dumps(ASKS)
         url = f"https://127.0.0.1:{self.port}{path}"
         async with self.session.post(url, data=data, ssl=self.trust(), **more) as response:
             return response.status, await response.text()
 
     async def get(self, path):
-        """Status and text of one request."""
         async with self.session.get(f"https://127.0.0.1:{self.port}{path}", ssl=self.trust()) as response:
             return response.status, await response.text()
 

@@ -32,16 +32,13 @@ class Wall:
     """A wall clock set by the test. TLS itself uses the machine's: handshakes happen now."""
 
     def __init__(self, now=START):
-        """Begin at a time."""
         self.now = now
         self.slept = []
 
     def utc(self):
-        """The time."""
         return self.now
 
     def monotonic(self):
-        """Seconds since the beginning."""
         return (self.now - START).total_seconds()
 
     async def sleep(self, duration_s):
@@ -56,7 +53,6 @@ class Cluster:
     """The authorities that the API servers trust, and whether they can be updated now."""
 
     def __init__(self):
-        """Start empty."""
         self.bundle = ""
         self.told = 0
         self.fails = False

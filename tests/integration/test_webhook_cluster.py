@@ -7,7 +7,7 @@ from factories.cluster.admission import gpu
 from factories.cluster.webhook_cluster import webhook_cluster
 
 from sluice.contracts.request_syntax import RequestLimits
-from sluice_pod_watcher.admission import ResolvedRequest, read_stored
+from sluice_pod_watcher.admission import read_stored
 
 
 @pytest.fixture
@@ -30,50 +30,6 @@ def body_of(*, annotations=None, resources=None, **spec):
     container = {"name": "main", "image": "train:latest"} | ({"resources": resources} if resources else {})
     metadata = {"generateName": "train-"} | ({"annotations": annotations} if annotations else {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]} | spec}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        body_of(annotations={"sluice.dev/profile": "1g.5gb"}),
-        body_of(resources={"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"}}),
-        body_of(resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}}),
-        body_of(annotations={"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"}),
-    ],
-)
-async def test_an_unmodified_pod_is_stored_gated_and_ready_to_be_told_its_slice(kube, body):
-    """The API server must accept the webhook's patch."""
-    reply = await created(kube, body)
-    assert reply.code == 201, reply
-    found = reply.body
-    assert [gate["name"] for gate in found["spec"]["schedulingGates"]] == ["sluice.dev/slice"]
-    assert found["metadata"]["labels"]["sluice.dev/managed"] == "true"
-    resources = found["spec"]["containers"][0].get("resources", {})
-    assert not [name for part in resources.values() for name in part if "/" in name]
-    asked = read_stored(found["metadata"]["annotations"]["sluice.dev/request"], found["spec"], RequestLimits())
-    assert isinstance(asked, ResolvedRequest)
-    assert [claim.container for claim in asked.pod.claims] == ["main"]
-
-
-async def test_a_person_reads_why_a_pod_is_not_taken(kube):
-    """The whole line that `kubectl apply` prints."""
-    body = body_of(resources=gpu(gpu="1"))
-    body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]
-    reply = await created(kube, body)
-    assert reply.code == 403
-    assert reply.message == (
-        'admission webhook "pods.sluice.dev" denied the request: '
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this from what the pod is granted "
-        "(allowed: leave it out, or 'all', for all devices of the container)"
-    )
-    reply = await created(kube, body_of(resources=gpu(gpu="500m")))
-    assert (reply.code, reply.message) == (
-        422,
-        (
-            'admission webhook "pods.sluice.dev" denied the request: '
-            "nvidia.com/gpu = '500m': not a whole number (allowed: a whole number from 0 to 8)"
-        ),
-    )
 
 
 async def test_more_instances_than_gpus_are_taken_and_more_than_a_node_holds_are_not(kube):
@@ -114,17 +70,6 @@ async def test_a_namespace_that_opts_out_is_left_alone(kube):
     assert reply.code == 201, reply
     assert "schedulingGates" not in reply.body["spec"]
     assert reply.body["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
-
-
-async def test_a_dry_run_is_answered_and_stores_nothing(kube):
-    """`kubectl apply --dry-run=server` must be harmless."""
-    made = await kube.post("/api/v1/namespaces", {"metadata": {"name": "dry"}})
-    assert made.code == 201
-    path = "/api/v1/namespaces/dry/pods"
-    reply = await kube.post(path, body_of(resources=gpu(gpu="1")), dryRun="All")
-    assert reply.code == 201, reply
-    assert reply.body["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
-    assert (await kube.get(path)).items == []
 
 
 async def test_a_limit_range_neither_changes_the_ask_nor_leaves_a_resource_behind(kube):

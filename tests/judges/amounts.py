@@ -11,7 +11,6 @@ Amount = tuple[int, int, int]
 
 
 def amount_of(device: DeviceGrant, gpu: GpuReport) -> Amount:
-    """One device of a GPU."""
     rows = {row.name: row for row in gpu.profiles}
     largest = max(gpu.profiles, key=lambda row: (row.compute_slices, row.memory_mib), default=None)
     slices = largest.compute_slices if largest is not None else max(gpu.compute_slices, 1)

@@ -76,7 +76,6 @@ class Calm:
     disturbances: Iterable[tuple[float, float]]
 
     def __post_init__(self) -> None:
-        """Join those that overlap."""
         joined: list[tuple[float, float]] = []
         for begin, end in sorted(self.disturbances):
             if joined and begin <= joined[-1][1]:

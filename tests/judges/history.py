@@ -143,7 +143,6 @@ def _bookings(book: list[Word]) -> Iterator[str]:
 
 
 def _shares(book: list[Word]) -> dict[str, set[Home]]:
-    """The homes in which each allocation has a share."""
     found: dict[str, set[Home]] = {}
     for booking in (word.message.get("booking") for word in book):
         for device in booking["devices"] if booking else ():

@@ -29,7 +29,6 @@ def why_not_on(node: NodeTruth, needs: HostNeeds, taken: Sequence[HostRoom]) -> 
 
 def _no_room(node: NodeTruth, room: HostRoom, taken: Sequence[HostRoom]) -> str | None:
     host = node.host
-    assert host is not None
     if round(host.cpu_cores * 1000) < room.cpu_milli + sum(each.cpu_milli for each in taken):
         return "too little CPU"
     if host.memory_mib < room.memory_mib + sum(each.memory_mib for each in taken):
@@ -61,7 +60,6 @@ def holds(each: NodeExpression, labels: dict[str, str]) -> bool:
 
 
 def covers(toleration: Toleration, taint: Taint) -> bool:
-    """Whether a toleration covers a taint."""
     if toleration.effect not in {"", taint.effect}:
         return False
     if toleration.operator == "Exists":

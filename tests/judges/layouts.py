@@ -105,7 +105,6 @@ class Layouts:
         return [problem for uuid in touched for problem in self.problems(uuid)]
 
     def release(self, allocation: str) -> None:
-        """Its places are free again."""
         for uuid in self._gpus_of.pop(allocation):
             device = self.gpus[uuid]
             device.tenants = [tenant for tenant in device.tenants if tenant.allocation != allocation]
@@ -144,7 +143,6 @@ class Layouts:
     def _amounts(
         self, device: Device, profile: Profile | None, shares: list[Mapping[str, Any]], modes: set[str]
     ) -> Iterator[str]:
-        """Whether a home has what its tenants take together."""
         memory_mib = profile.memory_mib if profile else device.memory_mib
         clients = device.clients * profile.compute_slices // device.compute_slices if profile else device.clients
         asked_mib = sum(share["memory_mib"] for share in shares)
@@ -188,7 +186,6 @@ def _profile(row: Mapping[str, Any]) -> Profile:
 
 
 def _spans(device: Device, places: list[tuple[str | None, int, int]]) -> Iterator[str]:
-    """Whether the hardware can hold these places at once."""
     if device.profiles is None:
         for place in places:
             if place != (None, 0, device.slices):

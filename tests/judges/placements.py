@@ -48,7 +48,6 @@ class BoardTruth:
         return [*self.alone, *self.homes]
 
     def put(self, grant: DeviceGrant, namespace: str) -> None:
-        """One more device."""
         span = (grant.profile, grant.start, grant.size)
         if grant.share is None:
             self.alone.append(span)
@@ -70,7 +69,6 @@ class Truth:
     """Nodes without an inventory."""
 
     def board(self, uuid: str) -> BoardTruth:
-        """What is booked on one GPU."""
         board = BoardTruth()
         for booking in self.bookings.values():
             for grant in booking.devices:
@@ -133,7 +131,6 @@ def span_of(profile: ProfileReport) -> int:
 
 
 def slices(start: int, size: int) -> set[int]:
-    """The memory slices of a span."""
     return set(range(start, start + size))
 
 

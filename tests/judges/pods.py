@@ -85,7 +85,6 @@ def _why_not_spread(truth: Truth, labels: Mapping[str, str], pod: PlaceRequest) 
 
 
 def _counting(truth: Truth, pod: PlaceRequest, term: SpreadTerm) -> Iterator[str]:
-    """The nodes over which it is spread."""
     nodes = {**truth.nodes, **{name: node for name, node in truth.elsewhere.items() if node.host is not None}}
     for name, node in nodes.items():
         labels = labels_of(truth, name)

@@ -21,7 +21,6 @@ REAL = os.environ.get("SLUICE_TEST_KUBECONFIG", "")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for a module's tests."""
     if REAL:
         yield Cluster(Path(REAL))
         return
@@ -85,5 +84,4 @@ async def namespace(kube: Cluster) -> AsyncIterator[str]:
 
 @pytest.fixture
 def pods(namespace: str) -> str:
-    """The path of the namespace's pods."""
     return f"/api/v1/namespaces/{namespace}/pods"

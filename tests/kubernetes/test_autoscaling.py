@@ -53,7 +53,6 @@ class Autoscaler:
     _idle: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             pods = self.fake.all("pods")
             for _ in [each for each in pods if not self.is_slow and _is_unschedulable(each) and self._would_fit(each)]:
@@ -136,7 +135,6 @@ async def scaled(system: ClusterSystem, server: Cluster) -> AsyncIterator[tuple[
 
 
 async def placeholders(scene: Scene) -> list[Json]:
-    """Those in Sluice's namespace."""
     listed = (await scene.cluster.get(SYSTEM)).items
     return [each for each in listed if "sluice.dev/capacity" in (each["metadata"].get("labels") or {})]
 

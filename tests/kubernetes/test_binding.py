@@ -2,7 +2,7 @@
 
 import aiohttp
 import pytest
-from factories.cluster.kubernetes import MERGE, STRATEGIC, Cluster, Json, add, named, pinned, pod, remove, test
+from factories.cluster.kubernetes import Cluster, Json, add, named, pinned, pod, remove, test
 
 from sluice.contracts.kube.names import GATE, granted
 
@@ -18,7 +18,6 @@ OLD = 34
 
 
 async def made(kube: Cluster, pods: str, body: Json) -> Json:
-    """A pod that was accepted."""
     reply = await kube.post(pods, body)
     assert reply.code == 201, reply
     return reply.body
@@ -46,15 +45,6 @@ async def test_everything_that_becomes_known_arrives_in_one_patch(kube: Cluster,
     assert reply.body["spec"]["affinity"] == pinned("nowhere")
     assert reply.body["spec"]["tolerations"][-1] == toleration
     assert reply.body["metadata"]["generation"] == 2
-
-
-async def test_an_annotation_alone_does_not_move_the_generation(kube: Cluster, pods: str) -> None:
-    """A controller that waits for a generation would wait forever."""
-    await made(kube, pods, pod(annotations=ASKED))
-
-    reply = await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])
-
-    assert (reply.code, reply.body["metadata"]["generation"]) == (200, 1)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +123,6 @@ async def test_without_annotations_the_map_must_be_made_first(kube: Cluster, pod
     assert (made_first.code, made_first.body["metadata"]["annotations"]) == (200, {KEY: "MIG-1"})
 
 
-async def test_making_the_map_wipes_the_one_that_is_there(kube: Cluster, pods: str) -> None:
-    """The trap of the case before."""
-    await made(kube, pods, pod(annotations=ASKED))
-
-    reply = await kube.patch(f"{pods}/p", [add("/metadata/annotations", {}), add(POINTER, "MIG-1")])
-
-    assert reply.body["metadata"]["annotations"] == {KEY: "MIG-1"}
-
-
 async def test_a_gate_that_is_gone_already_is_the_same_opaque_refusal(kube: Cluster, pods: str) -> None:
     """A repeated bind patch fails; what is must be read."""
     await made(kube, pods, pod(annotations=ASKED, nodeSelector={"sluice-test": "nowhere"}))
@@ -217,15 +198,6 @@ async def test_a_gate_cannot_come_back_and_none_can_be_added(kube: Cluster, pods
         assert "only deletion is allowed, but found new scheduling gate" in reply.message
 
 
-async def test_gates_may_change_their_order(kube: Cluster, pods: str) -> None:
-    """So an index that was read may be wrong a moment later."""
-    await made(kube, pods, pod(gates=(GATE, OTHER)))
-
-    reply = await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": [{"name": OTHER}, {"name": GATE}]}}, MERGE)
-
-    assert (reply.code, [gate["name"] for gate in reply.body["spec"]["schedulingGates"]]) == (200, [OTHER, GATE])
-
-
 @pytest.mark.parametrize(
     "operation",
     [
@@ -282,7 +254,6 @@ EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}
 
 
 def required(*terms: Json) -> Json:
-    """An affinity with these required terms."""
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
 
 
@@ -365,72 +336,3 @@ async def test_a_wrong_pin_stays_wrong_after_opening(kube: Cluster, pods: str) -
 
 
 # -- other kinds of patch ---------------------------------------------------------------------------------------------
-
-
-async def test_a_strategic_merge_opens_without_a_map_or_an_index(kube: Cluster, pods: str) -> None:
-    """And once more without a change: it is idempotent."""
-    found = await made(kube, pods, pod(gates=(OTHER, GATE)))
-    gates = [{"name": GATE, "$patch": "delete"}]
-    patch = {
-        "metadata": {"uid": found["metadata"]["uid"], "annotations": {KEY: "x"}},
-        "spec": {"schedulingGates": gates},
-    }
-
-    first = await kube.patch(f"{pods}/p", patch, STRATEGIC)
-    second = await kube.patch(f"{pods}/p", patch, STRATEGIC)
-
-    assert (first.code, first.body["spec"]["schedulingGates"]) == (200, [{"name": OTHER}])
-    assert first.body["metadata"]["annotations"] == {KEY: "x"}
-    assert (second.code, second.body["metadata"]["resourceVersion"]) == (200, first.body["metadata"]["resourceVersion"])
-
-
-async def test_a_strategic_merge_for_another_uid_says_so(kube: Cluster, pods: str) -> None:
-    """A recreated pod is distinct from other refusals."""
-    await made(kube, pods, pod())
-
-    reply = await kube.patch(f"{pods}/p", {"metadata": {"uid": "another"}}, STRATEGIC)
-
-    assert reply.code == 422
-    assert "metadata.uid" in reply.message
-    assert "field is immutable" in reply.message
-
-
-async def test_a_strategic_merge_replaces_whole_terms_and_is_refused_for_it(kube: Cluster, pods: str) -> None:
-    """It cannot pin a pod whose user required something."""
-    await made(
-        kube, pods, pod(affinity=required({"matchExpressions": [EXPRESSION]}, {"matchExpressions": [EXPRESSION]}))
-    )
-
-    assert (await kube.patch(f"{pods}/p", {"spec": {"affinity": pinned("n")}}, STRATEGIC)).code == 422
-
-
-@pytest.mark.parametrize("gates", [[], None])
-async def test_a_merge_patch_opens_everybodys_gates(kube: Cluster, pods: str, gates: list[Json] | None) -> None:
-    """Why Sluice never sends one."""
-    await made(kube, pods, pod(gates=(GATE, OTHER), nodeSelector={"sluice-test": "nowhere"}))
-
-    reply = await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": gates}}, MERGE)
-
-    assert (reply.code, reply.body["spec"].get("schedulingGates", [])) == (200, [])
-
-
-async def test_an_apply_cannot_open_a_gate_that_it_does_not_own(kube: Cluster, pods: str) -> None:
-    """It is answered 200, and the gate stays."""
-    await made(kube, pods, pod())
-    applied = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"schedulingGates": []}}
-
-    reply = await kube.patch(f"{pods}/p", applied, "application/apply-patch+yaml", fieldManager="test", force="true")
-
-    assert (reply.code, reply.body["spec"]["schedulingGates"]) == (200, [{"name": GATE}])
-
-
-async def test_an_apply_with_a_uid_makes_no_new_pod(kube: Cluster, pods: str) -> None:
-    """A recreated pod of the same name is not bound by a patch for the old one."""
-    applied = {**pod("absent"), "metadata": {"name": "absent", "uid": "0c1d"}}
-
-    reply = await kube.patch(
-        f"{pods}/absent", applied, "application/apply-patch+yaml", fieldManager="test", force="true"
-    )
-
-    assert reply.code == 409
-    assert "uid mismatch" in reply.message

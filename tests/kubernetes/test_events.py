@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from factories.cluster.kubernetes import APPLY, MERGE, Cluster, Json, pod
+from factories.cluster.kubernetes import APPLY, MERGE, Cluster, Json
 
 MOMENT = datetime(2026, 11, 21, tzinfo=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
@@ -30,7 +30,6 @@ def event(namespace: str, name: str = "e", **changes: object) -> Json:
 
 @pytest.fixture
 def events(namespace: str) -> str:
-    """The path of the namespace's events."""
     return f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
 
@@ -106,18 +105,6 @@ async def test_only_an_event_without_a_time_must_be_where_its_pod_is(
     assert "does not match event.namespace" in untimed.message
 
 
-@pytest.mark.parametrize("field", ["reportingComponent", "reportingInstance", "action", "reason"])
-async def test_an_event_in_old_words_with_a_time_must_say_as_much(kube: Cluster, namespace: str, field: str) -> None:
-    """The version of the API is no way around what an event with a time needs."""
-    about = {"kind": "Pod", "name": "p", "namespace": namespace}
-    said = {"reportingComponent": "c", "reportingInstance": "c-0", "action": "a", "reason": "r", field: ""}
-
-    reply = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("o", about, eventTime=MOMENT, **said))
-
-    assert reply.code == 422
-    assert f"{field}: Required value" in reply.message
-
-
 @pytest.mark.parametrize(("note", "code"), [("n" * 1024, 201), ("n" * 1025, 422), ("é" * 512, 201), ("é" * 513, 422)])
 async def test_a_note_has_1024_bytes(kube: Cluster, namespace: str, events: str, note: str, code: int) -> None:
     """Longer reasons must be cut by us: the refusal speaks of characters and counts bytes (ValidateEvent)."""
@@ -138,31 +125,9 @@ async def test_only_the_series_of_an_event_may_change(kube: Cluster, namespace: 
     assert (often.code, often.body["series"]["count"]) == (200, 57)
 
 
-async def test_the_old_words_let_text_and_count_change(kube: Cluster, namespace: str) -> None:
-    """core/v1 is laxer."""
-    path = f"/api/v1/namespaces/{namespace}/events"
-    old = old_event("o", {"kind": "Pod", "namespace": namespace, "name": "p"})
-    assert (await kube.post(path, old)).code == 201
-
-    reply = await kube.patch(f"{path}/o", {"message": "another", "count": 2}, MERGE)
-
-    assert (reply.code, reply.body["message"], reply.body["count"]) == (200, "another", 2)
-
-
 async def test_an_apply_makes_an_event_once(kube: Cluster, namespace: str, events: str) -> None:
     """A fixed name per pod and reason makes events idempotent."""
     codes = [(await kube.patch(f"{events}/e", event(namespace), APPLY, fieldManager="t")).code for _ in range(2)]
 
     assert codes == [201, 200]
     assert len((await kube.get(events)).items) == 1
-
-
-async def test_a_pod_and_its_events_have_nothing_to_do_with_each_other(
-    kube: Cluster, namespace: str, pods: str, events: str
-) -> None:
-    """An event outlives its pod."""
-    await kube.post(pods, pod())
-    await kube.post(events, event(namespace))
-    await kube.delete(f"{pods}/p")
-
-    assert (await kube.get(f"{events}/e")).code == 200

@@ -35,7 +35,6 @@ async def budget(kube: Cluster, namespace: str, name: str = "pdb", **labels: str
 
 
 async def evict(kube: Cluster, pods: str, **options: object) -> Reply:
-    """Ask for it."""
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}}
     return await kube.post(f"{pods}/p/eviction", {**body, "deleteOptions": options} if options else body)
 

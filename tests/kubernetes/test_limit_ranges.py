@@ -12,7 +12,6 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def asking(name: str = "p", **limits: str) -> Json:
-    """A gated pod with limits."""
     body = pod(name)
     body["spec"]["containers"][0]["resources"] = {
         "limits": {key.replace("gpu", GPU): value for key, value in limits.items()}
@@ -97,7 +96,6 @@ class Custom:
 
     @property
     def path(self) -> str:
-        """Of its objects."""
         return f"/apis/{self.group}/v1alpha1/gpus"
 
     @property
@@ -119,7 +117,6 @@ class Custom:
         }
 
     def object(self, name: str, **status: str) -> Json:
-        """One GPU."""
         head = {"apiVersion": f"{self.group}/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
         return {**head, **({"status": status} if status else {})}
 

@@ -36,7 +36,6 @@ def at(system: ClusterSystem, server: Cluster):
 
 
 def replica(name: str, **spec: Any) -> Json:
-    """A pod of one application."""
     made = user_pod(name, annotations=PROFILE, **spec)
     made["metadata"]["labels"] = {"app": "llm"}
     return made
@@ -135,11 +134,7 @@ async def test_a_pod_goes_where_its_volume_is(at) -> None:
             "kind": "PersistentVolumeClaim",
             "apiVersion": "v1",
             "metadata": {"name": "models"},
-            "spec": {
-                **sized,
-                "resources": {"requests": {"storage": "1Gi"}},
-                "volumeName": pv["metadata"]["name"],
-            },
+            "spec": {**sized, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": pv["metadata"]["name"]},
         }
         assert (await scene.cluster.post("/api/v1/persistentvolumes", pv)).code == 201
         try:

@@ -9,12 +9,10 @@ MAX_ANNOTATIONS = 262_144
 
 
 def env(path: str) -> list[Json]:
-    """A variable from the downward API."""
     return [{"name": "V", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
 
 
 def with_container(body: Json, **changes: object) -> Json:
-    """The pod, its first container changed."""
     body["spec"]["containers"][0].update(changes)
     return body
 

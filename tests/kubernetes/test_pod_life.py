@@ -280,7 +280,6 @@ async def test_pods_that_are_never_scheduled_are_made_anew_or_say_why(at) -> Non
             await scene.until(lambda: _all_but(scene, first), "the replica to be evicted and recreated")
             bare = (await scene.pods())["bare"]
             told = scene.told(bare)
-            assert told is not None
             assert (told.state, told.ticket in scene.system.tickets()[told.node]) == ("bound", True)
         finally:
             fake.call(lambda: setattr(fake.nodes, "scheduling", True))

@@ -203,7 +203,6 @@ async def test_an_account_may_do_what_its_service_does(deployed: Cluster, accoun
 
 
 async def may(kube: Cluster, token: str, right: Right) -> bool:
-    """What the server answers about itself."""
     plural, _, subresource = right.resource.partition("/")
     asked = {
         "verb": right.verb,
@@ -253,7 +252,6 @@ class Site:
             yield process
 
     async def say(self, role: Role, address: Address, message: AnyMessage) -> None:
-        """Another service publishes a message."""
         bus, stream = self._buses[role], stream_of(address.kind)
         last = await bus.last(stream, address.subject)
         self._number += 1
@@ -326,7 +324,6 @@ async def until(look: Callable[[], Any], what: str) -> Any:
 
 @pytest_asyncio.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    """Nothing of Sluice runs yet."""
     roles = (Role.ADMINISTRATOR, Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY)
     users = tuple(User(permissions_of(role), secrets.token_hex(8)) for role in roles)
     for user in users:
@@ -369,19 +366,12 @@ def inventory(*, removed: bool = False) -> NodeInventory:
         creatable={},
     )
     snapshot = NodeSnapshot(
-        node=NodeName("n1"),
-        boot_id="b",
-        agent_run=RunId("a"),
-        generation=1,
-        driver_version="",
-        gpus=(gpu,),
-        slices=(),
+        node=NodeName("n1"), boot_id="b", agent_run=RunId("a"), generation=1, driver_version="", gpus=(gpu,), slices=()
     )
     return NodeInventory(snapshot=snapshot, stale=removed, removed=removed)
 
 
 def bound(request: RequestId) -> Bound:
-    """The allocator's answer."""
     return Bound(
         request=request,
         request_revision=1,
@@ -458,7 +448,6 @@ async def _live_by_claim(site: Site) -> None:
 
     await until(runs, "the pod to run with its claim")
     claim = site.kube.get("resourceclaims.resource.k8s.io", "dra", ref.name)
-    assert claim is not None
     assert claim["metadata"]["uid"] == ref.uid
     assert claim["status"]["allocation"]["allocationTimestamp"]
     assert [each["uid"] for each in claim["status"]["reservedFor"]] == [request]

@@ -16,7 +16,6 @@ OF_POD = {"resourceClaims": [{"name": "sluice", "resourceClaimName": "c"}]}
 
 @pytest.fixture
 def claims(namespace: str) -> str:
-    """The path of the namespace's claims."""
     return CLAIMS.format(namespace)
 
 
@@ -48,18 +47,15 @@ async def stored(kube: Cluster, written: Json) -> Json:
 
 
 async def needs_times(kube: Cluster) -> None:
-    """Skip where the server drops them."""
     if not await keeps_times(kube):
         pytest.skip(f"this server drops the time of an allocation: kept since 1.{TIMED_SINCE}")
 
 
 def consumer(name: str, uid: str) -> Json:
-    """A pod that uses a claim."""
     return {"resource": "pods", "name": name, "uid": uid}
 
 
 async def made(kube: Cluster, path: str, body: Json) -> Json:
-    """An object that was accepted."""
     reply = await kube.post(path, body)
     assert reply.code == 201, reply
     return reply.body

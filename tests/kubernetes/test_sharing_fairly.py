@@ -42,7 +42,6 @@ class Reader:
         self.home = home
 
     async def sees(self, scene: Scene, name: str) -> Described:
-        """One pod as it is described."""
         return (await described_in(scene.cluster, self.home, scene.namespace))[name]
 
     async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
@@ -62,7 +61,6 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Reader:
-    """Reads."""
     return Reader(tmp_path)
 
 
@@ -92,7 +90,6 @@ async def _why_evicted(scene: Scene, name: str) -> list[str]:
 
 
 def _asks(scene: Scene) -> list[str]:
-    """The pods of the namespace with a request."""
     asked = [message for _, message in scene.live.fleet_state.of("request", AllocationRequested)]
     return sorted(each.name for each in asked if each.namespace == scene.namespace)
 

@@ -45,19 +45,16 @@ class Denial(NamedTuple):
 
 
 def with_volume(**volume: Any) -> Json:
-    """A GPU pod with one volume."""
     return pod(container(resources=GPU), volumes=[volume])
 
 
 def with_mount(name: str, path: str) -> Json:
-    """A GPU pod with one mount."""
     made = pod(container(resources=GPU), volumes=[{"name": name, "emptyDir": {}}] if name != "sluice-slice" else [])
     made["spec"]["containers"][0]["volumeMounts"] = [{"name": name, "mountPath": path}]
     return made
 
 
 def with_env(name: str, value: str) -> Json:
-    """A GPU pod with one variable."""
     return pod(container(resources=GPU, env=[{"name": name, "value": value}]))
 
 
@@ -240,10 +237,7 @@ DENIALS = {
     ),
     "TooLarge": Denial(
         422,
-        pod(
-            container(resources=gpu(gpu="5")),
-            container("second", resources=gpu(gpu="5")),
-        ),
+        pod(container(resources=gpu(gpu="5")), container("second", resources=gpu(gpu="5"))),
         "nvidia.com/gpu = '*(allowed: 1 to 8 over all containers)",
     ),
     "two at once": Denial(

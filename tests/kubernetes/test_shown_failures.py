@@ -37,7 +37,6 @@ GPU = gpu_report(NODE, 0).uuid
 
 
 def refused(*claims: Claim, rules: PlacementConfig | None = None, **asking: str) -> Refusal:
-    """What the allocator refuses, and why."""
     found = refuse(rules or PlacementConfig(), PlaceRequest(claims, **asking), max_gpus_per_node=8)
     assert found is not None
     return found
@@ -57,8 +56,7 @@ REFUSALS = {
         "instances or shares on them, over all containers)",
     ),
     RefusalReason.INVALID_VALUE: Refusing(
-        refused(claim(profile="1g.5gb"), node_policy="best"),
-        "node-policy = 'best': ",
+        refused(claim(profile="1g.5gb"), node_policy="best"), "node-policy = 'best': "
     ),
     RefusalReason.CONTRADICTION: Refusing(
         refused(claim(modes=("mps",), memory_mib=1), rules=PlacementConfig(assumed_uid=None)),
@@ -84,7 +82,6 @@ UNUSED = {RefusalReason.UNSUPPORTED_MODE}
 
 
 def booking(uid: RequestId, *devices: DeviceGrant) -> Booking:
-    """What was booked for a pod."""
     return Booking(
         allocation=AllocationId(f"{uid}_r_1"),
         request=uid,
@@ -205,25 +202,10 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said("Normal", "SliceBound", "bound to its slice on gpu-1: main: MIG-1,MIG-2"),
         ),
     ),
-    "rebooted": (
-        None,
-        (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was created again: main: MIG-77")),
-    ),
-    "unreadable": (
-        "False",
-        (
-            Said(
-                "Warning",
-                "InvalidValue",
-                f"sluice.dev/request = '{{}}': * {CAN_NEVER}",
-            ),
-        ),
-    ),
+    "rebooted": (None, (BOUND, Said("Normal", "SliceMadeAnew", "its slice on gpu-1 was created again: main: MIG-77"))),
+    "unreadable": ("False", (Said("Warning", "InvalidValue", f"sluice.dev/request = '{{}}': * {CAN_NEVER}"),)),
     **{
-        f"refused-{reason.lower()}": (
-            "False",
-            (Said("Warning", str(reason), f"{found.sentence}* {CAN_NEVER}"),),
-        )
+        f"refused-{reason.lower()}": ("False", (Said("Warning", str(reason), f"{found.sentence}* {CAN_NEVER}"),))
         for reason, found in REFUSALS.items()
     },
 }
@@ -231,7 +213,6 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
 
 
 async def play(stage: DescribeStage) -> dict[str, Described]:
-    """All of it, side by side."""
     special = {"other-gates", "unreadable"}
     uids = await stage.create(*(name for name in SEEN if name not in special))
     uids |= await stage.create("other-gates", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
@@ -260,7 +241,6 @@ async def play(stage: DescribeStage) -> dict[str, Described]:
 
 
 def conditions(stage: DescribeStage) -> dict[str, str | None]:
-    """Our condition of every pod."""
     found = {}
     for each in stage.kube.all("pods", stage.namespace):
         listed = {one["type"]: one["status"] for one in each["status"].get("conditions", [])}
@@ -270,8 +250,6 @@ def conditions(stage: DescribeStage) -> dict[str, str | None]:
 
 @pytest.fixture(scope="module")
 def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
-    """Every pod as kubectl describes it."""
-
     async def tell_all() -> dict[str, Described]:
         async with staged(tmp_path_factory.mktemp("seen")) as stage:
             return await play(stage)

@@ -30,7 +30,6 @@ NODE = NodeName("gpu-1")
 
 
 def booked(name: str, state: str, *devices: DeviceGrant) -> SliceReport:
-    """A slice of a pod."""
     booking = Booking(
         allocation=AllocationId(f"{name}_r_1"),
         request=RequestId(name),
@@ -54,7 +53,6 @@ def instance(number: int, profile: str, start: int, size: int, owner: str = "") 
 
 
 def device(gpu: GpuReport, profile: str | None, start: int, size: int, share: Share | None = None) -> DeviceGrant:
-    """A place that is booked."""
     return DeviceGrant(container="main", gpu=gpu.uuid, profile=profile, start=start, size=size, share=share)
 
 
@@ -99,7 +97,6 @@ async def say(stage: DescribeStage, word: NodeInventory, good) -> None:
 
 
 def gpus(stage: DescribeStage) -> list:
-    """The objects."""
     return [each for each in stage.kube.all("gpus.sluice.dev") if "status" in each]
 
 

@@ -45,12 +45,10 @@ WHOLE = claim()
 
 
 def mps(memory_mib: int) -> Claim:
-    """A share of memory."""
     return claim(modes=("mps",), memory_mib=memory_mib)
 
 
 def fractional(percent: int, **quota: int) -> Claim:
-    """A share of SMs."""
     return claim(modes=("fractional",), sm_partition=percent, memory_mib=1000, **quota)
 
 
@@ -58,7 +56,6 @@ def fractional(percent: int, **quota: int) -> Claim:
 
 
 def empty(asked: Claim = SMALL, **rest: object) -> Place | NoPlace:
-    """Two idle GPUs."""
     return Shop(node("gpu-1", 2)).ask(asked, **rest)
 
 
@@ -112,7 +109,6 @@ def another_model_is_full() -> Place | NoPlace:
 
 
 def far_apart() -> Place | NoPlace:
-    """Two GPUs on two NUMA nodes."""
     gpus = (gpu_report("gpu-1", 0, numa_node=0), gpu_report("gpu-1", 1, numa_node=1))
     return Shop(snapshot("gpu-1", gpus, modes=ALL_MODES)).ask(claim(gpus=2, numa_bind=True))
 
@@ -514,12 +510,10 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
 
 
 def name_of(reason: WaitReason) -> str:
-    """The pod that waits for it."""
     return f"for-{reason.lower()}"
 
 
 def no_place(reason: WaitReason) -> NoPlace | Pending:
-    """What the allocator says then."""
     found = SCENES[reason][0]()
     assert isinstance(found, NoPlace | Pending), f"{reason}: there is a place, {found}"
     return found
@@ -546,7 +540,6 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
 
 
 def waits(found: dict) -> bool:
-    """Whether the pod has our condition."""
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
     return conditions.get("sluice.dev/SliceReady") == "False"
 

@@ -280,16 +280,6 @@ async def test_a_limit_range_puts_back_what_was_stripped_and_the_second_call_see
     assert reply.body["spec"]["containers"][0]["resources"] == {}
 
 
-async def test_a_dry_run_is_told(kube: Cluster, hook: Hook, pods: str) -> None:
-    """A person who only tries a pod must find nothing changed."""
-    await register(kube, hook)
-
-    reply = await kube.post(pods, pod(), dryRun="All")
-
-    assert reply.code == 201
-    assert [request["dryRun"] for request in hook.seen] == [True]
-
-
 @pytest.mark.parametrize(
     ("effects", "why"),
     [

@@ -28,7 +28,6 @@ class DeviceRig(ABC):
     backend: GpuBackend
 
     def uuids(self) -> list[str]:
-        """Of all GPUs, by index."""
         return [report.uuid for report in self.backend.read()]
 
     def ids(self, gpu: int = 0) -> dict[str, int]:
@@ -63,8 +62,7 @@ class DeviceRig(ABC):
         """What a process holds of its device, and how much of the time it computes there on all SMs."""
 
     @abstractmethod
-    def stop_process(self, pid: int) -> None:
-        """It ends."""
+    def stop_process(self, pid: int) -> None: ...
 
     @abstractmethod
     def foreign(self, profile: str, start: int, *, gpu: int = 0, compute: bool = True) -> int:
@@ -75,12 +73,10 @@ class DeviceRig(ABC):
         """in_use_times, insufficient, ci_fails, no_permission: so many calls are refused."""
 
     @abstractmethod
-    def lose(self, gpu: int) -> None:
-        """A GPU stops answering."""
+    def lose(self, gpu: int) -> None: ...
 
     @abstractmethod
-    def find(self, gpu: int) -> None:
-        """It answers again."""
+    def find(self, gpu: int) -> None: ...
 
     @abstractmethod
     def xid(self, gpu: int, number: int = XID) -> None:
@@ -91,12 +87,10 @@ class DeviceRig(ABC):
         """The GPU's MIG mode is to change at its next reset."""
 
     @abstractmethod
-    def slow(self) -> None:
-        """Creating and destroying take a while."""
+    def slow(self) -> None: ...
 
     @abstractmethod
-    def close(self) -> None:
-        """Let go of everything."""
+    def close(self) -> None: ...
 
 
 class SimulatedRig(DeviceRig):
@@ -105,24 +99,20 @@ class SimulatedRig(DeviceRig):
     kind = "simulated"
 
     def __init__(self, node: NodeSpec, directory: Path) -> None:
-        """Make them."""
         self.file = HardwareFile(directory / "n1.json")
         self.file.make(node)
         self.backend = SimulatedBackend(self.file)
         self._pids = itertools.count(5_000_000)
 
     def reopen(self) -> None:
-        """Another backend on the same file."""
         self.backend.close()
         self.backend = SimulatedBackend(HardwareFile(self.file._path))
 
     def reboot(self) -> None:
-        """A new boot of the file."""
         self.file.reboot()
         self.reopen()
 
     def start_process(self, device: str, *, owner: str = "", kind: str = "compute", pid: int | None = None) -> int:
-        """An entry in the file."""
         number = next(self._pids) if pid is None else pid
         with self.file.changing() as hardware:
             gpu = next(g for g in hardware.gpus if device in {g.uuid, *(each.uuid for each in g.instances)})
@@ -132,13 +122,11 @@ class SimulatedRig(DeviceRig):
         return number
 
     def use(self, pid: int, *, memory_mib: int, busy_percent: int) -> None:
-        """In its entry of the file."""
         with self.file.changing() as hardware:
             (found,) = (process for gpu in hardware.gpus for process in gpu.processes if process.pid == pid)
             found.memory_mib, found.busy_percent = memory_mib, busy_percent
 
     def stop_process(self, pid: int) -> None:
-        """Out of the file."""
         with self.file.changing() as hardware:
             for gpu in hardware.gpus:
                 gpu.processes = [process for process in gpu.processes if process.pid != pid]
@@ -152,34 +140,27 @@ class SimulatedRig(DeviceRig):
             self.backend = backend
 
     def fault(self, name: str, times: int) -> None:
-        """A switch in the file."""
         with self.file.changing() as hardware:
             setattr(hardware.faults, name, times)
 
     def lose(self, gpu: int) -> None:
-        """A switch in the file."""
         self.fault("gpu_lost", gpu)
 
     def find(self, gpu: int) -> None:
-        """A switch in the file."""
         self.fault("gpu_lost", -1)
 
     def xid(self, gpu: int, number: int = XID) -> None:
-        """A switch in the file."""
         with self.file.changing() as hardware:
             hardware.faults.xid, hardware.faults.xid_gpu = number, gpu
 
     def pend_mig(self, gpu: int) -> None:
-        """A switch in the file."""
         self.fault("mig_pending", gpu)
 
     def slow(self) -> None:
-        """A backend that takes its time."""
         self.backend.close()
         self.backend = SimulatedBackend(self.file, create_ms=100, destroy_ms=100)
 
     def close(self) -> None:
-        """End its wait."""
         self.backend.close()
 
 
@@ -189,7 +170,6 @@ class NvmlRig(DeviceRig):
     kind = "nvml"
 
     def __init__(self, node: NodeSpec, directory: Path, built: Built) -> None:
-        """Make the machine."""
         from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - needs pynvml, which not everybody has
 
         self._open = NvmlBackend
@@ -202,7 +182,6 @@ class NvmlRig(DeviceRig):
         self.backend = NvmlBackend(self.machine.processes, fixed=self._fixed)
 
     def reopen(self) -> None:
-        """NVML is left and begun again."""
         self.backend.close()
         self.backend = self._open(self.machine.processes, fixed=self._fixed)
 
@@ -221,40 +200,31 @@ class NvmlRig(DeviceRig):
         return self.machine.add_process(device, owner=owner, name=name, kind=kind, pid=pid)
 
     def use(self, pid: int, *, memory_mib: int, busy_percent: int) -> None:
-        """On the machine."""
         self.machine.use(pid, memory_mib=memory_mib, busy_percent=busy_percent)
 
     def stop_process(self, pid: int) -> None:
-        """Off the machine."""
         self.machine.remove_process(pid)
 
     def foreign(self, profile: str, start: int, *, gpu: int = 0, compute: bool = True) -> int:
-        """As with nvidia-smi."""
         return self.machine.make_instance(gpu, profile, start, compute=compute)
 
     def fault(self, name: str, times: int) -> None:
-        """A switch of the library."""
         self.machine.fault(name, times)
 
     def lose(self, gpu: int) -> None:
-        """It falls off the bus."""
         self.machine.lose(gpu)
 
     def find(self, gpu: int) -> None:
-        """It is back."""
         self.machine.find(gpu)
 
     def xid(self, gpu: int, number: int = XID) -> None:
-        """An event."""
         self.machine.xid(gpu, number)
 
     def pend_mig(self, gpu: int) -> None:
-        """Current and pending differ."""
         on = self.backend.read()[gpu].mig_enabled
         self.machine.set_mig(gpu, current=on, pending=not on)
 
     def slow(self) -> None:
-        """A switch of the library."""
         self.machine.fault("slow_ms", 50)
 
     def close(self) -> None:

@@ -165,10 +165,7 @@ class Agent:
             self._after(0.02, 0.4, lambda: self._is_gone(allocation))
             return
         quarantined = SliceQuarantined(
-            allocation=allocation,
-            request=known.order.booking.request,
-            revision=known.order.revision,
-            message="in use",
+            allocation=allocation, request=known.order.booking.request, revision=known.order.revision, message="in use"
         )
         self._after(0.2, 0.2, lambda: self._say(quarantined))
         self._after(2.0, 8.0, lambda: self._is_gone(allocation))

@@ -107,7 +107,6 @@ class Reader:
             self._bus.clockwork.after(self._late_by(), self._read)
 
     def end(self) -> None:
-        """It reads nothing more."""
         if not self.ended:
             self.ended = True
             self._bus.readers[self._stream] = [each for each in self._bus.readers[self._stream] if each is not self]

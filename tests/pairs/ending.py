@@ -6,15 +6,7 @@ from pairs.bus import Bus
 from pairs.judge import ViolationError, brief
 
 from sluice.contracts.bus.events import Entry, Stream
-from sluice.contracts.messages import (
-    EvictionOver,
-    Grant,
-    Released,
-    RequestWithdrawn,
-    Revoke,
-    SliceGone,
-    WaitOver,
-)
+from sluice.contracts.messages import EvictionOver, Grant, Released, RequestWithdrawn, Revoke, SliceGone, WaitOver
 from sluice_allocator.core.allocator import Allocator
 
 QUEUES = ("committing", "assumed", "undecided", "strays", "to_try", "to_tell", "changed_requests")

@@ -50,7 +50,6 @@ class Host:
         self._goes_on = False
 
     def start(self) -> None:
-        """A new process, which knows nothing."""
         if self.is_alive:
             return
         self.is_alive = True
@@ -70,7 +69,6 @@ class Host:
             reader.end()
 
     def set_lease(self, *, held: bool) -> None:
-        """Whether it is to work."""
         self._held = held
         if self.is_alive:
             self.handle(LeaseChanged(held=held))

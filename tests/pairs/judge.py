@@ -49,7 +49,6 @@ class Landed(msgspec.Struct, frozen=True):
     message: AnyMessage
 
     def __str__(self) -> str:
-        """A line."""
         return f"{self.at:8.3f} {self.by} {self.subject} {brief(self.message)}"
 
 
@@ -109,7 +108,6 @@ class Judge:
             raise ViolationError("bound twice", f"{bound.request} holds {held} and is bound to {bound.allocation}")
 
     def evicts(self, request: RequestId, name: str) -> None:
-        """A pod is evicted."""
         self.evicted.append((self._bus.now, request, name))
 
     def counted(self) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """Bugs that allocators once had, planted again: proof that the judge finds them."""
 
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,37 +15,25 @@ from sluice_allocator.core.request import reconcile
 from sluice_allocator.core.serve import offers
 
 
-def _ended_before_it_was_answered(_original: Any) -> Any:
-    def is_about_promises(ctx: Any, allocation: Any, entry: Any) -> bool:
-        """What is counted, and was overwritten before the own write was answered, is counted for ever."""
-        waits = isinstance(entry, Grant) and bool(entry.after)
-        return waits or allocation in ctx.facts.promises or allocation in ctx.facts.unpromised
-
-    return is_about_promises
+def _ended_before_it_was_answered(_original: Any, ctx: Any, allocation: Any, entry: Any) -> bool:
+    """What is counted, and was overwritten before the own write was answered, is counted for ever."""
+    waits = isinstance(entry, Grant) and bool(entry.after)
+    return waits or allocation in ctx.facts.promises or allocation in ctx.facts.unpromised
 
 
-def _alike_in_a_job(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    def shape_of(request: Any, *, limited: bool = False) -> bytes:
-        """A pod of a job is the first of its shape: it gets no reservation, nor does any pod behind it."""
-        return original(replace(request, group=None), limited=limited)
-
-    return shape_of
+def _alike_in_a_job(original: Any, request: Any, *, limited: bool = False) -> bytes:
+    """A pod of a job is the first of its shape: it gets no reservation, nor does any pod behind it."""
+    return original(replace(request, group=None), limited=limited)
 
 
-def _woken_by_itself(original: Any) -> Any:
-    def freed(self: Any, node: Any, *, as_before: bool = False) -> None:
-        """What a trial in vain gives back is offered to the group that had found it."""
-        original(self, node)
-
-    return freed
+def _woken_by_itself(original: Any, self: Any, node: Any, *, as_before: bool = False) -> None:
+    """What a trial in vain gives back is offered to the group that had found it."""
+    original(self, node)
 
 
-def _never_is_ignored(original: Any) -> Any:
-    def evict_for(ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
-        """Others are evicted for a pod that said it only waits."""
-        return original(ctx, request, replace(asked, preempts=True), **named)
-
-    return evict_for
+def _never_is_ignored(original: Any, ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
+    """Others are evicted for a pod that said it only waits."""
+    return original(ctx, request, replace(asked, preempts=True), **named)
 
 
 _WHOLE = (Claim(container="main", profile="7g.40gb"),)

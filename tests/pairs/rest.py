@@ -7,12 +7,7 @@ from pairs.judge import Judge, Landed, ViolationError, brief
 from pairs.source import Source
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Bound,
-    Grant,
-    Revoke,
-)
+from sluice.contracts.messages import AllocationRequested, Bound, Grant, Revoke
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.state.grant_facts import is_promise
@@ -105,7 +100,6 @@ class Rest:
             raise ViolationError("never evicted", said)
 
     def nothing_is_made_for_nobody(self, there: Iterator[AllocationId]) -> None:
-        """What agents have is granted."""
         left = [each for each in there if not isinstance(self.world.ledger.get(each), Grant)]
         if left:
             raise ViolationError("made without a request", f"{left}")

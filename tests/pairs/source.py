@@ -53,7 +53,6 @@ class Source:
     """All pods of a world."""
 
     def __init__(self, bus: Bus, judge: Judge, dice: Random) -> None:
-        """It has said all it has: nothing."""
         self.pods: dict[RequestId, Pod] = {}
         self.troubled = True
         """Whether pods end by themselves, and evictions are held up."""
@@ -77,7 +76,6 @@ class Source:
         return [each for each in self.alive() if each.spec.name == name]
 
     def create(self, spec: PodSpec, generation: int = 0) -> None:
-        """A pod comes."""
         uid = RequestId(f"{spec.name}-{generation}")
         pod = self.pods[uid] = Pod(uid, spec, generation)
         self._say(pod)

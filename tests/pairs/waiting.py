@@ -49,7 +49,6 @@ class Waiting:
             self._group_waits_for_something(members)
 
     def _waits(self, pod: Pod) -> bool:
-        """Whether it waits, with a published reason."""
         bound = self.world.bindings.get(pod.uid)
         if isinstance(bound, Refused):
             return False
@@ -84,7 +83,6 @@ class Waiting:
             raise ViolationError("told of a promise", story)
 
     def _truth(self, without: Grant | None) -> Truth:
-        """All nodes and bookings, but for one."""
         nodes, bookings = {}, {}
         for name, snapshot in self.ctx.shown.items():
             cordon = self.world.cordons.get(name)

@@ -33,7 +33,6 @@ FAULTS = ("cordons", "edits", "health", "restarts", "leases", "stalls", "reading
 
 
 def draw_plan(seed: int) -> Plan:
-    """The world of a seed."""
     dice = Random(seed)
     return _Drawing(dice, Random(f"patience {seed}")).plan(seed)
 

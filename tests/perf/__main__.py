@@ -148,7 +148,6 @@ async def latency_of_pods(url: str, pods: Path) -> list[float]:
 
 
 def report(figures: Figures) -> str:
-    """The figures as a Markdown section."""
     lines = ["| process | start to ready, s | memory of its own, MiB | resident, MiB |", "|---|---|---|---|"]
     for figure in figures.processes:
         started = "-" if figure.started_s is None else f"{figure.started_s:.2f}"
@@ -160,7 +159,6 @@ def report(figures: Figures) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
     end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)

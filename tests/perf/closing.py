@@ -57,7 +57,6 @@ class Running:
         self.url = wait_until_up(root / "data", self.up, root / "up.log")
 
     def stop(self) -> None:
-        """Stop it, whatever happens."""
         self.up.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.up.wait(20)
@@ -155,7 +154,6 @@ def measure(few: int, many: int) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
     end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--few", type=int, default=100)

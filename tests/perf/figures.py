@@ -41,7 +41,6 @@ def wait_until_up(data: Path, up: subprocess.Popen, log: Path) -> str:
 
 
 def machine() -> str:
-    """What this was measured on."""
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),

@@ -30,11 +30,9 @@ class Threshold:
 
     @property
     def met(self) -> bool:
-        """Whether it holds."""
         return self.margin >= 0
 
     def row(self) -> str:
-        """One line of the table."""
         say = f"{{:,.{self.digits}f}}".format
         unit = f" {self.unit}" if self.unit else ""
         verdict = "met" if self.met else "**missed**"
@@ -45,7 +43,6 @@ class Threshold:
 
 
 def table(thresholds: Sequence[Threshold]) -> str:
-    """All of them, as Markdown."""
     return "\n".join(
         [
             "| what | measured | threshold | margin | |",

@@ -218,7 +218,6 @@ def needs_of_others(draw: st.DrawFn, needs: HostNeeds) -> HostNeeds:
 
 
 def peer(asking: PlaceRequest) -> PeerPod:
-    """A pod as the engine's input."""
     labels = tuple(sorted(asking.labels.items()))
     terms = terms_of(asking.source, asking.namespace, asking.host)
     return PeerPod(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports, terms=terms)
@@ -245,7 +244,6 @@ NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(
 
 @st.composite
 def asks(draw: st.DrawFn) -> PlaceRequest:
-    """One pod's."""
     kind = draw(st.sampled_from(["exclusive", "exclusive", "share", "share", "split", "two containers", "one GPU"]))
     if kind == "exclusive":
         claims: tuple[Claim, ...] = (draw(exclusive_claims("main")),)

@@ -33,7 +33,6 @@ ALL_MODES = ("exclusive", "mps", "fractional")
 
 
 def gpu(node: str, index: int, kind: str, numa: int | None, clients: int) -> GpuReport:
-    """One empty GPU."""
     if kind == "T4":
         known = gpu_report(node, index, mig=False, numa_node=numa, mps_clients_max=clients, profiles=())
         sizes = {"memory_mib": 15360, "multiprocessors": 40, "memory_slices": 0, "compute_slices": 0}

@@ -164,7 +164,6 @@ class FleetMachine(ChangingFleet):
     @precondition(lambda self: self.truth.bookings)
     @rule(data=st.data())
     def depart(self, data: st.DataObject) -> None:
-        """A pod has ended."""
         allocation = data.draw(st.sampled_from(sorted(self.truth.bookings)))
         del self.truth.bookings[allocation]
         self.truth.pods.pop(allocation, None)
@@ -215,7 +214,6 @@ class FleetMachine(ChangingFleet):
             assert self._without(others).wrong_with(asking, node, devices), f"{each} could have stayed"
 
     def _without(self, gone: list[AllocationId]) -> Chooser:
-        """The same fleet when some have gone."""
         left = {each: booking for each, booking in self.truth.bookings.items() if each not in gone}
         truth = self.truth  # for what pods say of each other every pod counts until it is gone
         return Chooser(Truth(truth.nodes, left, truth.overcommit_percent, truth.pods, truth.elsewhere), GEOMETRIES)

@@ -66,7 +66,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
             self.world.say(QuotaSet(namespace=NAMESPACES[0], total=limits))
 
     def _done(self) -> None:
-        """Something was done. One allocator reads it at once."""
         type(self).steps += 1
         self.goes_on = False
         if self.alone:
@@ -88,13 +87,11 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
 
     @rule(pod=SINGLE_PODS)
     def a_pod_comes(self, pod: PodAsk) -> None:
-        """It asks for something."""
         self.world.ask(pod)
         self._done()
 
     @rule(pod=SINGLE_PODS, count=st.integers(2, 5))
     def several_come(self, pod: PodAsk, count: int) -> None:
-        """They ask for the same."""
         for _ in range(count):
             self.world.ask(pod)
         self._done()
@@ -138,7 +135,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     @precondition(lambda self: self.world.facts.orders())
     @rule(data=st.data(), fails=st.sampled_from([False, False, False, True]), still_used=st.booleans())
     def an_agent_obeys(self, data: st.DataObject, fails: bool, still_used: bool) -> None:
-        """One order is carried out."""
         allocation = data.draw(st.sampled_from(self.world.facts.orders()))
         self.world.obey(allocation, fails=fails, still_used=still_used)
         self._done()
@@ -181,7 +177,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 5.0, 45.0, 70.0, 130.0, 320.0]))
     def time_passes(self, seconds: float) -> None:
-        """Patience runs out, turns grow old."""
         self.world.tick(seconds)
         self._done()
 
@@ -211,7 +206,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     @precondition(lambda self: not self.alone)
     @rule()
     def both_catch_up(self) -> None:
-        """Both have read all there is."""
         self._calm()
         self._done()
 
@@ -259,7 +253,6 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
         before = (ctx.cluster.booked(), len(ctx.undecided), len(ctx.queue))
         standing = how_it_stands(ctx, request)
         assert before == (ctx.cluster.booked(), len(ctx.undecided), len(ctx.queue))
-        assert standing is not None
         assert standing.message
         is_bound = isinstance(self.world.facts.of["binding"].get(request), Bound)
         assert (standing.state is RequestState.BOUND) == is_bound

@@ -15,7 +15,6 @@ SETTLES_S = 70.0
 
 
 def one(profile: str) -> tuple[Claim, ...]:
-    """An instance."""
     return (Claim(container="main", profile=profile),)
 
 

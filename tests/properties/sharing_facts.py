@@ -57,16 +57,13 @@ class Facts:
             self.at[address.kind][address.key[-1]] = entry.sequence
 
     def is_gone(self, allocation: str) -> bool:
-        """Whether nothing of it is there."""
         entry = self.of["ledger"].get(allocation)
         return entry is None or isinstance(entry, Closed) or isinstance(self.of["slice"].get(allocation), SliceGone)
 
     def live(self) -> dict[str, Grant | Revoke]:
-        """What is booked."""
         return {each: entry for each, entry in self.of["ledger"].items() if not self.is_gone(each)}
 
     def granted(self, request: str) -> list[Grant]:
-        """What a request is granted."""
         entries = self.live().values()
         return [each for each in entries if isinstance(each, Grant) and each.booking.request == request]
 
@@ -115,7 +112,6 @@ class SharingWorld:
     """Nodes, agents, sources, an operator, and one or two allocators."""
 
     def __init__(self, nodes: list[NodeSnapshot], rules: SchedulerConfig, allocators: int) -> None:
-        """Everything is open and empty."""
         self.bus = SmallBus()
         self.facts = Facts()
         self.bus.on_landed.append(self.facts.landed)
@@ -143,7 +139,6 @@ class SharingWorld:
     # -- allocators ------------------------------------------------------------------------------------------------
 
     def begin_process(self) -> None:
-        """One more allocator."""
         self._runs += 1
         self.processes.append(Process(self.bus, f"r{self._runs}", self.rules, self.now))
 
@@ -157,7 +152,6 @@ class SharingWorld:
         until_calm(self.processes)
 
     def tick(self, seconds: float) -> None:
-        """Time passes, for all at once."""
         self.now += seconds
         for process in self.processes:
             process.now = self.now
@@ -185,13 +179,11 @@ class SharingWorld:
         return request
 
     def withdraw(self, request: str) -> None:
-        """A pod is gone."""
         revision = self.facts.of["request"][request].revision + 1
         word = RequestWithdrawn(revision=revision, source=FOLDER, cause="pod gone")
         self.bus.put(subjects.request(RequestId(request)), word)
 
     def edit(self, request: str, claims: tuple) -> None:
-        """It asks for something else."""
         asked = self.facts.of["request"][request]
         edited = msgspec.structs.replace(asked, revision=asked.revision + 1, claims=claims)
         self.bus.put(subjects.request(RequestId(request)), edited)

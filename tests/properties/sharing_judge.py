@@ -48,7 +48,6 @@ def _largest_share(one: "Share", other: "Share") -> "Share":
 
 
 def most_important(asked: AllocationRequested, sequence: int) -> tuple[int, int]:
-    """A turn: less is earlier."""
     return -asked.priority, sequence
 
 
@@ -226,7 +225,6 @@ class SharingJudge:
         return found[0], found[1], found[2]
 
     def devices(self, booking: Booking) -> Devices:
-        """What a booking counts."""
         return self.uses.get(booking.allocation, booking.devices)
 
     # -- what stands -----------------------------------------------------------------------------------------------

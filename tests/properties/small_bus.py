@@ -39,7 +39,6 @@ class SmallBus:
     """The last value of every subject."""
 
     def __init__(self) -> None:
-        """Nothing was said."""
         self.last: dict[str, Entry] = {}
         self.readers: list[Process] = []
         self.on_landed: list[Callable[[Entry, RunId | None], None]] = []

@@ -36,7 +36,6 @@ class Built:
     programs: Path
 
     def program(self, name: str) -> str:
-        """The path of a program."""
         return str(self.programs / name)
 
 

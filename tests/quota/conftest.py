@@ -18,6 +18,5 @@ def built() -> Built:
 
 @pytest.fixture
 def rig(built: Built) -> Iterator[Rig]:
-    """An unused device."""
     with Rig(built) as found:
         yield found

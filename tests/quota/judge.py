@@ -64,7 +64,6 @@ class Judge:
         self._library, self._file = ctypes.CDLL(str(library)), str(file).encode()
 
     def look(self) -> Look:
-        """How it is now."""
         seen = _Seen()
         assert self._library.stand_in_read(self._file, ctypes.byref(seen)) == 0, f"no device in {self._file!r}"
         assert seen.over_ns == 0, "kernels ran beside each other that are wider than the device: the stand-in is wrong"
@@ -78,7 +77,6 @@ class Judge:
 
 
 def between(first: Look, last: Look) -> Span:
-    """What happened in between."""
     span_ns = last.now_ns - first.now_ns
     return Span(
         span_ns / 1e9,

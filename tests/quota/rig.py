@@ -28,7 +28,6 @@ class Lines:
     """A process that is spoken with by lines."""
 
     def __init__(self, command: list[str], env: Mapping[str, str]) -> None:
-        """Start it."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` does; a file is never full, as a pipe is
         self.process = subprocess.Popen(
             command,
@@ -44,14 +43,11 @@ class Lines:
         self._selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def say(self, line: str) -> None:
-        """One line to it."""
-        assert self.process.stdin is not None
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
     def hear(self, within_s: float = ANSWER_WITHIN_S) -> str:
         """The next line from it. Raises AssertionError when none comes in time, or it ends."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + within_s
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
@@ -85,7 +81,6 @@ class Lines:
         self._selector.close()
         self._errors.close()
         for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended already
                 pipe.close()
 
@@ -94,14 +89,12 @@ class Scheduler(Lines):
     """The process of `scheduler_process.py`."""
 
     def __init__(self) -> None:
-        """Start it."""
         paths = os.pathsep.join(str(ROOT / source) for source in _SOURCES)
         env = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
         super().__init__([sys.executable, str(Path(__file__).with_name("scheduler_process.py"))],
                          env | {"PYTHONPATH": paths})  # fmt: skip
 
     def ask(self, do: str, **values: object) -> dict:
-        """One command and its answer."""
         self.say(json.dumps({"do": do} | values))
         return json.loads(self.hear())
 
@@ -110,7 +103,6 @@ class Rig:
     """A device, and who uses it. A context: everything that was started is stopped, every file removed."""
 
     def __init__(self, built: Built) -> None:
-        """Start with an unused device, and no scheduler."""
         self.built = built
         self.folder = Path(tempfile.mkdtemp(prefix="sl-q"))
         self.device = self.folder / "device"
@@ -137,7 +129,6 @@ class Rig:
             self.scheduler.ask("add", name=name, **self._sizes[name])
 
     def socket(self, name: str) -> Path:
-        """Where the tenant is served."""
         return self.folder / name / "quota.sock"
 
     def environment(self, name: str, *, quota: bool = True, **more: str) -> dict[str, str]:
@@ -175,13 +166,11 @@ class Rig:
         return sorted({line for process in self._running for line in process.errors().splitlines()})
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is left."""
         for process in reversed(self._running):
             process.close()
         shutil.rmtree(self.folder)

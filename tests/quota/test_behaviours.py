@@ -7,7 +7,6 @@ WAYS_TO_LAUNCH = 12
 
 
 def serve(rig: Rig, *, request: float = 0.5, memory: int = 0) -> None:
-    """One tenant alone."""
     rig.start_scheduler()
     rig.add("a", request=request, memory=memory)
 
@@ -21,7 +20,6 @@ def test_a_program_does_not_notice_the_library(rig: Rig, name: str) -> None:
     process = rig.start("a", "behaviours", name)
     assert process.hear() == "ok", process.errors()
     assert process.ended() == 0, process.errors()
-    assert rig.scheduler is not None
     assert rig.scheduler.ask("usage")["a"]["hellos"] >= (2 if name == "forks" else 1)
 
 
@@ -31,7 +29,6 @@ def test_a_program_that_loads_cuda_itself_is_held_to_its_quota(rig: Rig, way: st
     serve(rig)
     process = rig.start("a", "unlinked", way)
     assert process.hear() == "ok", process.errors()
-    assert rig.scheduler is not None
     used = rig.scheduler.ask("usage")["a"]
     assert used["hellos"] == 1
     assert used["tokens"] > 0

@@ -19,7 +19,6 @@ NAMES = ("capture", "threads", "contexts", "memory", "keeps-errno", "cancels")
 
 @pytest.fixture(scope="module", params=["thread", "address,undefined"])
 def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Everything with one of them."""
     try:
         return build(Path(tmp_path_factory.mktemp("quota")), sanitizer=request.param)
     except NoCompilerError as error:

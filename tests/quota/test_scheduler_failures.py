@@ -100,7 +100,6 @@ def test_programs_outlive_a_killed_scheduler_and_come_back_to_its_successor(rig:
     rig.start_scheduler()
     process = rig.start("a", "behaviours", "launches-around", SLUICE_QUOTA_FAIL=fail, **SOON)
     assert process.hear() == "launched"
-    assert rig.scheduler is not None
     rig.scheduler.kill()
     rig.socket("a").unlink()
     process.say("")
@@ -122,7 +121,6 @@ def test_who_went_on_without_a_scheduler_is_counted_by_the_next_one(rig: Rig) ->
     assert "SLUICE_QUOTA_PATIENCE_MS is '10'; it must be a whole number from 500" in process.errors()
     rig.start_scheduler()
     scheduler = rig.scheduler
-    assert scheduler is not None
     until(lambda: scheduler.ask("usage")["a"]["fail_opens"] == 1, "it has told so")
     until(lambda: scheduler.ask("usage")["a"]["tokens"] > 0, "and it is held again")
 
@@ -138,7 +136,6 @@ def test_a_killed_program_gives_its_token_back(rig: Rig) -> None:
     hog.kill()
     other.say("")
     assert other.hear().startswith("kernels=300 ")
-    assert rig.scheduler is not None
     assert rig.scheduler.ask("usage")["a"]["connections"] == 0
 
 

@@ -119,7 +119,6 @@ def _path_of_a_volume() -> None:
 
 
 def _fail_closed() -> None:
-    """The shipped configuration, which no code of ours reads."""
     documents = [*yaml.safe_load_all(_admission("webhook.yaml"))]
     documents += yaml.safe_load_all(_admission("policy-no-side-door.yaml"))
     hooks = [hook for each in documents for hook in each.get("webhooks", ())]
@@ -234,11 +233,7 @@ CONTROLS = (
         _annotation,
         patched("sluice.contracts.request_syntax.sluice_keys.KEYS", (*KEYS, "command")),
     ),
-    Control(
-        "YAML has bounds",
-        _alias_bomb,
-        patched("security.controls_of_pods.ManifestLimits", lambda: _WIDE),
-    ),
+    Control("YAML has bounds", _alias_bomb, patched("security.controls_of_pods.ManifestLimits", lambda: _WIDE)),
     Control(
         "volumes have one place",
         _path_of_a_volume,

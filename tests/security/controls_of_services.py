@@ -90,7 +90,6 @@ def _another_nodes_word() -> None:
     word = next(each for each in EXAMPLES if isinstance(each, SliceReady))
     sent = Envelope(id="i", operation="o", request="r", schema=SCHEMA, time="t", message=word)
     found = read_stored("sluice.slice.gpu-2.another", 1, encode(sent)).entry
-    assert found is not None
     assert found.message is None, "a word about one slice was read as a word about another"
 
 
@@ -150,8 +149,6 @@ def _shipped(name: str) -> str:
 
 
 def _changed(old: str, new: str):
-    """The world in which a manifest says something else."""
-
     def read(name: str) -> str:
         text = (KUBERNETES / "base" / name).read_text()
         return text.replace(old, new)
@@ -236,9 +233,7 @@ CONTROLS = (
         patched("sluice_console.core.web.request_check.is_address", lambda _: True),
     ),
     Control(
-        "metrics too",
-        _metrics_of_another_site,
-        patched("security.controls_of_services.is_own_name", lambda *_: True),
+        "metrics too", _metrics_of_another_site, patched("security.controls_of_services.is_own_name", lambda *_: True)
     ),
     Control(
         "what one agent stores is bounded",

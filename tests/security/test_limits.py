@@ -37,13 +37,11 @@ class Waiting:
         self.begun = 0
 
     async def wait(self, request, _context):
-        """One call."""
         self.begun += 1
         await self.release.wait()
         return request
 
     def register(self, server):
-        """Serve it."""
         handlers = {"Wait": grpc.unary_unary_rpc_method_handler(self.wait)}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Waiting", handlers),))
 

@@ -12,7 +12,6 @@ HERE = frozenset(PINS)
 
 
 def bill(**versions: str) -> dict:
-    """A bill of these packages."""
     components = [{"name": name.replace("_", "."), "version": version} for name, version in versions.items()]
     return {"bomFormat": "CycloneDX", "components": components}
 

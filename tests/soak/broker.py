@@ -49,17 +49,14 @@ class Held:
 
     @property
     def allocation(self) -> AllocationId:
-        """Its id."""
         return self.booking.allocation
 
     @property
     def said(self) -> str:
-        """The kind of the last word."""
         return type(self.word).__name__ if self.word is not None else ""
 
     @property
     def is_gone(self) -> bool:
-        """Whether the agent has said so."""
         return isinstance(self.word, SliceGone)
 
     @property
@@ -92,7 +89,6 @@ class Broker:
     def grant(
         self, devices: tuple[DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
     ) -> tuple[Held, list[Reading]]:
-        """Book a place and order it."""
         self._named += 1
         booking = Booking(
             allocation=AllocationId(f"a{self._named}"),
@@ -110,7 +106,6 @@ class Broker:
         return held, self._order(held, Grant(revision=1, incarnation=INCARNATION, booking=booking, after=waits))
 
     def revoke(self, held: Held) -> list[Reading]:
-        """Order it unmade."""
         held.revision += 1
         held.revoked = True
         order = Revoke(revision=held.revision, incarnation=INCARNATION, booking=held.booking, cause="pod gone")
@@ -129,7 +124,6 @@ class Broker:
         return self._order(held, closed)
 
     def forget(self, held: Held) -> None:
-        """The closing words have run out."""
         del self.held[held.allocation]
         self._book.pop(subjects.ledger(self.node, held.allocation).subject, None)
         self._state.pop(subjects.slice_(self.node, held.allocation).subject, None)

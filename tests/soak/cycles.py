@@ -26,7 +26,6 @@ class Kind:
 
 
 def sliced(rig: Rig, gpu: int, profile: str, start: int, size: int) -> DeviceGrant:
-    """A MIG instance."""
     return DeviceGrant(container="main", gpu=GpuUuid(rig.gpus[gpu]), profile=profile, start=start, size=size)
 
 
@@ -36,7 +35,6 @@ def whole(rig: Rig, gpu: int) -> DeviceGrant:
 
 
 def share(home: DeviceGrant, *, memory_mib: int, sm_partition: int = 0, uid: int = 0) -> DeviceGrant:
-    """A part of such a device."""
     mode = "fractional" if sm_partition else "mps"
     part = Share(mode=mode, uid=uid, memory_mib=memory_mib, sm_partition=sm_partition)
     return DeviceGrant(
@@ -65,12 +63,10 @@ def _one(rig: Rig, *devices: DeviceGrant) -> None:
 
 
 def exclusive(rig: Rig) -> None:
-    """One MIG instance."""
     _one(rig, sliced(rig, 0, "3g.20gb", 4, 4))
 
 
 def two_gpus(rig: Rig) -> tuple[DeviceGrant, ...]:
-    """Instances on two GPUs."""
     return sliced(rig, 0, "2g.10gb", 2, 2), sliced(rig, 1, "1g.5gb", 6, 1)
 
 

@@ -31,8 +31,7 @@ def flip_in(data: bytes, number: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
 
 
-def take_away(_data: bytes, _number: int) -> None:
-    """There is no file."""
+def take_away(_data: bytes, _number: int) -> None: ...
 
 
 DAMAGES: tuple[tuple[str, Damage], ...] = (

@@ -113,11 +113,9 @@ class Node:
 
     @property
     def instances(self) -> list[Found]:
-        """Of all GPUs."""
         return [instance for gpu in self.gpus for instance in gpu.instances]
 
     def says(self) -> list[str]:
-        """For people, when something is wrong."""
         daemons = [f"{p.pid} of {p.home}{' (daemon)' if p.is_daemon else ''}: {p.command}" for p in self.processes]
         return [
             *(f"on the device: {instance}" for instance in self.instances),
@@ -133,7 +131,6 @@ class Node:
 
 
 def look(place: Place, machine: Machine) -> Node:
-    """Read it all."""
     return Node(
         gpus=machine.look(),
         journal=read_journal(place.journal),
@@ -174,12 +171,7 @@ def after_death(node: Node, foreign: Collection[Key]) -> list[str]:
 def at_rest(node: Node, held: Collection[Held], foreign: Collection[Key]) -> list[str]:
     """Where node and ledger differ, with nothing under way."""
     ready = [one for one in held if one.is_ready and not one.revoked]
-    return [
-        *_instances(node, ready, foreign),
-        *_homes(node, ready),
-        *_tickets(node, ready),
-        *_journal(node, held),
-    ]
+    return [*_instances(node, ready, foreign), *_homes(node, ready), *_tickets(node, ready), *_journal(node, held)]
 
 
 def why_not_gone(
@@ -287,7 +279,6 @@ def _spot(record: Any) -> Spot:
 
 
 def spot_of(device: Any) -> Spot:
-    """Where a booked device is."""
     return device.gpu, device.profile, device.start, device.size
 
 

@@ -75,27 +75,22 @@ class Place:
 
     @property
     def agent(self) -> Path:
-        """Of the journal."""
         return self.data / "agents" / self.node
 
     @property
     def journal(self) -> Path:
-        """The journal itself."""
         return self.agent / "journal"
 
     @property
     def tickets(self) -> Path:
-        """Of the tickets."""
         return self.data / "tickets" / self.node
 
     @property
     def mps(self) -> Path:
-        """Of the homes."""
         return self.data / "mps" / self.node
 
     @property
     def hardware(self) -> Path:
-        """The simulated hardware."""
         return self.data / "hardware" / f"{self.node}.json"
 
     @property
@@ -108,7 +103,6 @@ class StrikingJournal(Journal):
     """The agent's journal, in which death can wait."""
 
     def __init__(self, place: Place, channel: Channel) -> None:
-        """Open it."""
         super().__init__(place.agent, place.node)
         self._channel = channel
         self._strike: Strike | None = None
@@ -117,7 +111,6 @@ class StrikingJournal(Journal):
         """Who hears what the driver says while death waits, afterwards."""
 
     def arm(self, strike: Strike | None) -> None:
-        """From now on, count."""
         self._count = 0
         self._strike = strike
 

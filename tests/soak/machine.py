@@ -56,8 +56,7 @@ class Machine(Protocol):
     def environment(self) -> dict[str, str]:
         """For MPS daemons: which machine they are on."""
 
-    def look(self) -> tuple[FoundGpu, ...]:
-        """All GPUs, in index order."""
+    def look(self) -> tuple[FoundGpu, ...]: ...
 
     def fault(self, **switches: int) -> None:
         """Set fault switches (`in_use_times`, `insufficient`, `ci_fails`, `gpu_lost`: -1 for none)."""
@@ -65,14 +64,12 @@ class Machine(Protocol):
     def put_foreign(self, gpu: int, profile: str, start: int, size: int) -> int:
         """An operator makes a GPU instance by hand. Returns its id."""
 
-    def take_foreign(self, gpu: int, gi_id: int) -> None:
-        """The administrator destroys it."""
+    def take_foreign(self, gpu: int, gi_id: int) -> None: ...
 
     def start_process(self, device: str, owner: str) -> int:
         """A process of a pod is on a device; its pid is that of no real process."""
 
-    def stop_process(self, pid: int) -> None:
-        """It ends."""
+    def stop_process(self, pid: int) -> None: ...
 
     def reboot(self) -> None:
         """The node reboots. The caller has killed all processes."""
@@ -91,7 +88,6 @@ class SimulatedMachine:
         self._file.make(parse_fleet(fleet(sliced=sliced, whole=whole), origin="soak").nodes[0])
 
     def backend(self) -> GpuBackend:
-        """Simulated GPUs, instant."""
         return SimulatedBackend(self._file)
 
     def environment(self) -> dict[str, str]:
@@ -99,7 +95,6 @@ class SimulatedMachine:
         return {"SLUICE_SIMULATED_HARDWARE": str(self._path)}
 
     def look(self) -> tuple[FoundGpu, ...]:
-        """As the file says."""
         return tuple(
             FoundGpu(
                 uuid=gpu["uuid"],
@@ -114,7 +109,6 @@ class SimulatedMachine:
         )
 
     def fault(self, **switches: int) -> None:
-        """Set fault switches."""
         with self._file.changing() as hardware:
             for name, value in switches.items():
                 setattr(hardware.faults, name, value)
@@ -129,13 +123,11 @@ class SimulatedMachine:
             return gi_id
 
     def take_foreign(self, gpu: int, gi_id: int) -> None:
-        """Remove an instance."""
         with self._file.changing() as hardware:
             instances = hardware.gpus[gpu].instances
             instances[:] = [instance for instance in instances if instance.gi_id != gi_id]
 
     def start_process(self, device: str, owner: str) -> int:
-        """Enter a process."""
         pid = next(self._pids)
         with self._file.changing() as hardware:
             for gpu in hardware.gpus:
@@ -145,7 +137,6 @@ class SimulatedMachine:
         raise LookupError(f"there is no device {device}")
 
     def stop_process(self, pid: int) -> None:
-        """Remove a process."""
         with self._file.changing() as hardware:
             for gpu in hardware.gpus:
                 gpu.processes[:] = [process for process in gpu.processes if process.pid != pid]

@@ -124,7 +124,6 @@ class Mix:
 
     def _free_span(self, gpu: int, profile: str) -> Span | None:
         row = A100.profile(profile)
-        assert row is not None
         taken = self._taken(gpu)
         free = [span for span in row.placements if fits_in(A100, taken, row, span)]
         assert not any(overlap(span, other) for span in free for _, other in taken)

@@ -25,7 +25,6 @@ END_S = 60.0
 
 
 def make_mps(place: Place, root: Path, environment: Mapping[str, str]) -> MpsDaemons:
-    """The daemons of one node."""
     place.mps.mkdir(parents=True, exist_ok=True)
     control = root / "bin" / "nvidia-cuda-mps-control"
     if not control.exists():

@@ -23,7 +23,6 @@ class BootedNvml(NvmlBackend):
     boot = ""
 
     def boot_id(self) -> str:
-        """That machine's."""
         return self.boot
 
 
@@ -56,7 +55,6 @@ class NvmlSoakMachine:
         return {}
 
     def look(self) -> tuple[FoundGpu, ...]:
-        """As the library's state says."""
         said = self._machine.show()
         uuids = {(line[1], line[2]): line[4] for line in said if line[0] == "ci"}
         modes = {line[1]: int(line[2]) for line in said if line[0] == "mode"}
@@ -78,7 +76,6 @@ class NvmlSoakMachine:
         )
 
     def fault(self, **switches: int) -> None:
-        """Set fault switches."""
         for name, value in switches.items():
             if name != "gpu_lost":
                 self._machine.fault(name, value)
@@ -90,11 +87,9 @@ class NvmlSoakMachine:
                 self._machine._call("set_lost", gpu, 1)  # without the Xid: that would need a restart of the agent
 
     def put_foreign(self, gpu: int, profile: str, start: int, size: int) -> int:
-        """As with nvidia-smi."""
         return self._machine.make_instance(gpu, profile, start)
 
     def take_foreign(self, gpu: int, gi_id: int) -> None:
-        """As with nvidia-smi."""
         library = self._machine.library
         with self._machine._initialised():
             instance = ctypes.c_void_p()
@@ -112,7 +107,6 @@ class NvmlSoakMachine:
         return self._machine.add_process(device, owner=owner)
 
     def stop_process(self, pid: int) -> None:
-        """Off both."""
         self._machine.remove_process(pid)
 
     def reboot(self) -> None:

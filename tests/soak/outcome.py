@@ -8,7 +8,6 @@ class SoakFailureError(Exception):
     """Something is wrong with the agent. `leaks` are the judge's findings, one sentence each."""
 
     def __init__(self, what: str, leaks: Sequence[str] = (), sides: Sequence[str] = ()) -> None:
-        """Keep it all for the report."""
         super().__init__(what)
         self.leaks = list(leaks)
         self.sides = list(sides)

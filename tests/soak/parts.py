@@ -57,7 +57,6 @@ class Run:
     say: Callable[[str], None]
 
     def kinds(self, of: tuple[Kind, ...] = (*PLAIN, *SHARED)) -> list[Kind]:
-        """Those that are to be enumerated."""
         return [kind for kind in of if kind.name in self.options.kinds]
 
     @contextmanager
@@ -124,7 +123,6 @@ def trouble(run: Run) -> None:
 
 
 def damage(run: Run) -> None:
-    """The journal, damaged in every record."""
     with run.rig("damage") as rig:
         damage_every_record(rig, run.say, stride=run.options.stride)
 

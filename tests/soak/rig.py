@@ -71,17 +71,14 @@ class Rig:
     _started: bool = False
 
     def __post_init__(self) -> None:
-        """Begin with an empty ledger."""
         self.broker = Broker(NodeName(NODE), self.dice)
         self.gpus = [gpu.uuid for gpu in self.machine.look()]
 
     def __enter__(self) -> Self:
-        """Begin the first life."""
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End everything that was started."""
         self.end_agent()
         kill_daemons(self.place.mps)
 
@@ -158,7 +155,6 @@ class Rig:
 
     @property
     def has_struck(self) -> bool:
-        """Whether what was armed has happened."""
         return bool(self.struck)
 
     # -- orders -------------------------------------------------------------------------------------------------------
@@ -166,7 +162,6 @@ class Rig:
     def grant(
         self, *devices: DeviceGrant, owner: str = "", namespace: str = "team", after: tuple[str, ...] = ()
     ) -> Held:
-        """Order a slice."""
         owner = owner or f"pod-{self.dice.randrange(1 << 30)}"
         held, batch = self.broker.grant(devices, owner=owner, namespace=namespace, after=after)
         self.note(f"grant {held.allocation}: {[(d.gpu[-4:], d.profile, d.start, bool(d.share)) for d in devices]}")
@@ -174,7 +169,6 @@ class Rig:
         return held
 
     def revoke(self, held: Held) -> None:
-        """Order it unmade."""
         self.note(f"revoke {held.allocation}")
         self._tell(self.broker.revoke(held))
 
@@ -203,7 +197,6 @@ class Rig:
             self.turn()
 
     def turn(self) -> None:
-        """Serve the agent for a moment."""
         if self._channel is None:
             time.sleep(TURN_S)
             return
@@ -317,7 +310,6 @@ class Rig:
 
     def _await_end(self) -> None:
         """Serve it until it has closed its end."""
-        assert self._channel is not None
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             readable, _, _ = select.select([self._channel.socket], [], [], TURN_S)
@@ -326,7 +318,6 @@ class Rig:
         raise self.failure("the agent does not stop")
 
     def _reap(self) -> int:
-        assert self._channel is not None
         self._drain()
         self._channel.close()
         self._channel = None
@@ -342,7 +333,6 @@ class Rig:
 
     def _drain(self) -> None:
         """What it had said before it died was said: the broker has it."""
-        assert self._channel is not None
         with contextlib.suppress(ChannelClosedError):
             while True:
                 readable, _, _ = select.select([self._channel.socket], [], [], 0.5)

@@ -26,14 +26,12 @@ class Channel:
     """One end of a pair. Frames are tuples, the first item says what they are. Any thread may send."""
 
     def __init__(self, end: socket.socket) -> None:
-        """Take over one end."""
         self.socket = end
         self._rest = b""
         self._sending = threading.Lock()
 
     @staticmethod
     def pair() -> tuple["Channel", "Channel"]:
-        """Both ends."""
         ends = socket.socketpair()
         for end in ends:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -67,7 +65,6 @@ class Channel:
         return frames
 
     def close(self) -> None:
-        """Let go."""
         self.socket.close()
 
 
@@ -75,18 +72,15 @@ class PipeBus:
     """A `sluice.runtime.bus.Bus` for one agent, over a channel to the process that holds the streams."""
 
     def __init__(self, channel: Channel) -> None:
-        """Nothing is asked yet."""
         self._channel = channel
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._questions = 0
         self._batches: asyncio.Queue[list[Reading]] = asyncio.Queue()
 
     def answered(self, question: int, answer: Any) -> None:
-        """The driver's answer to a question."""
         self._asked.pop(question).set_result(answer)
 
     def read(self, batch: list[Reading]) -> None:
-        """A batch of the ledger came."""
         self._batches.put_nowait(batch)
 
     async def _ask(self, *question: Any) -> Any:
@@ -98,12 +92,10 @@ class PipeBus:
         return await answer
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """Publish once, guarded."""
         answer: Answer = await self._ask("write", write)
         return answer
 
     async def last(self, stream: Stream, subject: str) -> Entry | None:
-        """The last value of one subject."""
         entry: Entry | None = await self._ask("last", subject)
         return entry
 
@@ -119,7 +111,6 @@ class PipeBus:
             self._channel.send("read")
 
     def read_stream(self, stream: Stream) -> None:
-        """Agents read no other stream."""
         raise NotImplementedError(f"an agent does not read {stream}")
 
     async def incarnation(self, stream: Stream) -> Incarnation:

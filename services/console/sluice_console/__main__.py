@@ -108,12 +108,19 @@ def web_command(
         tuple[str, ...],
         Parameter(negative="", help="Host name of this server, besides localhost and IP addresses; repeatable."),
     ] = (),
+    trace_url: Annotated[
+        str,
+        Parameter(
+            env_var="SLUICE_WEB_TRACE_URL",
+            help="Where traces are viewed, with {trace_id}: https://jaeger.example/trace/{trace_id}.",
+        ),
+    ] = "",
 ) -> int:
     """Serve the live map of the fleet as a web page (docs/web.md), until Ctrl-C."""
     from sluice_console.shell.live.running_systems import server_url
     from sluice_console.shell.web.serve import web
 
-    return run(web(server_url(server), listen, host))
+    return run(web(server_url(server), listen, host, trace_url))
 
 
 @app.command(name="simulate")

@@ -18,13 +18,11 @@ DIES_ONCE = 'test -e "$0" || { touch "$0"; exit 1; }; exec "$@"'
 
 
 def broker_of(system):
-    """Its broker."""
     (broker,) = (child for child in system._children if child.spec.name == BROKER)
     return broker
 
 
 def options(up):
-    """Of a small system."""
     return SystemOptions(up.fleet, up.pods_dir, up.data_dir, processes=1, announced=False)
 
 

@@ -19,7 +19,6 @@ TIMES = 6
 
 @pytest.fixture
 def system(tmp_path) -> Iterator[tuple[ClusterSystem, Cluster, FakeKube]]:
-    """Two nodes."""
     with FakeKube() as fake:
         cluster = Cluster(fake.kubeconfig(tmp_path / "kubeconfig"), fake)
         with whole_on(tmp_path, cluster, NODES, agents=1) as started:

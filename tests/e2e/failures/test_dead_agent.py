@@ -19,7 +19,6 @@ WHOLE = "7g.40gb"
 
 
 def node_of(agent: psutil.Process) -> str:
-    """Whose agent a process is."""
     return agent.environ()["SLUICE_NODE_AGENT_NODES"]
 
 
@@ -37,7 +36,6 @@ def stopped(agents: list[psutil.Process]) -> Iterator[None]:
 
 
 def pods(running: Running) -> dict[str, tuple[str, str]]:
-    """State and node of each pod."""
     return {pod["name"]: (pod["state"], pod["node"]) for pod in running.json("pods")["pods"]}
 
 

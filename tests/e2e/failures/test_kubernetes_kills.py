@@ -114,7 +114,6 @@ class Storm:
     """Many pods that come and go at once, and a pod-watcher that is killed meanwhile."""
 
     def __init__(self, scene: Scene, fake: FakeKube, watcher: Process) -> None:
-        """Nothing was created yet."""
         self.scene, self.fake, self.watcher = scene, fake, watcher
         self.seen = Observer()
         self.refused = 0

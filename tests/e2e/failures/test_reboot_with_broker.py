@@ -17,19 +17,16 @@ WITHIN_S = 40.0
 
 
 def stream_of(nats: Path) -> Path:
-    """Where a broker keeps STATE."""
     (found,) = nats.glob("**/STATE")
     return found
 
 
 async def devices(scene: Scene) -> dict[str, str]:
-    """The devices in each pod's annotations."""
     return {name: each["metadata"]["annotations"][DEVICES] for name, each in (await scene.pods()).items()}
 
 
 @pytest.fixture
 def system(tmp_path):
-    """One node."""
     with FakeKube() as fake:
         cluster = Cluster(fake.kubeconfig(tmp_path / "kubeconfig"), fake)
         with whole_on(tmp_path, cluster, (NODE,), agents=1) as started:

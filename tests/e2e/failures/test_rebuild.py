@@ -93,7 +93,6 @@ async def scene(system: tuple[ClusterSystem, Cluster]) -> AsyncIterator[Scene]:
 
 
 async def apply(scene: Scene, prefix: str, count: int) -> list[str]:
-    """Pods of several sizes; their names."""
     names = [f"{prefix}-{number}" for number in range(count)]
     for number, name in enumerate(names):
         await scene.apply(user_pod(name, annotations={"sluice.dev/profile": PROFILES[number % len(PROFILES)]}))

@@ -57,7 +57,6 @@ def data():
 
 @pytest.fixture(scope="module")
 def nvml_library(tmp_path_factory):
-    """Our own NVML library, compiled once."""
     try:
         return build(tmp_path_factory.mktemp("nvml"))
     except NoCompilerError as error:
@@ -120,7 +119,6 @@ def problems(variables: dict[str, str]) -> dict[str, str]:
 
 
 def has_a_driver() -> bool:
-    """Whether this machine has NVIDIA's library."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -174,7 +172,6 @@ class NvmlDesk(AgentDriver):
     machine: NvmlMachine
 
     def uuids(self, node):
-        """As NVML lists them."""
         with self.machine.loaded():
             from sluice_node_agent.device.nvml.backend import NvmlBackend  # noqa: PLC0415 - after the library is there
 

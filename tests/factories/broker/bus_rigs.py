@@ -44,25 +44,21 @@ OTHER_NODE = NodeName("gpu-2.example")
 class Rig(Protocol):
     """A broker to be tested, whatever it is made of."""
 
-    async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus:
-        """Another connection to it."""
+    async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus: ...
 
     async def put_undecodable(self, subject: str) -> None:
         """Store bytes that are no message of ours."""
 
-    async def wipe(self) -> None:
-        """Lose everything, streams included."""
+    async def wipe(self) -> None: ...
 
 
 class MemoryRig:
     """The memory bus."""
 
     def __init__(self) -> None:
-        """Begin with empty streams."""
         self.broker = MemoryBroker()
 
     async def bus(self, name: str = "allocator", traces: RequestTraces | None = None) -> Bus:
-        """Another connection."""
         return self.broker.bus(name, traces)
 
     async def put_undecodable(self, subject: str) -> None:
@@ -70,7 +66,6 @@ class MemoryRig:
         self.broker.put_undecodable(subject)
 
     async def wipe(self) -> None:
-        """Lose everything, streams included."""
         self.broker.wipe()
 
 
@@ -85,7 +80,6 @@ class NatsRig:
     async def bus(
         self, name: str = "allocator", traces: RequestTraces | None = None, refresh_s: float = 300.0
     ) -> NatsBus:
-        """Another connection."""
         bus = await NatsBus.connect(self.broker.url, name=name, traces=traces, refresh_s=refresh_s)
         self._stack.push_async_callback(bus.close)
         return bus
@@ -115,7 +109,6 @@ class SharedClusterRig(NatsRig):
     """Three servers that many tests use one after another; electing leaders again takes seconds."""
 
     async def wipe(self) -> None:
-        """Lose everything, streams included."""
         async with raw(self.broker.url) as connection:
             for stream in Stream:
                 await connection.ask(f"STREAM.DELETE.{stream}")
@@ -174,7 +167,6 @@ def word(address: Address, text: str = "x") -> AnyMessage:
 
 
 def place(allocation: str, node: NodeName = NODE) -> Address:
-    """An entry of a node's ledger."""
     return subjects.ledger(node, AllocationId(allocation))
 
 
@@ -188,7 +180,6 @@ def order(
     request: str = "",
     guard: str = "",
 ) -> Write:
-    """A guarded write."""
     return Write(
         operation=OperationId(operation or f"test-{next(_numbers)}"),
         attempt=1,
@@ -217,7 +208,6 @@ async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | N
     answer = await settled(bus, write)
     if isinstance(answer, WriteRefused):
         there = await bus.last(write.stream, write.subject)
-        assert there is not None
         assert there.operation == write.operation, answer
         return there.sequence
     assert isinstance(answer, WriteAccepted), answer
@@ -239,7 +229,6 @@ class View:
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, batch: list[Reading]) -> None:
-        """Take in a batch."""
         for event in batch:
             match event:
                 case ReadingStarted():
@@ -302,7 +291,6 @@ class LosingAnswers:
     """A bus whose next `lose` writes land, or are refused, without an answer."""
 
     def __init__(self, bus: Bus, lose: int) -> None:
-        """Everything else is passed on."""
         self._bus = bus
         self.lose = lose
 
@@ -315,7 +303,6 @@ class LosingAnswers:
         return answer
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the bus's own."""
         return getattr(self._bus, name)
 
 
@@ -323,14 +310,12 @@ class Clerk:
     """A core that only follows its outbox, and remembers its reports."""
 
     def __init__(self, run: str, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
-        """Wants nothing yet."""
         self.reads_single_values = reading == "last"
         self.outbox = Outbox(RunId(run), kinds, reading=reading)
         self.reports: list[OutboxReport] = []
         self.has_read = False
 
     def handle(self, event: CoreEvent, now: float) -> list[BusInstruction]:
-        """Take in one event."""
         self.has_read = self.has_read or isinstance(event, ReadingCaughtUp)
         if isinstance(event, Ticked):
             self.outbox.tick(now)

@@ -65,7 +65,6 @@ class CalloutRig:
 
     @asynccontextmanager
     async def connected(self, credentials: Any, within_s: float | None = 10.0) -> AsyncIterator[Connection]:
-        """A connection of ours."""
         connection = await Connection.open(self.broker.url, name="test", credentials=credentials, within_s=within_s)
         try:
             yield connection
@@ -94,7 +93,6 @@ class CalloutRig:
             await api.close()
 
     def own(self) -> Credentials:
-        """The callout's own credentials."""
         user = self.keys["user"]
         return Credentials(nkey=user.public, sign=lambda nonce: base64.b64encode(user.sign(nonce.encode())))
 
@@ -111,7 +109,6 @@ class CalloutRig:
             env={**os.environ, "PYTHONPATH": path, "CALLOUT_SEEDS": ",".join(seeds)},
             stdout=asyncio.subprocess.PIPE,
         )
-        assert process.stdout is not None
         async with asyncio.timeout(30):
             while b"answers the broker" not in (line := await process.stdout.readline()):
                 assert line, "the callout has ended"
@@ -128,7 +125,6 @@ class TokenFile:
     bound: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Project the first one."""
         self.renew()
 
     def renew(self, **bound: Any) -> None:
@@ -139,7 +135,6 @@ class TokenFile:
         draft.rename(self.path)
 
     def source(self) -> CredentialFiles:
-        """The agent's credentials."""
         settings = CommonSettings(nats_token_file=self.path)
         return CredentialFiles(settings, permissions_of(Role.NODE_AGENT, self.node).user, look_s=0.05)
 

@@ -99,7 +99,6 @@ class ContainerLaunch:
     """Starts servers from an image."""
 
     def __init__(self, image: str) -> None:
-        """The engine has the image."""
         self._image = image
 
     async def __call__(self, config: Path, log: Path) -> ServerProcess:

@@ -36,7 +36,6 @@ class TlsBroker:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"tls://{HOST}:{self.port}"
 
     def shows(self, authority: Authority, *names: str, **how: object) -> None:
@@ -68,7 +67,6 @@ class TlsBroker:
         )
 
     def config(self) -> str:
-        """The server's configuration."""
         users = [
             CertifiedUser(permissions_of(role), certificate_name(role)) for role in Role if role != Role.NODE_AGENT
         ]

@@ -68,7 +68,6 @@ def review_of(made: Json, **request: Any) -> Json:
 
 
 def answer(made: Json, config: AdmissionConfig | None = None, **request: Any) -> AdmissionResponse:
-    """The response to that question."""
     response = review_pod(review_of(made, **request), config if config is not None else AdmissionConfig())
     assert not isinstance(response, MalformedReview), response.why
     return response

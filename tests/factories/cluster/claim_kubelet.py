@@ -84,7 +84,6 @@ class ClaimKubelet:
 
     @asynccontextmanager
     async def health(self) -> AsyncIterator[AsyncIterator[Any]]:
-        """The stream of the devices' health."""
         name = next(each for each in self.info.supported_versions if each in self.knows and each in _HEALTH)
         messages, services = _HEALTH[name]
         async with transport.channel(f"unix:{self.info.endpoint}") as channel:

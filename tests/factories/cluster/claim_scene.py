@@ -37,11 +37,9 @@ class ClaimScene:
 
     @property
     def claims(self) -> str:
-        """The path of the namespace's claims."""
         return CLAIMS.format(self.namespace)
 
     async def create(self, name: str) -> Json:
-        """A pod as admission leaves it."""
         body = pod(name, annotations={"sluice.dev/request": ASK}, tolerations=[{"operator": "Exists"}])
         body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
         body["spec"]["resourceClaims"] = [{"name": "sluice", "resourceClaimName": claim_name(name)}]
@@ -53,8 +51,6 @@ class ClaimScene:
     async def asked(
         self, uid: str, good: Callable[[AllocationRequested], bool] = lambda _: True
     ) -> AllocationRequested:
-        """The pod's request on the bus."""
-
         async def look() -> AllocationRequested | None:
             entry = await self.bus.last(Stream.STATE, subjects.request(RequestId(uid)).subject)
             message = entry.message if entry is not None else None

@@ -78,7 +78,6 @@ class ClusterSystem:
     _wanted: SystemSpec = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing runs yet."""
         nats_port, grpc_port, self.webhook_port = free_ports(3)
         self.url = f"nats://127.0.0.1:{nats_port}"
         self._nats_port, self._inventory = nats_port, f"127.0.0.1:{grpc_port}"
@@ -96,7 +95,6 @@ class ClusterSystem:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop everything; nothing is left running."""
         self._stop()
 
     def _start(self) -> None:

@@ -83,7 +83,6 @@ class DescribeStage:
 
     @property
     def path(self) -> str:
-        """Of the pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -102,7 +101,6 @@ class DescribeStage:
         return found
 
     async def say(self, address: Address, message: AnyMessage) -> None:
-        """Another writer overwrites the present message."""
         stream = stream_of(address.kind)
         last = await self.bus.last(stream, address.subject)
         write = Write(
@@ -119,13 +117,11 @@ class DescribeStage:
         assert isinstance(answer, WriteAccepted), answer
 
     async def bind(self, uid: RequestId, **changes: Any) -> None:
-        """The allocator has given a slice."""
         await self.say(subjects.binding(uid), bound(uid, **changes))
 
     # -- what is seen -------------------------------------------------------------------------------------------------
 
     async def described(self) -> dict[str, Described]:
-        """Every pod of the namespace."""
         return await described_in(self.cluster, self.folder, self.namespace)
 
     def told(self, name: str) -> list[Said]:
@@ -138,7 +134,6 @@ class DescribeStage:
         return await kubectl(self.cluster.kubeconfig, self.folder, "-n", self.namespace, *words, fails=fails)
 
     async def until(self, good: Callable[[], Any], what: str) -> None:
-        """Wait, with a bound."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 while not good():  # noqa: ASYNC110 - it is another thread that changes
@@ -190,7 +185,6 @@ async def kubectl(kubeconfig: Path, home: Path, *words: str, fails: bool = False
 
 @contextlib.asynccontextmanager
 async def staged(folder: Path, config: ClusterConfig = RULES) -> AsyncIterator[DescribeStage]:
-    """Everything runs; stopped at the end."""
     with FakeKube() as kube:
         kube.nodes.add(NODE, cpu="64", memory="256Gi")
         cluster = Cluster(kube.kubeconfig(folder / "config"), kube)
@@ -240,7 +234,6 @@ async def _watching(stage: DescribeStage, config: ClusterConfig) -> None:
 
 
 def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any) -> Json:
-    """A pod as admission leaves it."""
     env = [
         {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
         for var, key in ENV_ALWAYS
@@ -260,7 +253,6 @@ def asking(name: str, *, gates: tuple[str, ...] = (GATE,), owner: str = "", stor
 
 
 def bound(uid: RequestId, **changes: Any) -> Bound:
-    """The allocator's answer."""
     values: dict[str, Any] = {
         "request": uid,
         "request_revision": 1,
@@ -297,7 +289,6 @@ def _section(text: str, title: str) -> list[str]:
 
 
 def _listed(found: Json, events: list[Json]) -> Described:
-    """The same from the API."""
     uid = found["metadata"]["uid"]
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
     ours = [each for each in events if each["involvedObject"].get("uid") == uid]

@@ -88,7 +88,6 @@ class KubeletNode:
     # -- the driver -----------------------------------------------------------------------------------------------
 
     def start(self, *, wait=True, **more):
-        """Start a driver; its index."""
         log = (self.folder / f"driver{len(self.drivers)}.log").open("wb")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")} | {
             "SLUICE_NODE_AGENT_ROLE": "csi",
@@ -113,11 +112,9 @@ class KubeletNode:
         return self.drivers[number].wait(WITHIN_S)
 
     def told(self, number=0):
-        """Everything a driver has logged."""
         return (self.folder / f"driver{number}.log").read_text()
 
     def lines(self, number=0):
-        """The same, line by line."""
         return [json.loads(line) for line in self.told(number).splitlines()]
 
     def _ended(self, number):
@@ -143,7 +140,6 @@ class KubeletNode:
 
     @property
     def registration(self):
-        """Where it looks for drivers."""
         return self.root / "plugins_registry" / f"{CSI_DRIVER}-reg.sock"
 
     @property
@@ -164,12 +160,10 @@ class KubeletNode:
 
     @contextlib.asynccontextmanager
     async def calling(self, endpoint=None):
-        """The driver, to be called."""
         async with transport.channel(f"unix:{endpoint or self.socket}", deadline_s=120) as channel:
             yield csi_pb2_grpc.NodeStub(channel)
 
     def target(self, uid, volume=VOLUME):
-        """Where a pod's volume shall be."""
         return self.root / "pods" / uid / "volumes/kubernetes.io~csi" / volume / "mount"
 
     async def publish(self, uid, volume=VOLUME):
@@ -206,7 +200,6 @@ class KubeletNode:
     # -- the node -------------------------------------------------------------------------------------------------
 
     def run(self, *command, ok=True):
-        """Run a command on the node."""
         done = subprocess.run(
             ["nsenter", "-t", str(self.holder.pid), "-m", *command], capture_output=True, text=True, check=False
         )
@@ -237,7 +230,6 @@ class KubeletNode:
         return self.cgroups.start(version=version, name=name)
 
     def close(self):
-        """Stop and remove everything."""
         self.cgroups.close()
         for process in (*self.drivers, self.holder):
             if process.poll() is None:

@@ -43,17 +43,14 @@ class Reply:
 
     @property
     def message(self) -> str:
-        """Of a Status."""
         return str(self.body.get("message", ""))
 
     @property
     def reason(self) -> str:
-        """Of a Status."""
         return str(self.body.get("reason", ""))
 
     @property
     def items(self) -> list[Json]:
-        """Of a list."""
         return list(self.body["items"])
 
 
@@ -61,7 +58,6 @@ class Stream:
     """An open watch: its events one by one, each waited for with a bound."""
 
     def __init__(self, response: aiohttp.ClientResponse, wait_s: float = WAIT_S) -> None:
-        """The answer, whose head has arrived."""
         self._response, self._wait_s = response, wait_s
 
     async def next(self) -> Json | None:
@@ -110,7 +106,6 @@ class Cluster:
             yield self
 
     async def configuration(self) -> client.Configuration:
-        """Of the official client."""
         settings = client.Configuration()
         await config.load_kube_config(
             config_file=str(self.kubeconfig), client_configuration=settings, persist_config=False
@@ -152,15 +147,12 @@ class Cluster:
             return Reply(response.status, json.loads(text) if text.startswith("{") else {"text": text}, warnings)
 
     async def get(self, path: str, **query: Any) -> Reply:
-        """GET as the administrator."""
         return await self.ask("GET", path, **query)
 
     async def post(self, path: str, body: Any, **query: Any) -> Reply:
-        """POST as the administrator."""
         return await self.ask("POST", path, body, **query)
 
     async def delete(self, path: str, body: Any = None, **query: Any) -> Reply:
-        """DELETE as the administrator."""
         return await self.ask("DELETE", path, body, **query)
 
     async def patch(self, path: str, body: Any, kind: str | None = None, **query: Any) -> Reply:
@@ -182,7 +174,6 @@ class Cluster:
 
     def _open(self, method: str, path: str, data: Any, kind: str, token: str | None, query: Json) -> Any:
         session = self._session if token is None else self._of_others
-        assert session is not None
         header = f"Bearer {token}" if token is not None else self._header
         headers = {"Content-Type": kind, **({"Authorization": header} if header else {})}
         url = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
@@ -212,7 +203,6 @@ class Cluster:
         return name
 
     async def cleaned(self) -> None:
-        """Nodes that were made go."""
         while self._nodes:
             await self.delete(f"/api/v1/nodes/{self._nodes.pop()}")
 
@@ -291,7 +281,6 @@ def pod(name: str = "p", *, gates: tuple[str, ...] = (GATE,), annotations: Json 
 
 
 def test(path: str, value: Any) -> Json:
-    """A JSON patch's operation."""
     return {"op": "test", "path": path, "value": value}
 
 
@@ -299,12 +288,10 @@ test.__test__ = False  # type: ignore[attr-defined] # it is no test
 
 
 def add(path: str, value: Any) -> Json:
-    """A JSON patch's operation."""
     return {"op": "add", "path": path, "value": value}
 
 
 def remove(path: str) -> Json:
-    """A JSON patch's operation."""
     return {"op": "remove", "path": path}
 
 
@@ -314,6 +301,5 @@ def named(name: str) -> list[Json]:
 
 
 def pinned(name: str) -> Json:
-    """Node affinity that requires one node."""
     terms = [{"matchFields": named(name)}]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}

@@ -85,10 +85,7 @@ def _configuration(name: str, port: int, authority: bytes) -> Json:
     hook = {
         "name": "review.test.sluice.dev",
         "rules": [rule],
-        "clientConfig": {
-            "url": f"https://127.0.0.1:{port}/mutate",
-            "caBundle": base64.b64encode(authority).decode(),
-        },
+        "clientConfig": {"url": f"https://127.0.0.1:{port}/mutate", "caBundle": base64.b64encode(authority).decode()},
         "namespaceSelector": {"matchExpressions": [{"key": LABEL_TEST, "operator": "Exists"}]},
         "sideEffects": "None",
         "reinvocationPolicy": "IfNeeded",

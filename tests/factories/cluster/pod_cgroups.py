@@ -24,7 +24,6 @@ class PodCgroups:
     """What was started; all of it is ended, and every cgroup removed, by `close`."""
 
     def __init__(self) -> None:
-        """Nothing runs."""
         self.processes: list[subprocess.Popen[bytes]] = []
         self.tops: list[Path] = []
 
@@ -51,7 +50,6 @@ class PodCgroups:
         return self.start(version=version, name=names_of(uid)["systemd"], command=command)
 
     def close(self) -> None:
-        """End and remove everything."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -64,7 +62,6 @@ class PodCgroups:
 
 @contextlib.contextmanager
 def pod_cgroups() -> Iterator[PodCgroups]:
-    """For the time of a test."""
     there = PodCgroups()
     try:
         yield there

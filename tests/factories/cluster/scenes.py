@@ -56,7 +56,6 @@ class Scene:
 
     @property
     def path(self) -> str:
-        """Of its pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     def fake(self, why: str) -> FakeKube:
@@ -160,7 +159,6 @@ class Scene:
         return resolved
 
     def devices(self, pod: Json, container: str = "main") -> list[str]:
-        """The UUIDs that a container sees."""
         return self.environment(pod, container)[ENV_VISIBLE_DEVICES].split(",")
 
     async def is_on_its_slice(self, pod: Json) -> PodDocument:

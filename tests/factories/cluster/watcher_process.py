@@ -20,7 +20,6 @@ class WatcherProcess:
     """One process. `settings` are its own, without their prefix; a name that begins with SLUICE_ is taken as it is."""
 
     def __init__(self, log: Path, settings: Mapping[str, str]) -> None:
-        """Start it."""
         self._log = log
         named = {
             name if name.startswith("SLUICE_") else f"SLUICE_POD_WATCHER_{name}": value
@@ -37,7 +36,6 @@ class WatcherProcess:
 
     @property
     def text(self) -> str:
-        """Everything that it has written."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
@@ -67,15 +65,12 @@ class WatcherProcess:
         return (await self.line("listening", part=part))["port"]
 
     def kill(self) -> None:
-        """SIGKILL."""
         self._popen.kill()
 
     async def ended(self) -> int:
-        """Its exit code."""
         return await asyncio.to_thread(self._popen.wait, WAIT_S)
 
     async def stop(self) -> int:
-        """SIGTERM. Its exit code."""
         self._popen.send_signal(signal.SIGTERM)
         return await self.ended()
 

@@ -32,7 +32,6 @@ def opened(make_node):
 
 
 def uuid_at(node, start, gpu=0):
-    """The MIG device at a place."""
     return next(i.uuid for i in node.hardware.read().gpus[gpu].instances if i.start == start)
 
 
@@ -42,7 +41,6 @@ def report(node, gpu=0):
 
 
 def granted(node, name="a1", *places, owner="pod-1"):
-    """The message of a granted slice."""
     booking = node.booking(name, *(places or (SMALL,)), owner=owner)
     node.order(node.grant(booking))
     node.work()
@@ -50,32 +48,27 @@ def granted(node, name="a1", *places, owner="pod-1"):
 
 
 def revoked(node, booking):
-    """The message of a revoked slice."""
     node.order(node.revoke(booking))
     node.work()
     return node.word(booking.allocation)
 
 
 def use(node, device, owner="", kind="compute"):
-    """A process takes a device."""
     node.mps.enter(4711, device, owner, kind)
 
 
 def reread(node):
-    """The GPUs are read again."""
     node.tick(node.config.read_devices_s)
     node.work()
 
 
 def admin_removes(node, start, gpu=0):
-    """An administrator destroys an instance."""
     with node.hardware.changing() as hardware:
         found = hardware.gpus[gpu]
         found.instances = [each for each in found.instances if each.start != start]
 
 
 def admin_makes(node, profile, start, size, *, gpu=0, gi_id=11, uuid="MIG-of-the-admin"):
-    """An administrator creates an instance."""
     with node.hardware.changing() as hardware:
         new = Instance(gi_id=gi_id, profile=profile, start=start, size=size, uuid=uuid)
         hardware.gpus[gpu].instances.append(new)

@@ -39,7 +39,6 @@ class Gpus(SimulatedBackend):
     version = DRIVER
 
     def driver_version(self) -> str:
-        """As set by the test."""
         return self.version
 
 
@@ -54,7 +53,6 @@ def programs(**said):
 
 
 def process(root: Path, pid: int, *command: str, environ: str = "") -> None:
-    """A process more in a /proc."""
     place = root / str(pid)
     place.mkdir(parents=True)
     (place / "cmdline").write_text("".join(f"{word}\0" for word in command))
@@ -116,7 +114,6 @@ def version_file(machine: Machine) -> Path:
 
 
 def found(machine: Machine, check: Check) -> list[Finding]:
-    """The result of a check."""
     return [finding for finding in check_machine(machine) if finding.check is check]
 
 

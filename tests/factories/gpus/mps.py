@@ -48,12 +48,9 @@ class Client:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self.process.pid
 
     def hear(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The next answer it got."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._rest:
             readable, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
@@ -67,7 +64,6 @@ class Client:
 
     def allocate(self, memory_mib: int) -> dict[str, Any]:
         """Ask for memory, and hear the answer."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{memory_mib}\n".encode())
         self.process.stdin.flush()
         return self.hear()
@@ -140,12 +136,10 @@ class PodProcesses(Processes):
     """Says of some processes that they are in a pod."""
 
     def __init__(self) -> None:
-        """No client, at first."""
         super().__init__()
         self.pods: dict[int, str] = {}
 
     def owner_of(self, pid: int) -> str:
-        """As told."""
         return self.pods.get(pid, "")
 
 
@@ -159,7 +153,6 @@ class Place:
     clients: list[Client] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Install the stand-in."""
         self.control = install(self.path / "bin")
         self.root = self.path / "r"
         self.switches = self.path / "switches.json"
@@ -188,11 +181,9 @@ class Place:
         return client
 
     def seen(self, running: tuple[int, int], home: HomeId = H1) -> MpsSeen:
-        """How the home's daemon is."""
         return self.daemons.look(WatchMps(7, home, *running, uid=TENANT))
 
     def left(self) -> list[psutil.Process]:
-        """MPS processes below here."""
         return mps_processes(self.path)
 
 
@@ -215,7 +206,6 @@ def start_order(home: HomeId = H1, device: str = GPU, limits: MpsLimits = LIMITS
 
 
 def stop_order(home: HomeId = H1, pid: int = 0, started_at: int = 0) -> StopMps:
-    """Its end."""
     return StopMps(2, home, pid, started_at)
 
 

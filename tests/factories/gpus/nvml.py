@@ -50,7 +50,6 @@ class NvmlMachine:
 
     @property
     def processes(self) -> Processes:
-        """Those of the made-up /proc."""
         return Processes(self.proc)
 
     def environment(self) -> dict[str, str]:
@@ -104,7 +103,6 @@ class NvmlMachine:
         return made
 
     def link(self, one: int, other: int, count: int = 1) -> None:
-        """Connect two GPUs by NVLinks."""
         self._call("link", one, other, count)
 
     def link_to_switch(self, gpu: int, count: int) -> None:
@@ -160,7 +158,6 @@ class NvmlMachine:
         self._call("use", pid, memory_mib, busy_percent, sms_percent)
 
     def remove_process(self, pid: int) -> None:
-        """It ends."""
         self.leave_process(pid)
         self._call("remove_process", pid)
 
@@ -186,7 +183,6 @@ class NvmlMachine:
             (entry / "fd" / str(number)).symlink_to(file)
 
     def leave_process(self, pid: int) -> None:
-        """Remove its entries."""
         shutil.rmtree(self.proc / str(pid), ignore_errors=True)
 
     # -- what goes wrong ------------------------------------------------------------------------------------------
@@ -206,7 +202,6 @@ class NvmlMachine:
         self._call("fail", symbol.encode(), code, times)
 
     def lose(self, gpu: int) -> None:
-        """It falls off the bus."""
         self._call("set_lost", gpu, 1)
         self.tell(gpu, XID, 79)
 
@@ -225,7 +220,6 @@ class NvmlMachine:
             shutil.rmtree(entry)
 
     def xid(self, gpu: int, number: int) -> None:
-        """The driver reports an Xid error."""
         self.tell(gpu, XID, number)
 
     def tell(self, gpu: int, kind: int, data: int) -> None:

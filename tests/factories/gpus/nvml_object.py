@@ -9,7 +9,6 @@ from ctypes import addressof, c_void_p, cast, memmove
 from sluice.mig.catalog import find_model
 
 OK, INVALID, UNSUPPORTED, FORBIDDEN, ABSENT, SHORT, TIMEOUT, LOST, IN_USE, FULL = 0, 2, 3, 4, 6, 7, 10, 15, 19, 23
-NO_INSTANCE = 0xFFFFFFFF
 _addresses = itertools.count(0x1000, 0x10)
 
 
@@ -60,7 +59,6 @@ class Library:
         return get(self, name)
 
     def gpu(self, model="a100-40gb", **facts):
-        """Put a GPU in."""
         known = find_model(model)
         number = len(self.gpus)
         defaults = {
@@ -73,7 +71,6 @@ class Library:
         return self.gpus[-1]
 
     def instance(self, gpu, name, start, gi_id, *, device=True):
-        """An instance made by another program."""
         profile = gpu.model.profile(name)
         span = next(span for span in profile.placements if span.start == start)
         gi = Device(self, kind="gi", gpu=gpu, id=gi_id, profile=profile, start=start, size=span.size, cis=[], error=0)

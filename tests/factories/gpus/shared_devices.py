@@ -27,7 +27,6 @@ def is_clean(node):
 
 
 def live_with(node, *bookings):
-    """An agent that has made these."""
     node.live()
     for booking in bookings:
         node.order(node.grant(booking))

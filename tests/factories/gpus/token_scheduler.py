@@ -22,7 +22,6 @@ class JudgedScheduler:
     """Tells an event to a scheduler and to its judge. Times are in microseconds."""
 
     def __init__(self, scheduler: TokenScheduler) -> None:
-        """Neither knows a client yet."""
         self.scheduler = scheduler
         self.judge = TokenJudge()
         self.wakes_at: int | None = None
@@ -49,15 +48,12 @@ class QuotaBench:
 
     @staticmethod
     def size(name: str, request: int, limit: int, width: int) -> TenantSet:
-        """A tenant's size, in percent."""
         return TenantSet(name, request * 10_000, limit * 10_000, width)
 
     def tell(self, event: QuotaEvent, at_ms: float = 0) -> list[QuotaInstruction]:
-        """What comes of an event."""
         return self.scheduler.handle(event, round(at_ms * 1000))
 
     def process(self, connection: int, tenant: str, at_ms: float = 0) -> int:
-        """A process connects and says hello."""
         self.tell(ConnectionOpened(connection, tenant), at_ms)
         self.tell(MessageReceived(connection, HELLO), at_ms)
         return connection
@@ -68,5 +64,4 @@ class QuotaBench:
         return self.tell(MessageReceived(connection, Ask(self.asked, 0, ahead_of)), at_ms)
 
     def give_back(self, connection: int, token: int, at_ms: float) -> list[QuotaInstruction]:
-        """A process gives a token back."""
         return self.tell(MessageReceived(connection, GiveBack(token, 0)), at_ms)

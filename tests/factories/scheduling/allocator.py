@@ -70,7 +70,6 @@ def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> 
 def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:
     """A GPU as its agent would report it, empty."""
     known = find_model(model)
-    assert known is not None
     profiles = tuple(
         ProfileReport(
             name=p.name,
@@ -129,12 +128,10 @@ def claim(**changes) -> Claim:
 
 
 def order(request: str, cause: str, life: Incarnation = INCARNATION) -> EvictionOrdered:
-    """The order to evict a pod."""
     return EvictionOrdered(request=RequestId(request), cause=cause, incarnation=life)
 
 
 def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) -> AllocationRequested:
-    """A pod's request."""
     return AllocationRequested(
         revision=revision,
         source=FOLDER,
@@ -181,14 +178,12 @@ class Bench:
         return self.handle(ReadingCaughtUp(Stream.STATE))
 
     def observe(self, address: Address, message: AnyMessage, operation: str | None = None) -> list[Instruction]:
-        """Somebody (else) wrote a value."""
         sequence = self._next(address.subject)
         entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
         self._keep(entry)
         return self.handle(Observed(stream_of(address.kind), entry))
 
     def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
-        """A value that cannot be decoded."""
         entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
         self._keep(entry)
         return self.handle(Observed(stream_of(address.kind), entry))
@@ -249,15 +244,12 @@ class Bench:
         return self.land_all(first + self.observe(subjects.inventory(seen.node), inventory))
 
     def request(self, message: AllocationRequested) -> list[Instruction]:
-        """A source asks."""
         return self.observe(subjects.request(RequestId(message.name)), message)
 
     def ready(self, grant: Grant) -> list[Instruction]:
-        """The agent has made the slice."""
         return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), ready_of(grant))
 
     def gone(self, grant: Grant, revision: int = 2) -> list[Instruction]:
-        """The agent has unmade the slice."""
         booking = grant.booking
         gone = SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
         return self.observe(subjects.slice_(booking.node, booking.allocation), gone)

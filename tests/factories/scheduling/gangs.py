@@ -28,7 +28,6 @@ SMALL = claim(profile="1g.5gb")
 
 
 def member(request: str, *claims, size: int = 2, group: str = "train", priority: int = 0, **changes):
-    """A pod that comes with others."""
     plain = asked(request, *(claims or (SMALL,)), priority=priority)
     return msgspec.structs.replace(plain, group=PodGroup(name=group, size=size), **changes)
 
@@ -45,7 +44,6 @@ def fleet(gpus: int, **rules) -> Bench:
 
 
 def messages(writes: list[Write]) -> list[AnyMessage | None]:
-    """What was written."""
     return [write.message for write in writes]
 
 
@@ -68,12 +66,10 @@ def grants(said: list[AnyMessage | None]) -> dict[str, Grant]:
 
 
 def bound(said: list[AnyMessage | None]) -> list[str]:
-    """The bound pods, in order."""
     return [each.request for each in said if isinstance(each, Bound)]
 
 
 def waits(said: list[AnyMessage | None]) -> dict[str, Pending]:
-    """The last reason of each."""
     return {each.request: each for each in said if isinstance(each, Pending)}
 
 
@@ -83,24 +79,20 @@ def ready(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
 
 
 def tick(bench: Bench, seconds: float) -> list[AnyMessage | None]:
-    """Time passes."""
     bench.now += seconds
     return everything(bench, bench.handle(Ticked()))
 
 
 def withdraw(bench: Bench, request: str) -> list[AnyMessage | None]:
-    """A pod is gone."""
     gone = RequestWithdrawn(revision=2, source=asked(request).source, cause="pod gone")
     return everything(bench, bench.observe(subjects.request(RequestId(request)), gone))
 
 
 def gone(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
-    """What was revoked is unmade."""
     return everything(bench, bench.gone(grant))
 
 
 def grant_of(name: str, node: str, request: AllocationRequested) -> Grant:
-    """A grant that another process wrote."""
     booking = Booking(
         allocation=AllocationId(f"{name}_elsewhere_1"),
         request=RequestId(name),

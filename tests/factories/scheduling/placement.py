@@ -30,7 +30,6 @@ class Shop:
     """Gives places and books them, as long as there are any."""
 
     def __init__(self, *nodes: NodeSnapshot, rules: PlacementConfig | None = None) -> None:
-        """Begin with these nodes, and nothing booked."""
         self.cluster = ClusterState(rules) if rules is not None else ClusterState()
         self.booked: dict[str, Booking] = {}
         self.reports: dict[str, GpuReport] = {}
@@ -40,7 +39,6 @@ class Shop:
             self.reports |= {gpu.uuid: gpu for gpu in each.gpus}
 
     def host(self, name: str, **facts: object) -> None:
-        """What a node has besides GPUs."""
         values = {"cpu_cores": 64.0, "memory_mib": 1 << 20, "pods_free": 110} | facts
         self.cluster.set_host(NodeName(name), HostFacts(**values))
 
@@ -72,23 +70,19 @@ class Shop:
         return name
 
     def take_on(self, uuid: str, asked: Claim, **rest: object) -> str:
-        """Book it on this very GPU."""
         name = self.take(msgspec.structs.replace(asked, only=DeviceFilter(uuids=(GpuUuid(uuid),))), **rest)
         assert name is not None
         return name
 
     def give_back(self, name: str) -> None:
-        """The pod has ended."""
         del self.booked[name]
         self.cluster.unbook(AllocationId(name))
 
     def devices(self, name: str | None) -> tuple[DeviceGrant, ...]:
-        """What was given under this name."""
         assert name is not None
         return self.booked[name].devices
 
     def all_devices(self) -> list[DeviceGrant]:
-        """Everything that is given."""
         return [device for booking in self.booked.values() for device in booking.devices]
 
     def creatable(self, uuid: str) -> dict[str, int]:
@@ -121,5 +115,4 @@ def given(devices: tuple[DeviceGrant, ...]) -> list[tuple[str | None, int, int]]
 
 
 def percents(devices: tuple[DeviceGrant, ...]) -> list[int]:
-    """The SM share of each device."""
     return [device.share.sm_partition for device in devices if device.share is not None]

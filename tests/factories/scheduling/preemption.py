@@ -6,13 +6,7 @@ from factories.scheduling.allocator import Bench, all_said, asked, claim, gpu_re
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Ticked, Write
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import (
-    EvictionOrdered,
-    EvictionOver,
-    Grant,
-    Leeway,
-    RequestWithdrawn,
-)
+from sluice.contracts.messages import EvictionOrdered, EvictionOver, Grant, Leeway, RequestWithdrawn
 from sluice_allocator.core.events import LeaseChanged
 
 WHOLE = claim(profile="7g.40gb")
@@ -21,12 +15,10 @@ PREEMPTIBLE = Leeway(preemptible=True)
 
 
 def low(name: str, *claims, priority: int = 0, **more):
-    """A pod that may be evicted."""
     return msgspec.structs.replace(asked(name, *claims, priority=priority), leeway=PREEMPTIBLE, **more)
 
 
 def high(name: str, *claims, priority: int = 10, **more):
-    """A pod that is more important."""
     return msgspec.structs.replace(asked(name, *claims, priority=priority), **more)
 
 
@@ -39,12 +31,10 @@ def run(bench: Bench, message) -> Grant:
 
 
 def said(writes: list[Write]) -> list:
-    """What was written, in order."""
     return [write.message for write in writes]
 
 
 def withdraw(bench: Bench, name: str) -> list[Write]:
-    """A pod is gone."""
     message = RequestWithdrawn(revision=2, source=asked(name).source, cause="pod gone")
     return bench.land_all(bench.observe(subjects.request(RequestId(name)), message))
 
@@ -60,7 +50,6 @@ def outcome(bench: Bench, name: str, message) -> list[Write]:
 
 
 def tick(bench: Bench, seconds: float) -> list[Write]:
-    """Time passes, second by second."""
     written = []
     for _ in range(round(seconds)):
         bench.now += 1.0
@@ -69,13 +58,11 @@ def tick(bench: Bench, seconds: float) -> list[Write]:
 
 
 def evictions(bench: Bench) -> dict[str, str]:
-    """The orders to evict that stand."""
     last = {write.request: write.message for write in bench.said if isinstance(write, Write) and is_order(write)}
     return {request: order.cause for request, order in last.items() if isinstance(order, EvictionOrdered)}
 
 
 def is_order(write: Write) -> bool:
-    """Whether it is about an eviction."""
     return isinstance(write.message, (EvictionOrdered, EvictionOver))
 
 

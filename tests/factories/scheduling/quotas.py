@@ -6,15 +6,7 @@ from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_repo
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, Observed, Stream, Write
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Amounts,
-    Claim,
-    Grant,
-    Pending,
-    QuotaSet,
-    RequestWithdrawn,
-)
+from sluice.contracts.messages import AllocationRequested, Amounts, Claim, Grant, Pending, QuotaSet, RequestWithdrawn
 from sluice.contracts.quotas.usage import Usage
 from sluice_allocator.core.events import Continue
 from sluice_allocator.core.quotas.quota import usage
@@ -32,7 +24,6 @@ def with_a_gpu_to_share(empty: Bench) -> Bench:
 
 
 def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -> AllocationRequested:
-    """A pod's request in a namespace."""
     return msgspec.structs.replace(asked(name, *claims, priority=priority), namespace=namespace)
 
 
@@ -51,7 +42,6 @@ def all_of(bench: Bench, said: list) -> list[Write]:
 
 
 def grants(writes: list[Write]) -> list[str]:
-    """Whose grants these are."""
     return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
 
 
@@ -92,5 +82,4 @@ def why(writes: list[Write]) -> Pending:
 
 
 def used(bench: Bench, namespace: str = "lab") -> Usage:
-    """What is counted for a namespace."""
     return usage(bench.allocator.ctx, namespace)

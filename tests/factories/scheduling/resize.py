@@ -6,11 +6,7 @@ from msgspec.structs import replace
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Write
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import (
-    Amounts,
-    Grant,
-    QuotaSet,
-)
+from sluice.contracts.messages import Amounts, Grant, QuotaSet
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust, Continue
 from sluice_allocator.core.resize.pending import Adjusted, AdjustRefused, Change
 from sluice_allocator.core.resize.resize import adjust
@@ -28,7 +24,6 @@ def with_gpus(empty: Bench, *gpus, **changes) -> Bench:
 
 
 def mps(memory_mib: int = 4000, **changes):
-    """A share of memory."""
     return claim(profile=None, modes=("mps",), memory_mib=memory_mib, uid=1000, **changes)
 
 
@@ -40,7 +35,6 @@ def fractional(sm_partition: int = 20, memory_mib: int = 4000, **changes):
 
 
 def change(request: str = "p1", container: str = "", **values: int) -> Change:
-    """The requested change."""
     return Change(RequestId(request), container, values)
 
 
@@ -101,7 +95,6 @@ def free_mib(bench: Bench) -> int:
 
 
 def names(writes: list[Write]) -> list[str]:
-    """Whose grants these are."""
     return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
 
 

@@ -29,7 +29,6 @@ def over_its_quota() -> Pending:
 
 
 def of_a_group_that_is_not_complete() -> Pending:
-    """One of three pods has asked."""
     return _waits(_of_one_gpu(), _member("worker-0", 3))
 
 
@@ -60,7 +59,6 @@ def behind_somebody_who_was_promised_the_place() -> Pending:
 
 
 def outside_of_a_full_queue() -> Pending:
-    """As many wait as may."""
     bench = _of_one_gpu(waiting_max=2)
     _runs(bench, asked("first", WHOLE))
     _waits(bench, asked("second", WHOLE))

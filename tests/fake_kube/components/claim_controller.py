@@ -30,7 +30,6 @@ class ClaimController:
     """The controller of one server; works in the server's loop, after each change of pods, templates and claims."""
 
     def __init__(self, server: "FakeKube") -> None:
-        """Not running yet."""
         self._server = server
         self._dirty: dict[tuple[str, Key], None] = {}
         self._planned = False
@@ -38,7 +37,6 @@ class ClaimController:
         """Whether there is a controller; a test switches it off by `pause`."""
 
     def start(self) -> None:
-        """Listen to the server."""
         self._server.store.listen(self._changed)
 
     def pause(self, *, on: bool = True) -> None:
@@ -133,7 +131,6 @@ class ClaimController:
         return str(made["name"])
 
     def _reserve(self, pod: Json, name: str) -> None:
-        """A bound pod whose claim is allocated uses it."""
         store, meta = self._server.store, pod["metadata"]
         claim = store.get(CLAIMS, meta["namespace"], name)
         if claim is None or not claim["status"].get("allocation") or is_reserved(claim, pod) or _is_done(pod):
@@ -206,7 +203,6 @@ def is_reserved(claim: Json, pod: Json) -> bool:
 
 
 def reserve(store: Store, claim: Json, pod: Json) -> None:
-    """One more consumer."""
     consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     status = {**claim["status"], "reservedFor": [*(claim["status"].get("reservedFor") or []), consumer]}
     store.put(CLAIMS, {**claim, "status": status})

@@ -30,17 +30,14 @@ class Controllers:
     """The controllers of one server."""
 
     def __init__(self, server: "FakeKube") -> None:
-        """Not running yet."""
         self._server = server
 
     def start(self) -> None:
-        """Begin, in the server's loop."""
         self._wake = asyncio.Event()
         self._server.store.listen(self._changed)
         self._task = asyncio.create_task(self._loop())
 
     async def stop(self) -> None:
-        """End."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -67,7 +64,6 @@ class Controllers:
         return [pod for pod in pods if any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or [])]
 
     def _collect(self) -> None:
-        """Pods of deployments that are gone go too."""
         alive = {each["metadata"]["uid"] for each in self._server.store.listed(DEPLOYMENTS)}
         for pod in self._server.store.listed("pods"):
             owners = [

@@ -20,7 +20,6 @@ class Nodes:
     """All nodes of one server, their kubelets, and the scheduler. Its switches are safe to call from any thread."""
 
     def __init__(self, server: "FakeKube") -> None:
-        """No node yet."""
         self._server = server
         self._dirty: dict[Key, None] = {}
         self._planned = False
@@ -44,7 +43,6 @@ class Nodes:
         return self._kubelet.starts
 
     def start(self) -> None:
-        """Listen to the server."""
         self._server.store.listen(self._changed)
 
     # -- switches ---------------------------------------------------------------------------------------------------
@@ -87,8 +85,6 @@ class Nodes:
         self._server.call(gone)
 
     def cordon(self, name: str, *, on: bool = True) -> None:
-        """Make it (un)schedulable."""
-
         def mark() -> None:
             node = clone(self._server.store.get("nodes", "", name))
             node["spec"] = {"unschedulable": True} if on else {}
@@ -110,8 +106,6 @@ class Nodes:
         self._server.call(lambda: self._kubelet.lingering.add((namespace, name)))
 
     def let_go(self, namespace: str, name: str) -> None:
-        """Containers that lingered end."""
-
         def go() -> None:
             self._kubelet.lingering.discard((namespace, name))
             self._mark((namespace, name))

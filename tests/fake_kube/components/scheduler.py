@@ -37,7 +37,6 @@ def obstacle(pod: Json, node: Json, used: Counter[str]) -> str:
 
 
 def sentence(obstacles: Counter[str], nodes: int) -> str:
-    """The message of PodScheduled."""
     told = ", ".join(
         f"{count} {why}" for why, count in sorted(obstacles.items(), key=lambda each: f"{each[1]} {each[0]}")
     )
@@ -45,7 +44,6 @@ def sentence(obstacles: Counter[str], nodes: int) -> str:
 
 
 def term_matches(term: Json, node: Json) -> bool:
-    """Whether a node selector term matches."""
     labels = node["metadata"].get("labels") or {}
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     if not expressions and not fields:

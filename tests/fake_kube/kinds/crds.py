@@ -6,7 +6,6 @@ DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 def new_definition(obj: Json) -> list[Fault]:
-    """The faults of a new definition."""
     spec = obj.get("spec") or {}
     names = spec.get("names") or {}
     faults = [

@@ -25,7 +25,6 @@ GATED_NODE = "cannot be set until all schedulingGates have been cleared"
 
 
 def new_pod(pod: Json) -> list[Fault]:
-    """All faults of a new pod."""
     spec = pod["spec"]
     faults = _gates(spec)
     if not spec.get("containers"):
@@ -86,7 +85,6 @@ def _gates(spec: Json) -> list[Fault]:
 
 
 def one_container(container: Json, at: str, volumes: set[str]) -> list[Fault]:
-    """All faults of one container."""
     name, faults = container.get("name", ""), []
     if not name:
         faults.append(Fault(f"{at}.name", "Required value", ""))

@@ -21,7 +21,6 @@ _SPEC: Json = {
 
 
 def containers(pod: Json, *, ephemeral: bool = False) -> list[Json]:
-    """Init containers, then the others."""
     spec = pod["spec"]
     found = [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
     return [*found, *(spec.get("ephemeralContainers") or [])] if ephemeral else found
@@ -39,7 +38,6 @@ def fill(spec: Json) -> None:
 
 
 def fill_container(container: Json) -> None:
-    """The defaults of one container."""
     resources = container.setdefault("resources", {})
     limits = resources.get("limits") or {}
     if limits:

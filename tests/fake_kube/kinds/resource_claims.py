@@ -7,7 +7,6 @@ from fake_kube.requests import metadata
 
 CLAIMS = "resourceclaims.resource.k8s.io"
 TEMPLATES = "resourceclaimtemplates.resource.k8s.io"
-CLASSES = "deviceclasses.resource.k8s.io"
 REQUESTS_MAX, RESULTS_MAX, RESERVED_MAX, CONFIGS_MAX = 32, 32, 256, 32
 ONE_OF = "exactly one of `exactly` or `firstAvailable` is required"
 NO_REQUEST = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
@@ -22,7 +21,6 @@ def new_claim(claim: Json) -> list[Fault]:
 
 
 def new_template(template: Json) -> list[Fault]:
-    """The same of a template."""
     return _spec((template.get("spec") or {}).get("spec") or {}, "spec.spec")
 
 

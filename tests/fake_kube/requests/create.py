@@ -31,7 +31,6 @@ class Creation:
     """What POST (and an apply of something absent) does to a store."""
 
     def __init__(self, store: Store, admission: Admission) -> None:
-        """Of one server."""
         self._store, self._admission = store, admission
 
     async def create(self, call: Call, body: Json) -> Answer:

@@ -12,7 +12,6 @@ class Deletion:
     """What DELETE does to a store."""
 
     def __init__(self, store: Store) -> None:
-        """Of one server."""
         self._store = store
         store.listen(lambda resource, change: self._namespaces_end(resource))
 

@@ -73,5 +73,4 @@ def _two(whole: int, large: int, of_large: str, small: int, of_small: str) -> st
 
 
 def now() -> datetime:
-    """The server's clock."""
     return datetime.now(UTC)

@@ -25,7 +25,6 @@ class Verbs:
     """The server's verbs over its store."""
 
     def __init__(self, store: Store, rights: Access, admission: Admission, lister: Lister) -> None:
-        """All of one server."""
         self._store, self._rights, self._admission, self._lister = store, rights, admission, lister
         self._patcher = patch_body.Patcher()
         self._creation, self._deletion = Creation(store, admission), Deletion(store)

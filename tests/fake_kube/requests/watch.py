@@ -81,7 +81,6 @@ class Lister:
     """Answers lists."""
 
     def __init__(self, store: Store) -> None:
-        """Reads this store."""
         self._store = store
         self._pages: dict[str, tuple[int, list[Json]]] = {}
         self.behind: dict[str, int] = {}
@@ -169,7 +168,6 @@ class Watch:
     idle_since: float = 0.0
 
     def __post_init__(self) -> None:
-        """Stand where the query wants to begin."""
         shelf = self.store.shelf(self.query.resource.storage)
         version = int(self.query.version or 0)
         if self.query.initial or version == 0:
@@ -230,7 +228,6 @@ class Watch:
         now = self.query.matches(change.after)
         if was and not now:
             # A watch by a selector shows the object as it last matched: old labels, and no deletionTimestamp.
-            assert change.before is not None
             version = change.after["metadata"]["resourceVersion"]
             metadata = {**change.before["metadata"], "resourceVersion": version}
             return self._event("DELETED", {**change.before, "metadata": metadata})

@@ -23,7 +23,6 @@ def thresholds(found: Sequence[Times]) -> list[Threshold]:
 
 
 def report(found: Sequence[Times], wire: Sequence[Times]) -> str:
-    """The tables, as Markdown."""
     rows = [
         f"| {each.what} | {each.kib:.1f} | {each.p50_ms:.3f} | {each.p99_ms:.3f} | "
         f"{'-' if each.cpu_p99_ms is None else f'{each.cpu_p99_ms:.3f}'} |"
@@ -34,7 +33,6 @@ def report(found: Sequence[Times], wire: Sequence[Times]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/admission", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2000)

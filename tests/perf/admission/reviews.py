@@ -108,6 +108,5 @@ async def _connection(port: int, trust: ssl.SSLContext, body: bytes, rounds: int
 
 
 def times(what: str, size_bytes: int, taken: list[float], cpu: list[float] | None = None) -> Times:
-    """The figures of one kind."""
     cuts = statistics.quantiles(taken, n=100)
     return Times(what, size_bytes / 1024, cuts[49], cuts[98], statistics.quantiles(cpu, n=100)[98] if cpu else None)

@@ -29,7 +29,6 @@ def kubelet_roots(folder: Path) -> Path:
 
 
 async def play(folder: Path, names: Sequence[str]) -> None:
-    """All of them."""
     await asyncio.gather(*(_kubelet(folder, name) for name in names))
 
 
@@ -59,7 +58,6 @@ async def _register_plugins(plugin: ClaimKubelet) -> None:
 
 
 async def _follow(kube: Cluster, name: str, group: asyncio.TaskGroup, plugin: ClaimKubelet) -> None:
-    """Start each pod of the node once."""
     path, mine = "/api/v1/pods", {"fieldSelector": f"spec.nodeName={name}"}
     started: set[str] = set()
 

@@ -10,7 +10,6 @@ COUNTER_SETS_MAX = 8
 
 
 def slices(kind: objects.Kind) -> list[dict]:
-    """Of one node."""
     return [each for each in objects.devices(["n"], kind) if each["kind"] == "ResourceSlice"]
 
 

@@ -46,12 +46,10 @@ class Variant:
 
     @property
     def is_sluice(self) -> bool:
-        """Else kube-scheduler allocates by itself."""
         return self.placer in ("tickets", "dra")
 
     @property
     def title(self) -> str:
-        """As a person reads it."""
         who = "Sluice" if self.is_sluice else "kube-scheduler"
         return f"{who}, {self.placer}" + (f", {self.client_qps} qps" if self.client_qps else "")
 
@@ -66,7 +64,6 @@ class Scene:
 
     @property
     def kube(self) -> Cluster:
-        """As the administrator."""
         return Cluster(self.machines.control_plane.kubeconfig)
 
     def identity(self, file: str, user: str, *groups: str) -> Path:
@@ -85,7 +82,6 @@ class Scene:
 
     @contextlib.contextmanager
     def applied(self, wanted: Sequence[Json]) -> Iterator[None]:
-        """While the context lasts."""
         self.kubectl("apply", wanted)
         try:
             yield
@@ -94,7 +90,6 @@ class Scene:
 
     @contextlib.contextmanager
     def standing(self, placer: Placer) -> Iterator[Standing]:
-        """What it needs beside Kubernetes."""
         if placer in ("static", "partitionable"):
             with self.applied([*objects.devices(self.nodes, placer)]):
                 yield objects.asking_scheduler, {}
@@ -117,7 +112,6 @@ class Scene:
             yield objects.asking_sluice, pids | {"webhook": [webhook.pid]}
 
     def _webhook(self, folder: Path, mode: Mapping[str, str]) -> tuple[int, Process]:
-        """With a certificate as from cert-manager."""
         pair = self.machines.control_plane.authority.issue("burst-webhook", "sluice-webhook", addresses=["127.0.0.1"])
         for file, name in ((pair.certificate, "tls.crt"), (pair.key, "tls.key")):
             (folder / name).write_bytes(file.read_bytes())
@@ -147,5 +141,4 @@ class Scene:
 
 
 def manifests(file: str) -> list[Json]:
-    """Of the deployment's base."""
     return list(yaml.safe_load_all((DEPLOYED / file).read_text(encoding="utf-8")))

@@ -56,12 +56,8 @@ PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one no
 
 
 def thresholds(
-    costs: dict[str, list[Costs]],
-    waking: Sequence[Waking],
-    held: Sequence[Memory],
-    evicting: Sequence[Preempting],
+    costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory], evicting: Sequence[Preempting]
 ) -> list[Threshold]:
-    """What is promised of decisions."""
     found = [
         Threshold(
             f"preemption, {one.what}: times a plain decision, {one.gpus:,} GPUs",
@@ -104,12 +100,8 @@ def thresholds(
 
 
 def report(
-    costs: dict[str, list[Costs]],
-    waking: Sequence[Waking],
-    held: Sequence[Memory],
-    evicting: Sequence[Preempting],
+    costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory], evicting: Sequence[Preempting]
 ) -> str:
-    """The tables, as Markdown."""
     lines = [
         "| scene | GPUs | allocate, us | release, us | decisions a second | p50, us | p99, us | whole life, us |",
         "|---|---|---|---|---|---|---|---|",
@@ -132,7 +124,6 @@ def report(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     parser = argparse.ArgumentParser(prog="tests/perf/decisions", description=__doc__)
     parser.add_argument("--most", type=int, default=SIZES[-1], help="leave out larger fleets")
     parser.add_argument("--waiting", type=int, default=WAITING, help="pods that wait")

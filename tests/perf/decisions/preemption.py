@@ -38,7 +38,6 @@ class Full(System):
     """A fleet on which nothing is free, and everybody may be evicted."""
 
     def __init__(self, gpus: int, *, shares: bool = False) -> None:
-        """Fill it."""
         super().__init__(gpus, mig=not shares, modes=ALL_MODES if shares else ("exclusive",))
         self.random = Random(0)
         self.promises: list[Grant] = []
@@ -54,7 +53,6 @@ class Full(System):
             self.offer(allocation)
 
     def offer(self, allocation: AllocationId) -> None:
-        """A tenant may be evicted."""
         self.core.ctx.cluster.offer_victim(allocation, self.priority[allocation], guarded=False)
 
     def _hear(self, message: AnyMessage) -> None:
@@ -83,13 +81,11 @@ class Important:
     decisions: list[int] = field(default_factory=list)
 
     def step(self, pods: int) -> None:
-        """So many come."""
         for _ in range(pods):
             self.system.preempt(f"important-{self.came}", self.claim(self.system.random))
             self.came += 1
 
     def batch(self) -> None:
-        """Measure some of them."""
         took = self.system.core.took_ns
         took.clear()
         self.step(PODS_PER_BATCH)
@@ -107,7 +103,6 @@ class Important:
 
 
 def share(random: Random) -> Claim:
-    """A tenant of a shared GPU."""
     return Claim(container="main", modes=("mps",), memory_mib=random.randint(2000, 6000))
 
 
@@ -117,7 +112,6 @@ def one_slice(random: Random) -> Claim:
 
 
 def two_gpus(_random: Random) -> Claim:
-    """Two whole GPUs of one node."""
     return Claim(container="main", profile="7g.40gb", gpus=2)
 
 

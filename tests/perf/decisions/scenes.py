@@ -63,7 +63,6 @@ class Costs:
 
     @property
     def decisions_a_second(self) -> float:
-        """Allocations and releases, in turn."""
         return 2e6 / self.both
 
 
@@ -88,7 +87,6 @@ class Running:
             self.came += 1
 
     def batch(self) -> None:
-        """Measure some of them."""
         took = self.system.core.took_ns
         took.clear()
         self.step(PODS_PER_BATCH)

@@ -38,13 +38,11 @@ class TimedCore(Allocator):
     """An allocator, and how long each of its steps took."""
 
     def __init__(self) -> None:
-        """Nothing was heard yet."""
         super().__init__(RunId("perf"), SchedulerConfig())
         self.took_ns: dict[str, list[int]] = {}
         """By the type of the message observed (closing words apart), or of the event."""
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """As every allocator does."""
         began = time.thread_time_ns()
         said = super().handle(event, now)
         took = time.thread_time_ns() - began

@@ -32,8 +32,6 @@ WRITE_S = 10.0
 
 
 async def _joined(rig: CalloutRig, nodes: Sequence[NodeName], stack: AsyncExitStack) -> list[Connection]:
-    """Every agent's connection; all log in at once."""
-
     async def join(node: NodeName) -> Connection:
         who = rig.credentials(AGENT, node)
         return await Connection.open(rig.broker.url, name=f"agent {node}", credentials=who)
@@ -45,8 +43,6 @@ async def _joined(rig: CalloutRig, nodes: Sequence[NodeName], stack: AsyncExitSt
 
 
 async def _written(agents: dict[NodeName, Connection]) -> None:
-    """Return when every agent has written once."""
-
     async def write(node: NodeName, connection: Connection) -> None:
         while True:
             await connection.up_within(WRITE_S)

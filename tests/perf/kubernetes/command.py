@@ -63,7 +63,6 @@ def _row(what: str, few: Cost, many: Cost) -> str:
 
 
 def report(small: Following, large: Following, again: Restart) -> str:
-    """The tables, as Markdown."""
     few, many = small.start, large.start
     lines = [
         "| | 100 pods, 50 nodes | 10,000 pods, 5,000 nodes |",
@@ -97,7 +96,6 @@ def report(small: Following, large: Following, again: Restart) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/kubernetes", description=__doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)

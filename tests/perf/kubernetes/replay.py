@@ -37,7 +37,6 @@ class Replay:
     """One server."""
 
     def __init__(self) -> None:
-        """Empty."""
         self.version = 1000
         self.nodes, self.ours, self.others = Shelf("Node"), Shelf("Pod"), Shelf("Pod")
         self.pods: dict[str, Json] = {}
@@ -80,7 +79,6 @@ class Replay:
         return {OURS: self.ours, OTHERS: self.others}.get(request.query.get("labelSelector", ""), self.others)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Any request."""
         if request.method == "PATCH" and request.path.startswith("/api/v1/namespaces/"):
             return await self._patch(request)
         if request.method != "GET" or request.path not in {"/api/v1/nodes", "/api/v1/pods"}:
@@ -135,7 +133,6 @@ class Replay:
 
 @asynccontextmanager
 async def serving(ours: Sequence[Json], others: Sequence[Json], nodes: Sequence[Json]) -> AsyncIterator[Replay]:
-    """A server that shows these."""
     server = Replay()
     for shelf, objects in ((server.ours, ours), (server.others, others), (server.nodes, nodes)):
         for obj in objects:

@@ -67,7 +67,6 @@ class Cost:
 
     @property
     def cpu_us(self) -> float:
-        """Of CPU, for each event."""
         return self.cpu_s / max(1, self.events) * 1e6
 
 
@@ -84,7 +83,6 @@ class Bus:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def listen(self) -> None:
-        """For ever."""
         filters = ("sluice.request.>", "sluice.host.>", "sluice.source.>")
         async for batch in self.bus.read(Stream.STATE, filters):
             for event in batch:
@@ -105,7 +103,6 @@ class Bus:
                 self.synced += 1
 
     async def grant(self, uid: str, on: NodeName) -> None:
-        """The allocator's answer."""
         self._number += 1
         word = Bound(
             request=RequestId(uid),
@@ -132,7 +129,6 @@ class Bus:
         )
 
     async def until(self, good: Callable[[], bool]) -> None:
-        """Wait for what the bus says."""
         async with asyncio.timeout(PATIENCE_S):
             while not good():
                 self._changed.clear()
@@ -153,8 +149,6 @@ class Watcher:
 
     async def ask(self, *, quiet: bool = False) -> None:
         """Take in what it has counted since the last time; until the next time its loop is not measured if `quiet`."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(b"quiet\n" if quiet else b"\n")
         line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE_S)
         if not line:
@@ -166,16 +160,13 @@ class Watcher:
         self.lag_s, self.peak_mib = max(self.lag_s, told["lag_s"]), told["peak_mib"]
 
     def cpu_s(self) -> float:
-        """Since it began."""
         times = self.seen.cpu_times()
         return float(times.user + times.system)
 
     def resident_mib(self) -> float:
-        """Now."""
         return float(self.seen.memory_info().rss / 2**20)
 
     async def begin(self, *, quiet: bool = False) -> None:
-        """From here on it counts."""
         await self.ask(quiet=quiet)
         self.counted, self.longest, self.lag_s = Counter(), {}, 0.0
         self._mark = (time.monotonic(), self.cpu_s())
@@ -263,7 +254,6 @@ class Scene:
         )
 
     def said(self) -> str:
-        """The end of the log."""
         return (self.folder / "watcher.log").read_text()[-3000:]
 
 
@@ -348,7 +338,6 @@ async def follow(size: Size, idle_s: float, events: int) -> Following:
 
 
 async def started(found: Scene, watcher: Watcher, wall_s: float) -> Start:
-    """What a start cost."""
     cpu_s = watcher.cpu_s()
     await watcher.ask()
     what, longest = max(watcher.longest.items(), key=lambda each: each[1])
@@ -410,7 +399,6 @@ class Restart:
 
 
 async def restart(size: Size) -> Restart:
-    """Kill, start, create one pod."""
     async with scene(size) as found:
         async with found.watcher(kill=True) as watcher:
             await found.synced(watcher)

@@ -39,7 +39,6 @@ class Counted(ClusterWatcher):
     looked_at = asyncio.Event()
 
     def handle(self, event: Any, now: float) -> Any:
-        """As the core does."""
         began = time.thread_time()
         found = super().handle(event, now)
         took, kind = time.thread_time() - began, type(event).__name__
@@ -62,12 +61,10 @@ async def lag() -> None:
 def peak_mib() -> float:
     """The most memory that was resident since this program began (getrusage counts that of who started it too)."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
     return int(found[1]) / 1024
 
 
 async def report() -> None:
-    """Answer each line."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

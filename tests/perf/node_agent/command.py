@@ -7,20 +7,12 @@ from collections.abc import Sequence
 
 from perf.figures import end_in_order, machine, write_section
 from perf.node_agent import parts, process
-from perf.thresholds import (
-    AGENT_CORE_PERCENT,
-    AGENT_PARALLEL_RATIO,
-    AGENT_RESIDENT_MIB,
-    Threshold,
-    exit_code,
-    table,
-)
+from perf.thresholds import AGENT_CORE_PERCENT, AGENT_PARALLEL_RATIO, AGENT_RESIDENT_MIB, Threshold, exit_code, table
 
 IDLE_S = 30.0
 
 
 def thresholds(making: process.Making, idle: process.Idle) -> list[Threshold]:
-    """What is promised of an agent."""
     return [
         Threshold("56 slices on 8 GPUs, times 7 on one", making.ratio, "at most", AGENT_PARALLEL_RATIO, "x", 2),
         Threshold("memory of an idle agent, resident", idle.resident_mib, "at most", AGENT_RESIDENT_MIB, "MiB", 1),
@@ -29,7 +21,6 @@ def thresholds(making: process.Making, idle: process.Idle) -> list[Threshold]:
 
 
 def report(making: process.Making, idle: process.Idle, part: parts.Parts) -> str:
-    """The tables, as Markdown."""
     lines = [
         "| what | figure |",
         "|---|---|",
@@ -46,7 +37,6 @@ def report(making: process.Making, idle: process.Idle, part: parts.Parts) -> str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/node_agent", description=__doc__)
     parser.add_argument("--idle-s", type=float, default=IDLE_S)

@@ -102,7 +102,6 @@ class Running:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Running]:
-    """An agent whose node is open."""
     with short_folder() as folder:
         (folder / "fleet.toml").write_text(FLEET)
         async with Broker(folder / "nats") as broker:

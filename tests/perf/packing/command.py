@@ -18,7 +18,6 @@ FIRST_FIT, TEMPLATES, IDEAL = OTHERS
 
 
 def thresholds(runs: Sequence[Run]) -> list[Threshold]:
-    """What is promised of packing."""
     worst = min(MIXES, key=lambda mix: acceptance(OURS, runs, mix))
     largest = statistics.fmean(run.taken[OURS].of("7g.40gb") for run in runs if run.mix == "uniform")
     first_fit, templates, ideal = (gain_over(other, runs) for other in (FIRST_FIT, TEMPLATES, IDEAL))
@@ -39,7 +38,6 @@ def _lower(what: str, part: float, bound: float) -> Threshold:
 
 
 def report(experiment: Experiment, runs: Sequence[Run]) -> str:
-    """The tables, as Markdown."""
     names = (OURS, *OTHERS)
     what = f"{experiment.gpus} A100-40GB, load {experiment.load:g}, {experiment.seeds} seeds of {experiment.pods} pods"
     lines = [
@@ -71,7 +69,6 @@ def measure_waiting(pods: int, seeds: int, jobs: int, *, write: bool) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     parser = argparse.ArgumentParser(prog="tests/perf/packing", description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--pods", type=int, default=25_000)

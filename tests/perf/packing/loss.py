@@ -12,11 +12,9 @@ from perf.packing.mixes import COMPUTE_SLICES, Arrival
 class Packer(Protocol):
     """A placer of pods with a fleet of its own."""
 
-    def place(self, number: int, profile: str) -> bool:
-        """Whether the pod got a place."""
+    def place(self, number: int, profile: str) -> bool: ...
 
-    def release(self, number: int) -> None:
-        """The pod has ended."""
+    def release(self, number: int) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,6 @@ class Way:
     checkpoints: bool = False
 
     def __str__(self) -> str:
-        """The head of its column."""
         if not self.every:
             return "none moved"
         return f"one per {self.every}, {'with' if self.checkpoints else 'without'} checkpoints"
@@ -71,7 +70,6 @@ class Floor:
     """The fleet with who is on it, and who may be moved."""
 
     def __init__(self, gpus: int, way: Way) -> None:
-        """The fleet is empty."""
         self.found = Run()
         self._core = Core(gpus)
         self._way = way
@@ -184,7 +182,6 @@ def report(runs: dict[tuple[str, Way], list[Run]], what: str) -> tuple[str, list
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     parser = argparse.ArgumentParser(prog="tests/perf/packing/moves.py", description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--pods", type=int, default=10_000)

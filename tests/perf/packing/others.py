@@ -31,13 +31,11 @@ class FirstFit:
     """The first GPU on which the profile fits, at its lowest free start."""
 
     def __init__(self, gpus: int) -> None:
-        """An empty fleet."""
         self._taken = [0] * gpus
         self._places: dict[int, tuple[int, int]] = {}
         self._fitting: dict[tuple[int, str], int] = {}
 
     def place(self, number: int, profile: str) -> bool:
-        """Whether the pod got a place."""
         for gpu, taken in enumerate(self._taken):
             span = self._lowest(taken, profile)
             if span:
@@ -47,7 +45,6 @@ class FirstFit:
         return False
 
     def release(self, number: int) -> None:
-        """The pod has ended."""
         gpu, span = self._places.pop(number)
         self._taken[gpu] &= ~span
 
@@ -65,13 +62,11 @@ class Templates:
     """Fixed geometries: that with the smallest slot for a GPU's first pod, kept until it is idle; first fit."""
 
     def __init__(self, gpus: int) -> None:
-        """An empty fleet."""
         self._free: list[Counter[str]] = [Counter() for _ in range(gpus)]
         self._used = [0] * gpus
         self._places: dict[int, tuple[int, str]] = {}
 
     def place(self, number: int, profile: str) -> bool:
-        """Whether the pod got a slot."""
         for gpu, free in enumerate(self._free):
             if not self._used[gpu]:
                 smallest = next(slot for slot in COVERS[profile] if any(slot in template for template in TEMPLATES))
@@ -86,7 +81,6 @@ class Templates:
         return False
 
     def release(self, number: int) -> None:
-        """The pod has ended."""
         gpu, slot = self._places.pop(number)
         self._free[gpu][slot] += 1
         self._used[gpu] -= 1
@@ -101,7 +95,6 @@ class Ideal:
     profile_of: dict[int, str] = field(default_factory=dict)
 
     def place(self, number: int, profile: str) -> bool:
-        """Whether the pod is taken."""
         self.running[profile] += 1
         if not self.fits():
             self.running[profile] -= 1
@@ -110,7 +103,6 @@ class Ideal:
         return True
 
     def release(self, number: int) -> None:
-        """The pod has ended."""
         self.running[self.profile_of.pop(number)] -= 1
 
     def fits(self) -> bool:

@@ -41,7 +41,6 @@ class Core:
                     self._layouts.has_model(report.uuid, "a100-40gb", mig=True)
 
     def place(self, number: int, profile: str) -> bool:
-        """Whether the pod got a place."""
         found = find_place(self._fleet, self._asking(profile))
         if not isinstance(found, Place):
             return False
@@ -85,7 +84,6 @@ class Core:
             self.problems += self._layouts.grant(str(number), "default", devices)
 
     def release(self, number: int) -> None:
-        """The pod has ended."""
         self._fleet.unbook(AllocationId(str(number)))
         if self._layouts is not None:
             self._layouts.release(str(number))

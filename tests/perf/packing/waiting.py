@@ -45,7 +45,6 @@ class Waits:
     """The part of the compute slices that was in use, over the time that counts."""
 
     def longest(self, profile: str) -> float:
-        """The longest wait of a profile."""
         return max(self.of[profile])
 
     def mean(self, *profiles: str) -> float:
@@ -65,7 +64,6 @@ class Queue:
     """A fleet with a queue, and the pods that come and go on it."""
 
     def __init__(self, gpus: int, rules: SchedulerConfig) -> None:
-        """The fleet is empty."""
         self._allocator = Allocator(RunId("perf"), rules)
         self._cluster = PerfectCluster(self._allocator, self._hear)
         self._gpus = gpus
@@ -162,7 +160,6 @@ class Experiment:
 
 
 def one_run(experiment: Experiment, mix: str, seed: int) -> Waits:
-    """One mix and seed."""
     pods = list(arrivals(mix, seed, count=experiment.pods, gpus=experiment.gpus, load=experiment.load))
     return Queue(experiment.gpus, experiment.rules()).run(pods)
 

@@ -16,25 +16,19 @@ def pair(pods: int, load: float = 0.92) -> tuple[Experiment, Experiment]:
 
 
 def thresholds(runs: Runs, without: Experiment, aged: Experiment) -> list[Threshold]:
-    """What is promised of promises."""
     means = {each: _over(runs, each, lambda waits: waits.mean(LARGEST)) for each in (without, aged)}
     others = {each: _over(runs, each, Waits.mean_of_others) for each in (without, aged)}
     used = {each: _over(runs, each, lambda waits: waits.used) for each in (without, aged)}
     return [
         Threshold("mean wait of 7g with promises, part of that without", means[aged] / means[without], "at most", 0.9),
         Threshold(
-            "mean wait of all others, more than without",
-            others[aged] - others[without],
-            "at most",
-            0.02,
-            "lifetimes",
+            "mean wait of all others, more than without", others[aged] - others[without], "at most", 0.02, "lifetimes"
         ),
         Threshold("slices in use, less than without", used[without] - used[aged], "at most", 0.005),
     ]
 
 
 def report(runs: Runs, without: Experiment, aged: Experiment) -> str:
-    """The tables, as Markdown."""
     seeds = len(next(iter(runs.values())))
     what = (
         f"{aged.gpus} A100-40GB, load {aged.load:g}, {seeds} seeds of {aged.pods} pods per mix, promised after "

@@ -20,7 +20,6 @@ BOUNDS = {"default": 95.4, "gpushare100": 86.9}
 
 
 def thresholds(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> list[Threshold]:
-    """What is promised on the trace."""
     found = [
         Threshold(f"GPUs given away, {trace}", _mean(shares, trace), "at least", bound, "%", 2)
         for trace, bound in BOUNDS.items()
@@ -32,7 +31,6 @@ def thresholds(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequ
 
 
 def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> str:
-    """The tables, as Markdown."""
     lines = ["| trace | seeds | GPUs given away, % | least | most | published best, % |", "|---|---|---|---|---|---|"]
     for trace, published in PUBLISHED.items():
         percents = _percents(shares, trace)

@@ -91,7 +91,6 @@ def _as_instance(pod: TracePod) -> Claim:
 
 
 def _slices(pod: TracePod) -> float:
-    """What a sharing pod asks for, in compute slices."""
     return SLICES * pod.percent / 100
 
 

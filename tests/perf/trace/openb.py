@@ -52,7 +52,6 @@ class TracePod:
 
 @functools.cache
 def read_nodes(folder: Path) -> tuple[TraceNode, ...]:
-    """The nodes that have GPUs."""
     return tuple(
         TraceNode(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
         for row in _rows(folder / "openb_node_list_gpu_node.csv")

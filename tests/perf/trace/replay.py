@@ -157,7 +157,6 @@ class Cluster:
         self._tell(host.node.name)
 
     def _tell(self, name: str) -> None:
-        """Say what a node has for pods of ours."""
         host = self._hosts[name]
         facts = HostFacts(
             cpu_cores=(host.node.cpu_milli - host.others.cpu_milli) / 1000,

@@ -62,7 +62,6 @@ class Seen:
 
 
 async def measure(nodes: int, gpus: int, changes: int) -> Seen:
-    """One fleet."""
     async with page() as here:
         began = time.process_time()
         for number in range(nodes):
@@ -198,7 +197,6 @@ def thresholds(found: Sequence[Seen]) -> list[Threshold]:
 
 
 def report(found: Sequence[Seen]) -> str:
-    """The tables, as Markdown."""
     rows = [("what", *(f"{each.nodes} nodes x {each.gpus // each.nodes} GPUs" for each in found))]
     rows.append(("---",) * (len(found) + 1))
     lines: list[tuple[str, str, str]] = [
@@ -222,7 +220,6 @@ def report(found: Sequence[Seen]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print, check."""
     end_in_order()
     parser = argparse.ArgumentParser(prog="tests/perf/web", description=__doc__)
     parser.add_argument("--changes", type=int, default=10, help="of each of three nodes")

@@ -27,7 +27,6 @@ class Faults:
         self.over = False
 
     def strike(self, fault: Fault) -> None:
-        """Inject one fault."""
         if self.over:
             return
         world = self.world
@@ -206,7 +205,6 @@ class Faults:
                 self._foreign(fault.target, gpu, fault.lasts_s)
 
     def _monitor(self, gpu: Gpu, lasts_s: float) -> None:
-        """A foreign tool opens a device and holds it."""
         devices = [instance.uuid for instance in gpu.instances.values() if instance.uuid] if gpu.mig else []
         if not devices:
             return

@@ -148,7 +148,6 @@ class Troubles:
         }
 
     def heal(self) -> None:
-        """All is well again."""
         world = self.world
         for name in list(world.broker.cut):
             self._mend_cut(name)

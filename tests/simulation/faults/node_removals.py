@@ -26,7 +26,6 @@ class Removals:
     """Removes nodes."""
 
     def __init__(self, world: World) -> None:
-        """Nothing is removed."""
         self.world = world
         self.dice = Random(f"removals {world.plan.seed}")
         self._said = 0

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from simulation.harness.coverage import Coverage
 from simulation.harness.record import Asked, Record, RecordError, open_record, taking_down
 from simulation.harness.shrink import Shrunk, shrink
 from simulation.plans.plan import Plan
@@ -34,7 +33,6 @@ CHUNK = 4
 SEED_S = 60
 """Of CPU time, so that a busy machine is no violation. Over a hundred times what a seed needs."""
 SHRINK_S = 60.0
-Done = tuple[Outcome, Coverage | None]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,13 +42,10 @@ def main(arguments: Sequence[str]) -> int:
         plan = read_plan(options.plan).plan if options.plan is not None else None
         record = _opened(options)
         before, began = record.seeds, perf_counter()
-        reached = Coverage() if options.report else None
-        _run(plan, record, reached, options)
+        _run(plan, record, options)
     except (PlanFileError, RecordError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    if reached is not None:
-        _report(reached, options.report)
     asked = 1 if plan is not None else options.seeds
     return _last_lines(record, asked, (record.seeds - before) / (perf_counter() - began))
 
@@ -60,15 +55,13 @@ def _opened(options: argparse.Namespace) -> Record:
     return open_record(options.record, asked) if options.record is not None else Record("", asked)
 
 
-def _run(plan: Plan | None, record: Record, reached: Coverage | None, options: argparse.Namespace) -> None:
+def _run(plan: Plan | None, record: Record, options: argparse.Namespace) -> None:
     """Play what the record does not have, and show what of it all fails. Raises RecordError."""
     seeds = range(options.first + record.seeds, options.first + options.seeds)
     try:
         with taking_down(record, options.record) as take:
-            for outcome, pairs in _outcomes(seeds, plan, options):
+            for outcome in _outcomes(seeds, plan, options):
                 take(outcome)
-                if reached is not None and pairs is not None:
-                    reached.add(pairs)
                 if options.hashes:
                     _say(f"seed {outcome.seed} {outcome.hash}")
                 if outcome.violation:
@@ -85,7 +78,7 @@ def _last_lines(record: Record, asked: int, seeds_per_s: float) -> int:
     """What was really done, in words and in the line that is exactly so. Returns the exit code."""
     _say(
         f"{record.events} events in {record.virtual_s:.0f} virtual s; {seeds_per_s:.1f} seeds/s;"
-        f" at most {record.writes_most} writes for one request",
+        f" at most {record.writes_most} writes for one request"
     )
     if record.seeds < asked:
         _say(f"only {record.seeds} of {asked} seeds were run")
@@ -93,16 +86,16 @@ def _last_lines(record: Record, asked: int, seeds_per_s: float) -> int:
     return 1 if record.violations or record.seeds < asked else 0
 
 
-def _outcomes(seeds: range, plan: Plan | None, options: argparse.Namespace) -> Iterator[Done]:
+def _outcomes(seeds: range, plan: Plan | None, options: argparse.Namespace) -> Iterator[Outcome]:
     keeping: Keeping = "hash" if options.hashes else "nothing"
     if plan is not None:
-        yield _play_bounded(plan, keeping, covers=bool(options.report))
+        yield _play_bounded(plan, keeping)
         return
-    run = partial(run_bounded, variant=_variant(options), keeping=keeping, covers=bool(options.report))
+    run = partial(run_bounded, variant=_variant(options), keeping=keeping)
     yield from run_seeds(seeds, options.jobs, run)
 
 
-def run_seeds(seeds: range, jobs: int, run: "partial[Done]") -> Iterator[Done]:
+def run_seeds(seeds: range, jobs: int, run: "partial[Outcome]") -> Iterator[Outcome]:
     """What comes of many seeds, in their order. Raises BrokenProcessPool when a process that runs them dies."""
     gc.freeze()  # before workers are forked: looking for cycles in what is imported was a tenth of what a seed costs
     if jobs <= 1:
@@ -124,9 +117,9 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_bounded(seed: int, variant: Variant = PLAIN, *, keeping: Keeping = "nothing", covers: bool = False) -> Done:
+def run_bounded(seed: int, variant: Variant = PLAIN, *, keeping: Keeping = "nothing") -> Outcome:
     """One seed; a core that runs in a circle is a violation too, and must not stop the others."""
-    return _play_bounded(variant.plan(seed), keeping, covers=covers)
+    return _play_bounded(variant.plan(seed), keeping)
 
 
 def _variant(options: argparse.Namespace) -> Variant:
@@ -141,15 +134,14 @@ def _variant(options: argparse.Namespace) -> Variant:
     )
 
 
-def _play_bounded(plan: Plan, keeping: Keeping, *, covers: bool = False) -> Done:
-    coverage = Coverage() if covers else None
+def _play_bounded(plan: Plan, keeping: Keeping) -> Outcome:
     signal.signal(signal.SIGPROF, _give_up)
     signal.setitimer(signal.ITIMER_PROF, SEED_S)
     try:
-        return run_plan(plan, keeping, attach=coverage.listen_to if coverage is not None else None), coverage
+        return run_plan(plan, keeping)
     except Exception as error:  # noqa: BLE001  # a world that cannot even be built is a finding of this seed alone
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return Outcome(plan.seed, f"raised: {error!r} at {where.filename}:{where.lineno}"), coverage
+        return Outcome(plan.seed, f"raised: {error!r} at {where.filename}:{where.lineno}")
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -161,10 +153,8 @@ def _give_up(_signal: int, _frame: object) -> None:
 def _show(plan: Plan, violation: str, options: argparse.Namespace) -> None:
     """Make a failing plan small, and play what is left of it with every line kept."""
     ends = monotonic() + options.shrink_s
-    least = shrink(
-        plan, violation, lambda plan: _play_bounded(plan, "nothing")[0].violation, lambda: monotonic() < ends
-    )
-    outcome, _ = _play_bounded(least.plan, "lines")
+    least = shrink(plan, violation, lambda plan: _play_bounded(plan, "nothing").violation, lambda: monotonic() < ends)
+    outcome = _play_bounded(least.plan, "lines")
     _say(f"\n--- seed {plan.seed}, the least of it that fails ---")
     for line in (*least.plan.lines(), "", *outcome.lines):
         _say(line)
@@ -180,15 +170,6 @@ def _how_small(plan: Plan, least: Shrunk, shrink_s: float) -> str:
     left = f"{len(least.plan.faults)} of {len(plan.faults)} faults, {len(least.plan.pods)} of {len(plan.pods)} pods"
     left += f" and {len(least.plan.nodes)} of {len(plan.nodes)} nodes are left after {least.tries} tries"
     return left if least.whole else f"{left}; the {shrink_s:g} s of --shrink-s were not enough to try everything"
-
-
-def _report(reached: Coverage, where: str) -> None:
-    text = "\n".join(reached.lines())
-    if where == "-":
-        _say(text)
-    else:
-        Path(where).write_text(f"{text}\n", encoding="utf-8")
-        _say(f"what was reached is in {where}")
 
 
 def _say(line: str) -> None:
@@ -216,17 +197,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the plans of what is left in there")
     parser.add_argument(
-        "--report", default="", metavar="FILE", help="write which pairs of state and event were reached (-: print)"
-    )
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help="keep in there what was played, and go on where that ends",
+        "--record", type=Path, metavar="FILE", help="keep in there what was played, and go on where that ends"
     )
     options = parser.parse_args(arguments)
-    if options.record is not None and (options.plan is not None or options.hashes or options.report):
-        parser.error("--record is of outcomes alone, and of seeds: it goes with none of --plan, --hashes and --report")
+    if options.record is not None and (options.plan is not None or options.hashes):
+        parser.error("--record is of outcomes alone, and of seeds: it goes with neither --plan nor --hashes")
     moved = options.stormy or options.coinciding
     drawn = options.without or options.timed or moved or options.cluster or options.small
     if options.near and drawn:

@@ -133,13 +133,10 @@ RULES = (
 ELSEWHERE = (
     ("I7", "A restarted or wiped broker loses nothing: all of the above, whatever a seed does to it."),
     ("I8", "Nodes that are lost and return: `LAW 3`, `opened before use`, and `test_node_removals.py`."),
-    (
-        "I9",
-        "Stale inventories: `I1` and `opened before use`, with slow pulls (`stale snapshot adopts a node`).",
-    ),
+    ("I9", "Stale inventories: `I1` and `opened before use`, with slow pulls (`stale snapshot adopts a node`)."),
     ("I10", "Clocks that are off or jump (the fault `clock`): `undisturbed`."),
     ("I12", "Gaps in watches, and servers that lag: `I5` and `cluster`."),
-    ("I14", "Damaged and lost journals: `journal`, `undisturbed`, and `test_protocol.py`."),
+    ("I14", "Damaged and lost journals: `journal`, `undisturbed`."),
     ("I15", "Overload is refused and not buffered: not simulated (`make overload`)."),
 )
 """Invariants without a name of their own in a violation, and by which they are judged."""

@@ -47,7 +47,6 @@ class Record:
     violations: dict[int, str] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
-        """The next seed has been played."""
         self.seeds += 1
         self.events += outcome.handled
         self.virtual_s = round(self.virtual_s + outcome.virtual_s, 3)

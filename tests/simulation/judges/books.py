@@ -13,16 +13,7 @@ from simulation.world.manifest_folder import Folder, Kubelets
 from simulation.world.virtual_clock import VirtualClock
 
 from sluice.contracts.ids import OperationId
-from sluice.contracts.messages import (
-    AllocationRequested,
-    Booking,
-    Bound,
-    Closed,
-    Grant,
-    NodeOpened,
-    Revoke,
-    SliceReady,
-)
+from sluice.contracts.messages import AllocationRequested, Booking, Bound, Closed, Grant, NodeOpened, Revoke, SliceReady
 from sluice.contracts.messages import Held as HeldByPod
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone
 
@@ -31,7 +22,6 @@ class ViolationError(Exception):
     """An invariant does not hold. `rule` names it."""
 
     def __init__(self, rule: str, text: str) -> None:
-        """Which one, and how."""
         super().__init__(f"{rule}: {text}")
         self.rule = rule
         self.text = text
@@ -43,7 +33,6 @@ class Books:
     def __init__(
         self, clockwork: VirtualClock, machines: dict[str, Machine], folder: Folder, kubelets: Kubelets
     ) -> None:
-        """Nothing has happened."""
         self.clockwork = clockwork
         self.machines = machines
         self.folder = folder
@@ -284,7 +273,6 @@ class Books:
         return booking if booking.devices else self.bookings.get(booking.allocation, booking)
 
     def processes_of(self, owner: str) -> list[Process]:
-        """What still runs of one pod."""
         return [p for machine in self.machines.values() for _, p in machine.processes() if p.owner == owner]
 
     def live_together(self, one: str, other: str, gpu: Gpu, span: Span) -> bool:

@@ -142,7 +142,6 @@ class ClaimJudge:
     """Hears what lands on the bus, after the judge did."""
 
     def __init__(self, books: Books, hands_over: Sequence[str]) -> None:
-        """These nodes hand over."""
         self._books = books
         self.prepared_on: Callable[[Machine, str], object] = lambda _machine, _claim: None
         """The devices of a claim that a node's kubelet knows as prepared; None where it is not."""

@@ -57,12 +57,10 @@ class CordonSaid:
 
     @property
     def address(self) -> Address:
-        """Where it is said."""
         return subjects.cordon(NodeName(self.node))
 
     @property
     def message(self) -> Cordoned | Uncordoned:
-        """The word on the bus."""
         if self.lifted:
             return Uncordoned(node=NodeName(self.node))
         gpus = tuple(GpuUuid(gpu) for gpu in self.gpus)
@@ -105,7 +103,6 @@ class CordonJudge:
     """Observes what lands, and what allocators read and send."""
 
     def __init__(self, books: Books) -> None:
-        """Nothing is cordoned."""
         self._books = books
         self._words: dict[str, Cordoned | Uncordoned] = {}
         """The last word of each node."""
@@ -166,8 +163,6 @@ class CordonJudge:
     # -- what each process knows --------------------------------------------------------------------------------------
 
     def listener(self, host: Host) -> Callable[[object], None]:
-        """Observe what an allocator reads."""
-
         def hear(event: object) -> None:
             if isinstance(event, ReadingStarted) and event.stream is Stream.BOOK:
                 if self._incarnations.get(host.run) != event.incarnation:
@@ -238,7 +233,6 @@ class CordonJudge:
         return booking is not None and booking.request == request
 
     def _promised(self) -> list[str]:
-        """Promises that stand where nothing new may come."""
         return [
             f"{allocation} is promised {word.node}, which is cordoned"
             for word in self._words.values()

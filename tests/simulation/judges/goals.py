@@ -56,7 +56,6 @@ class Goals:
     def __init__(
         self, broker: Broker, judge: Judge, folder: Folder, kubelets: Kubelets, agents: dict[str, AgentHost]
     ) -> None:
-        """Nothing is looked at yet."""
         self.broker = broker
         self.judge = judge
         self.folder = folder
@@ -308,7 +307,6 @@ class Goals:
         return ""
 
     def _is_close(self, pod: Pod, devices: tuple[Device, ...]) -> bool:
-        """Whether these have to be on one GPU."""
         return pod.one_gpu and len(devices) > 1 and all(device.modes == ("exclusive",) for device in devices)
 
     def _fit_on_one(self, gpus: list[Gpu], devices: tuple[Device, ...], held: list[Held]) -> bool:

@@ -37,16 +37,13 @@ class GpuRow:
     profiles: tuple[ProfileRow, ...]
 
     def profile(self, name: str) -> ProfileRow | None:
-        """The row of a profile's name."""
         return next((row for row in self.profiles if row.name == name), None)
 
     def profile_of_id(self, profile_id: int) -> ProfileRow | None:
-        """The row of a profile id."""
         return next((row for row in self.profiles if row.profile_id == profile_id), None)
 
     @property
     def budget(self) -> tuple[int, int, int, int, int]:
-        """The engines of the whole GPU."""
         return self.profiles[-1].engines
 
 

@@ -57,7 +57,6 @@ class GuaranteeJudge:
         """Per grant that evicts, the guarantees that its process had not heard again when it was decided."""
 
     def instructed(self, host: Host, instruction: object) -> None:
-        """A core wants something."""
         if not self._guaranteed or not isinstance(instruction, Write):
             return
         message, number = instruction.message, _number_of(instruction.operation)
@@ -77,8 +76,6 @@ class GuaranteeJudge:
             self._unaware_of[message.booking.allocation] = tuple(unaware)
 
     def listener(self, allocator: Host) -> Callable[[object], None]:
-        """Observe what an allocator reads."""
-
         def hear(event: object) -> None:
             if not isinstance(event, Observed) or not isinstance(event.entry.message, QuotaSet):
                 return

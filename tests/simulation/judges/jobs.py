@@ -100,7 +100,6 @@ class JobJudge:
     """Hears what lands on the bus, after the judge did."""
 
     def __init__(self, judge: Books) -> None:
-        """No job is known."""
         self.judge = judge
         self.begun: dict[str, None] = {}
         """Requests that were bound, ever."""

@@ -446,7 +446,6 @@ class Judge(NodeJudge):
     # -- agents ---------------------------------------------------------------------------------------------------
 
     def instructed(self, host: Host, instruction: object) -> None:
-        """A core wants something."""
         if not isinstance(instruction, Write):
             return
         self.given_up.sent(host.run, instruction, host.reads)

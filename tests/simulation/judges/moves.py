@@ -113,7 +113,6 @@ class MoveJudge:
                 self.judge.fail("moved too soon", text)
 
     def _check_size(self, grant: Grant) -> None:
-        """A larger one is larger, in everything."""
         asked = grant.booking.instead_of
         if not asked or "," in asked or len(grant.booking.devices) > 1:
             return  # the goals compare what each of several was given

@@ -251,7 +251,6 @@ class NodeJudge(Books):
                 self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
 
     def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:
-        """The hardware said no."""
         match instruction:
             case CreateGpuInstance():
                 span = (instruction.start, instruction.size)
@@ -312,7 +311,6 @@ class NodeJudge(Books):
         return any(self.live_together(allocation, ticket.allocation, gpu, span) for allocation in mine)
 
     def started(self, machine: Machine, process: Process) -> None:
-        """A container runs on a device."""
         self.sizes.began[machine.node, process.pid] = self.clockwork.now
         others = {
             ticket.owner

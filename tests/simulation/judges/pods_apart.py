@@ -93,8 +93,6 @@ class ApartJudge:
         self._told: dict[str, Told] = {}
 
     def listener(self, host: Host) -> Callable[[object], None]:
-        """Observe what an allocator reads."""
-
         def hear(event: object) -> None:
             told = self._told.setdefault(host.run, Told())
             if isinstance(event, ReadingStarted):
@@ -238,5 +236,4 @@ class ApartJudge:
 
 
 def _is_like(pod: Pod, other: Pod) -> bool:
-    """Whether spreading a pod counts the other."""
     return (pod.namespace, pod.terms.app) == (other.namespace, other.terms.app)

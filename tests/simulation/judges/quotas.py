@@ -42,12 +42,10 @@ class QuotaSaid:
 
     @property
     def address(self) -> Address:
-        """Where it is said."""
         return subjects.quota(self.namespace)
 
     @property
     def message(self) -> QuotaSet | QuotaUnset:
-        """The word on the bus."""
         if self.total == self.one_pod == self.guaranteed == NO_LIMITS:
             return QuotaUnset(namespace=self.namespace)
         return QuotaSet(
@@ -107,7 +105,6 @@ class QuotaJudge:
     """
 
     def __init__(self, books: Books, allocators: int, machines: dict[str, Machine]) -> None:
-        """No limits are known."""
         self._books = books
         self._alone = allocators == 1
         self._machines = machines
@@ -292,7 +289,6 @@ def _at_least(device: DeviceGrant, row: GpuRow) -> Counts:
 
 
 def _exactly(device: DeviceGrant, row: GpuRow) -> Counts:
-    """What a device counts where its GPU is known."""
     share = device.share
     if share is None:
         profile = row.profile(device.profile) if device.profile else None

@@ -35,7 +35,6 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def held_by(booking: Booking, device: DeviceGrant) -> Held:
-    """One device of a booking."""
     uid = device.share.uid if device.share is not None else 0
     span = (device.start, device.size)
     return Held(device.gpu, device.profile or "", span, booking.allocation, device.share, (booking.namespace, uid))

@@ -43,7 +43,6 @@ def wrong_ticket(machine: Machine, ticket: Ticket, booking: Booking) -> str:
 
 def _wrong_home(machine: Machine, gpu: Gpu, uuid: str, device: DeviceGrant, booking: Booking, ticket: Ticket) -> str:
     share = device.share
-    assert share is not None
     daemons = [daemon for daemon in machine.mps.listed.values() if daemon.device == uuid and _may_be(daemon, ticket)]
     if len(daemons) != 1:
         return f"which has the daemons {daemons}"
@@ -88,7 +87,6 @@ def live_together(one: Booking, other: Booking, gpu: Gpu, span: Span) -> bool:
 def wrong_client(machine: Machine, process: Process, booking: Booking) -> str:
     """A container of a tenant runs: as a client of its home's daemon, and not beside it."""
     gpu = machine.gpu_with(process.device)
-    assert gpu is not None
     span = gpu.span_of(process.device)
     grants = [d for d in booking.devices if d.gpu == gpu.uuid and (d.start, d.size) == span and d.share is not None]
     if not grants:
@@ -97,7 +95,6 @@ def wrong_client(machine: Machine, process: Process, booking: Booking) -> str:
     if daemon is None or daemon.device != process.device:
         return f"{process} of {booking.allocation} has a share, and runs without the daemon of its device: {daemon}"
     there, share = daemon.directory, grants[0].share
-    assert share is not None
     strangers = (there.namespace, there.uid) != (booking.namespace, share.uid)
     return f"{process} of {booking.allocation} is a client of {there}" if strangers else ""
 

@@ -89,7 +89,6 @@ class Resizer:
     """Asks one of the allocators, and restarts pods when that is done."""
 
     def __init__(self, allocators: Sequence["AllocatorHost"], kubelets: "Kubelets", dice: Random) -> None:
-        """Nothing is asked for yet."""
         self._allocators = allocators
         self._kubelets = kubelets
         self._dice = dice
@@ -100,7 +99,6 @@ class Resizer:
             host.on_answer.append(self._answered)
 
     def resize(self, resizing: Resizing, requests: dict[str, AllocationRequested]) -> None:
-        """Ask a living allocator once."""
         request = next((each for each in reversed(requests) if requests[each].name == resizing.pod), None)
         alive = [host for host in self._allocators if host.alive]
         if request is None or not alive:
@@ -239,7 +237,6 @@ class Sizes:
         for device, state in zip(booking.devices, ready.devices, strict=True):
             gpu = machine.gpus[device.gpu]
             for daemon in machine.mps.serving(state.uuid) if device.share is not None else ():
-                assert device.share is not None
                 width = width_of(device.share, gpu.row, device.profile or "")
                 if daemon.percent < width or daemon.memory_mib < device.share.memory_mib:
                     return f"{ready.allocation} says {device.share}, and its server allows {daemon.memory_mib} MiB"
@@ -305,7 +302,5 @@ def _most(shares: Sequence[Share]) -> Share:
 def _least(shares: Sequence[Share]) -> Share:
     bounded = [share.sm_partition for share in shares if share.sm_partition]
     return changed(
-        shares[0],
-        memory_mib=min(share.memory_mib for share in shares),
-        sm_partition=min(bounded, default=0),
+        shares[0], memory_mib=min(share.memory_mib for share in shares), sm_partition=min(bounded, default=0)
     )

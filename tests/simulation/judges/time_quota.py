@@ -122,12 +122,10 @@ class Timekeepers:
         return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
 
     def end(self, home: str) -> None:
-        """The home is unmade."""
         self.failed.pop(home, None)
         self.serving.pop(home, None)
 
     def end_all(self) -> None:
-        """Their agent has ended."""
         self.failed.clear()
         self.serving.clear()
 
@@ -143,7 +141,6 @@ class TimeJudge:
         """How often a process was served while others took turns with it: whether the seed tests that."""
 
     def served(self, machine: Machine, home: str, before: Tenants, now: Tenants) -> None:
-        """A scheduler was told its tenants."""
         for name in before.keys() - now.keys():
             allocation = name.partition("/")[0]
             if any(ticket.allocation == allocation for ticket in machine.tickets.values()):
@@ -236,7 +233,6 @@ def _clients(machine: Machine, home: str) -> list[Process]:
 
 
 def _shares(booking: Booking, container: str) -> list[Share]:
-    """The fractional shares of a container."""
     return [
         device.share
         for device in booking.devices

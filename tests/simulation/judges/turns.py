@@ -12,7 +12,6 @@ class TurnJudge:
     """Hears what lands; `judge` keeps the books."""
 
     def __init__(self, judge: Judge) -> None:
-        """Nothing was promised."""
         self.judge = judge
 
     def landed(self, write: Write, _sequence: int) -> None:

@@ -31,7 +31,6 @@ class KubeFolder(Folder):
     """Pods by name, as somebody wants them."""
 
     def __init__(self, api: ApiServer, dice: Random) -> None:
-        """No pod."""
         super().__init__()
         self.api = api
         self.dice = dice
@@ -82,7 +81,6 @@ class KubeFolder(Folder):
             self.api.write(there, metadata={"labels": labels})
 
     def mend(self) -> None:
-        """Every pod has its label again."""
         for uid in self.broken:
             there = self.api.by_uid(uid)
             if there is not None:
@@ -146,7 +144,6 @@ class KubeFolder(Folder):
             self.api.clockwork.after(self.dice.uniform(0.3, 5.0), lambda: self._release(uid))
 
     def _release(self, uid: str) -> None:
-        """The holder of the lease releases it."""
         there = self.api.by_uid(uid)
         if there is not None and there["metadata"].get("finalizers"):
             self.api.drop({**there, "metadata": {k: v for k, v in there["metadata"].items() if k != "finalizers"}})
@@ -162,7 +159,6 @@ class KubeFolder(Folder):
         self.api.mark_deleted(there, GRACE_S if placed else 0)
 
     def _force(self, there: Json) -> None:
-        """The object goes at once, whatever runs."""
         for hear in self.on_forced:
             hear(uid_of(there))
         meta = {**there["metadata"], "deletionTimestamp": "now", "deletionGracePeriodSeconds": 0}
@@ -179,7 +175,6 @@ class KubeKubelets(Kubelets):
     def __init__(
         self, clockwork: VirtualClock, folder: KubeFolder, machines: dict[str, Machine], trace: Trace, api: ApiServer
     ) -> None:
-        """Nothing runs yet."""
         super().__init__(clockwork, folder, machines, trace)
         self.api = api
         self.claim_rules = ClaimScheduler(ClaimServer(api))

@@ -23,7 +23,6 @@ class RefusedError(Exception):
     """A call was not carried out. `status` is of HTTP."""
 
     def __init__(self, status: int, message: str) -> None:
-        """Say why."""
         super().__init__(message)
         self.status = status
 
@@ -67,7 +66,6 @@ class ApiServer:
 
     @property
     def is_away(self) -> bool:
-        """Whether it cannot be reached."""
         return self.clockwork.now < self.away_until
 
     def refuse_if_busy(self) -> None:
@@ -76,13 +74,11 @@ class ApiServer:
             raise RefusedError(*self.dice.choice(((429, "too many requests"), (500, "etcdserver: leader changed"))))
 
     def heal(self) -> None:
-        """Everything works from here on."""
         self.away_until = self.refuses_until = self.lag_until = self.lag_s = 0.0
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def pod(self, namespace: str, name: str) -> Json | None:
-        """What is under this name now."""
         return self.objects.get(("Pod", namespace, name))
 
     def by_uid(self, uid: str) -> Json | None:
@@ -90,7 +86,6 @@ class ApiServer:
         return next((each for each in self.objects.values() if each["metadata"]["uid"] == uid), None)
 
     def pods(self) -> list[Json]:
-        """Every pod."""
         return [each for (kind, _, _), each in self.objects.items() if kind == "Pod"]
 
     # -- what people, controllers, the scheduler and kubelets write ---------------------------------------------------
@@ -120,7 +115,6 @@ class ApiServer:
             self.write(pod, metadata=marks)
 
     def drop(self, found: Json) -> None:
-        """It is gone, whatever runs."""
         self._drop(found)
 
     # -- what Sluice writes ---------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ class ClaimsJudge:
     """Hears what Sluice writes to claims."""
 
     def __init__(self, judge: "Judge", api: ApiServer, claims: ClaimServer) -> None:
-        """No claim was written."""
         self._judge = judge
         self._api = api
         self._claims = claims
@@ -88,7 +87,6 @@ class ClaimsJudge:
                 self._fail(f"the device {device} of {self._owners[device]} is used again for {mine}")
 
     def _deallocated(self, claim: Json) -> None:
-        """Not while a pod may use it."""
         for consumer in claim["status"].get("reservedFor") or []:
             pod = self._api.pod(claim["metadata"]["namespace"], consumer["name"])
             if pod is not None and uid_of(pod) == consumer["uid"] and pod["spec"].get("nodeName"):
@@ -96,5 +94,4 @@ class ClaimsJudge:
 
 
 def _begins(given: Bound) -> str:
-    """What the names of a binding's devices begin with."""
     return sha256(str(given.allocation).encode()).hexdigest()[:16]

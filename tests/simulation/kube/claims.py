@@ -26,17 +26,14 @@ class ClaimServer:
     """What Sluice writes to claims. `on_written` hears the pod's UID, which step, the claim before and after."""
 
     def __init__(self, api: ApiServer) -> None:
-        """No claim is there."""
         self._api = api
         self._made = 0
         self.on_written: list[Written] = []
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """The claim of this name."""
         return self._api.objects.get(("ResourceClaim", namespace, name))
 
     def all(self) -> list[Json]:
-        """Every claim."""
         return [each for (kind, _, _), each in self._api.objects.items() if kind == "ResourceClaim"]
 
     def create(self, uid: str, body: Mapping[str, Any]) -> Json:
@@ -78,7 +75,6 @@ class ClaimServer:
         return self._written(uid, step, before, self.put(before, after["status"]))
 
     def put(self, before: Json, status: Json) -> Json:
-        """The same claim with another status."""
         return self._api.replace(before, {**before, "status": status})
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -104,7 +100,6 @@ class ClaimController:
     """The claim controller and the garbage collector of a cluster. Each claim is looked at some time after a change."""
 
     def __init__(self, server: ClaimServer, api: ApiServer, dice: Random) -> None:
-        """It works from here on."""
         self._server = server
         self._api = api
         self._dice = dice
@@ -176,7 +171,6 @@ class ClaimScheduler:
     """What the scheduler and a kubelet look for in the claims of a pod."""
 
     def __init__(self, server: ClaimServer) -> None:
-        """They write nothing but reservations."""
         self._server = server
 
     def may_place(self, pod: Json, node: str) -> bool:
@@ -187,7 +181,6 @@ class ClaimScheduler:
                 return False
         for name in claim_names(pod):
             claim = self._server.get(pod["metadata"]["namespace"], name)
-            assert claim is not None
             if is_reserved(claim, uid_of(pod)):
                 continue
             if not claim["status"]["allocation"].get("allocationTimestamp"):
@@ -207,7 +200,6 @@ class ClaimScheduler:
 
 
 def claim_names(pod: Json) -> list[str]:
-    """The claims that a pod names."""
     return [str(each["resourceClaimName"]) for each in pod["spec"].get("resourceClaims", [])]
 
 

@@ -64,7 +64,6 @@ class KubeSide:
 
     @property
     def judge(self) -> KubeJudge:
-        """Who watches the border."""
         assert self._judge is not None
         return self._judge
 
@@ -87,7 +86,6 @@ class KubeSide:
         return host
 
     def judged_by(self, judge: "Judge") -> None:
-        """The world's judge is there."""
         self._judge = KubeJudge(judge, self.api, self.folder, self.kubelets)
         if self.world.plan.hands_over:
             self._judge.claims = ClaimsJudge(judge, self.api, self.claims)
@@ -158,12 +156,10 @@ class KubeSide:
             self.world.clockwork.after(fault.lasts_s, lambda: self._node_back(fault.target))
 
     def _node_cordoned(self, fault: "Fault") -> None:
-        """Somebody cordons a node, and takes that back."""
         self.cordon(fault.target)
         self.world.clockwork.after(fault.lasts_s, lambda: self.cordon(fault.target, on=False))
 
     def _claim_deleted(self, fault: "Fault") -> None:
-        """Somebody deletes a claim by hand."""
         found = [each for each in self.claims.all() if each["metadata"]["name"] != BYSTANDER and not is_dying(each)]
         if found:
             self.api.mark_deleted(found[fault.number % len(found)], 0)

@@ -69,7 +69,6 @@ class KubeJudge:
     # -- the bus --------------------------------------------------------------------------------------------------
 
     def landed(self, write: Write, _sequence: int) -> None:
-        """Something was said."""
         message, key = write.message, write.subject.rpartition(".")[2]
         match message:
             case Bound():
@@ -126,7 +125,6 @@ class KubeJudge:
     # -- the API server -------------------------------------------------------------------------------------------
 
     def changed(self, change: Change) -> None:
-        """Somebody's life may be over."""
         found = change.after or change.before or {}
         if found["kind"] == "Node":
             self._node_changed(found["metadata"]["name"], change.after)
@@ -151,7 +149,6 @@ class KubeJudge:
         return by_claim and (pod is None or (not is_gated(pod) and not pod["spec"].get("nodeName")))
 
     def written(self, uid: str, step: str, before: Json, after: Json) -> None:
-        """A write of Sluice was taken."""
         if step == "condition" or granted_of(before).get(DECLINED) != granted_of(after).get(DECLINED):
             return
         given, decided_in = self._given(uid, after)

@@ -95,7 +95,6 @@ def _meta(namespace: str, name: str, uid: str, labels: dict[str, str], annotatio
 
 
 def uid_of(pod: Mapping[str, Any]) -> str:
-    """Whose life this is."""
     return str(pod["metadata"]["uid"])
 
 
@@ -105,17 +104,14 @@ def key_of(pod: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def is_managed(pod: Mapping[str, Any]) -> bool:
-    """Whether it has our label."""
     return pod["metadata"].get("labels", {}).get(MANAGED) == "true"
 
 
 def is_gated(pod: Mapping[str, Any]) -> bool:
-    """Whether our gate holds it."""
     return {"name": GATE} in pod["spec"].get("schedulingGates", [])
 
 
 def is_dying(pod: Mapping[str, Any]) -> bool:
-    """Whether it is to be deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
@@ -135,6 +131,5 @@ def granted_of(pod: Mapping[str, Any]) -> dict[str, str]:
 
 
 def condition_of(pod: Mapping[str, Any]) -> Json | None:
-    """Our condition on it."""
     found = [each for each in pod["status"].get("conditions", []) if each["type"] == CONDITION]
     return found[0] if found else None

@@ -46,7 +46,6 @@ class Reflector:
     """One kind of object, listed and then watched, for one life of its host."""
 
     def __init__(self, host: "ClusterHost", what: ListedKind) -> None:
-        """Nothing was listed."""
         self.host = host
         self.api = host.api
         self.what = what

@@ -103,7 +103,6 @@ class ClusterHost(Host):
         self.stands_by = True
 
     def make_core(self, run: RunId) -> Core:
-        """A new core."""
         return ClusterWatcher(run, self.rules)
 
     def readings(self) -> Readings:
@@ -111,7 +110,6 @@ class ClusterHost(Host):
         return [(stream, filters, None) for stream, filters in READS]
 
     def begin(self) -> None:
-        """List everything."""
         self.reflectors = [Reflector(self, what) for what in ("nodes", "others", "pods")]
         for each in self.reflectors:
             self.later(0.02 * self.dice.random(), each.list_all)
@@ -121,11 +119,9 @@ class ClusterHost(Host):
             self.later(0.02 * self.dice.random(), claims.ask)
 
     def end(self) -> None:
-        """Nothing of it watches any more."""
         self.reflectors = []
 
     def watch_s(self) -> float:
-        """Delay of watch events."""
         return 0.002 + 0.02 * self.dice.random()
 
     def page_s(self) -> float:
@@ -151,9 +147,7 @@ class ClusterHost(Host):
                 self._write_claim(instruction)
             case WriteHandOver(mode=mode):
                 self._write(
-                    self.api.refuse_if_busy,
-                    lambda _: HandOverWritten(mode),
-                    lambda _, why: HandOverNotWritten(why),
+                    self.api.refuse_if_busy, lambda _: HandOverWritten(mode), lambda _, why: HandOverNotWritten(why)
                 )
             case WriteEvent() | WriteLogLine():
                 pass
@@ -172,7 +166,6 @@ class ClusterHost(Host):
 
     def _write_claim(self, wanted: CreateClaim | ProtectClaim | WriteClaimStatus) -> None:
         claims, uid = self.claims, str(wanted.uid)
-        assert claims is not None
         arrive: Callable[[], Json]
         step: ClaimStep
         match wanted:
@@ -184,9 +177,7 @@ class ClusterHost(Host):
                 arrive = lambda: claims.status(uid, wanted.step, wanted.namespace, wanted.name, body)  # noqa: E731
         where = wanted.uid, wanted.namespace, wanted.name, step
         self._write(
-            arrive,
-            lambda claim: ClaimWritten(*where, claim),
-            lambda status, why: ClaimRefused(*where, status, why),
+            arrive, lambda claim: ClaimWritten(*where, claim), lambda status, why: ClaimRefused(*where, status, why)
         )
 
     def _condition(self, wanted: WritePodCondition) -> None:

@@ -100,7 +100,6 @@ class Fault:
     number: int = 0
 
     def __str__(self) -> str:
-        """For the report of a failing seed."""
         return f"{self.at:8.3f}  {self.kind:<15} {self.target:<28} lasts {self.lasts_s:.2f} s, {self.number}"
 
 
@@ -163,7 +162,6 @@ class Plan:
     """The nodes whose kubelets hand devices over by ResourceClaim."""
 
     def lines(self) -> list[str]:
-        """The plan for people."""
         shape = f"{len(self.nodes)} nodes, {self.allocators} allocators{' both active' if self.both_active else ''}"
         kept = f"idle instances kept for {self.keep_warm_s:.0f} s"
         head = f"seed {self.seed}: {shape}, closing words for {self.closing_ttl_s} s, {kept}, {self.weather}"

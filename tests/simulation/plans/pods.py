@@ -119,7 +119,6 @@ class Terms:
     """Of its host; 0 for none."""
 
     def labels(self) -> dict[str, str]:
-        """Its labels."""
         return {"app": self.app} if self.app else {}
 
     def spec(self) -> dict[str, object]:
@@ -184,11 +183,9 @@ class Pod:
 
     @property
     def file(self) -> str:
-        """The file it is written in."""
         return f"{self.name}.yaml"
 
     def text(self) -> str:
-        """The manifest."""
         lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {self.name}"]
         lines += [f"  namespace: {self.namespace}"]
         lines += [f"  labels: {dumps(self.terms.labels())}"] if self.terms.app else []
@@ -203,12 +200,10 @@ class Pod:
         return "\n".join(lines) + "\n"
 
     def asking(self, ask: Ask) -> "Pod":
-        """The same pod, edited."""
         return replace(self, ask=ask)
 
 
 def draw_pod(number: int, dice: Random) -> Pod:
-    """Some pod."""
     lingers = 4 * dice.random() if dice.random() < 0.3 else 0.2 * dice.random()
     return Pod(f"pod-{number}", draw_ask(dice), runs=dice.random() < 0.7, lingers_s=lingers)
 
@@ -245,7 +240,6 @@ def shared(pod: Pod, dice: Random) -> Pod:
 
 
 def draw_share(dice: Random) -> Ask:
-    """Some ask for a share."""
     roll = dice.random()
     amount = dice.choice((900, 1500, 2400, 4000, 9000))
     memory = ("sluice.dev/memory", f"{amount}Mi")
@@ -273,7 +267,6 @@ def draw_share(dice: Random) -> Ask:
 
 
 def mps(memory_mib: int) -> Ask:
-    """A share of memory."""
     keys = (("sluice.dev/mode", "mps"), ("sluice.dev/memory", f"{memory_mib}Mi"))
     return Ask(keys, ("main",), (Device("memory", amount=memory_mib, modes=("mps",)),))
 
@@ -287,25 +280,13 @@ def fractional(percent: int, memory_mib: int = 0) -> Ask:
     return Ask(keys, ("main",), (device,))
 
 
-def two_containers(ask: Ask) -> Ask:
-    """The same share for each of two containers of one pod."""
-    keys = tuple(
-        (key.replace("sluice.dev/", f"{name}.sluice.dev/"), value)
-        for name in ("left", "right")
-        for key, value in ask.annotations
-    )
-    return replace(ask, annotations=keys, containers=("left", "right"), devices=ask.devices * 2)
-
-
 def timed(ask: Ask, request_permille: int, limit_permille: int) -> Ask:
     """The same fractional share for a part of the time."""
     (device,) = ask.devices
     quotas = (("request", request_permille), ("limit", limit_permille))
     keys = tuple((f"sluice.dev/quota-{name}", f"{permille / 1000:g}") for name, permille in quotas)
     return replace(
-        ask,
-        annotations=(*ask.annotations, *keys),
-        devices=(replace(device, quota=(request_permille, limit_permille)),),
+        ask, annotations=(*ask.annotations, *keys), devices=(replace(device, quota=(request_permille, limit_permille)),)
     )
 
 

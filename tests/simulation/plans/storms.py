@@ -26,7 +26,6 @@ class _Storms:
     centres: tuple[float, ...]
 
     def time(self) -> float:
-        """A moment in one of them."""
         return max(0.2, self.dice.choice(self.centres) + self.dice.uniform(-WIDTH_S, WIDTH_S))
 
     def fault(self, fault: Fault) -> Fault:

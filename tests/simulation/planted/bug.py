@@ -14,8 +14,21 @@ from simulation.plans.plan import Plan
 
 from sluice.contracts.bus import subjects
 
-Patch = tuple[type | ModuleType, str, Callable[[Any], Any]]
-"""Where, which name, and what becomes of the original."""
+Patch = tuple[type | ModuleType, str, Any]
+"""
+Where, which name, and what is called instead: with the original, and then with its arguments.
+
+A property's patch is the property that takes its place.
+"""
+
+
+def always(value: object) -> Callable[..., Any]:
+    """Whatever is asked, the answer is `value`; with None nothing is done."""
+    return lambda *_arguments, **_named: value
+
+
+def _in_place_of(original: Any, change: Any) -> Any:
+    return change if isinstance(change, property) else lambda *args, **named: change(original, *args, **named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ def planted(bug: PlantedBug) -> Iterator[None]:
     originals = [(where, name, getattr(where, name)) for where, name, _ in bug.patches]
     try:
         for where, name, change in bug.patches:
-            setattr(where, name, change(getattr(where, name)))
+            setattr(where, name, _in_place_of(getattr(where, name), change))
         subjects.parse.cache_clear()  # what was remembered is of the code without the bug
         yield
     finally:

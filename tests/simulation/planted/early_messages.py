@@ -19,50 +19,38 @@ from sluice_inventory.core.inventory import Inventory
 from sluice_node_agent.core.publish import slice_status
 
 
-def _bound_at_the_grant(original: Any) -> Any:
-    def bound_of(ctx: Any, allocation: Any, grant: Any, revision: int) -> Any:
-        """Section 4 broken: a pod is bound to its place as soon as that is booked."""
-        if revision > 1 or grant.after or allocation in ctx.facts.slices:
-            return original(ctx, allocation, grant, revision)
-        booking = grant.booking
-        return Bound(
-            request=booking.request,
-            request_revision=booking.request_revision,
-            allocation=allocation,
-            node=booking.node,
-            revision=revision,
-            ticket="",
-            containers=(),
-        )
-
-    return bound_of
+def _bound_at_the_grant(original: Any, ctx: Any, allocation: Any, grant: Any, revision: int) -> Any:
+    """Section 4 broken: a pod is bound to its place as soon as that is booked."""
+    if revision > 1 or grant.after or allocation in ctx.facts.slices:
+        return original(ctx, allocation, grant, revision)
+    booking = grant.booking
+    return Bound(
+        request=booking.request,
+        request_revision=booking.request_revision,
+        allocation=allocation,
+        node=booking.node,
+        revision=revision,
+        ticket="",
+        containers=(),
+    )
 
 
-def _first_revision_for_ever(original: Any) -> Any:
-    def word_of_ready(*given: Any) -> Any:
-        """Section 5 broken: an agent does not echo the revision that it answers."""
-        word = original(*given)
-        return changed(word, revision=1) if isinstance(word, SliceReady) else word
-
-    return word_of_ready
+def _first_revision_for_ever(original: Any, *given: Any) -> Any:
+    """Section 5 broken: an agent does not echo the revision that it answers."""
+    word = original(*given)
+    return changed(word, revision=1) if isinstance(word, SliceReady) else word
 
 
-def _an_old_picture_will_do(_original: Any) -> Any:
-    def may_open(ctx: Any, node: Any, _inventory: Any) -> bool:
-        """Section 6 broken: a node is opened by what was pulled once, whatever its agent has said since."""
-        return ctx.facts.news.get(node) is not None and not ctx.facts.unreadable.get(node)
-
-    return may_open
+def _an_old_picture_will_do(_original: Any, ctx: Any, node: Any, _inventory: Any) -> bool:
+    """Section 6 broken: a node is opened by what was pulled once, whatever its agent has said since."""
+    return ctx.facts.news.get(node) is not None and not ctx.facts.unreadable.get(node)
 
 
-def _said_again_after_a_wipe(_original: Any) -> Any:
-    def say(self: Any, node: Any) -> None:
-        """The same in the inventory: after a wipe it says what it pulled before."""
-        self._changed[node.name] = None
-        if node.inventory is not None:
-            self._outbox.keep(subjects.inventory(node.name), node.inventory)
-
-    return say
+def _said_again_after_a_wipe(_original: Any, self: Any, node: Any) -> None:
+    """The same in the inventory: after a wipe it says what it pulled before."""
+    self._changed[node.name] = None
+    if node.inventory is not None:
+        self._outbox.keep(subjects.inventory(node.name), node.inventory)
 
 
 def _wiped_while_pulls_fail(plan: Plan) -> Plan:

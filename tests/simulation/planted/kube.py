@@ -7,9 +7,8 @@ from typing import Any
 from simulation.kube.reflector import Reflector
 from simulation.plans.plan import Fault, FaultKind, Plan, PodLife, with_cluster
 from simulation.plans.pods import REFUSED
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.planted.kube_claims import CLAIM_BUGS_OF_CLUSTERS
-from simulation.planted.rare import left_with_what_is_taken_back
 from simulation.planted.troubles import disks_wiped_behind_the_bus
 
 from sluice.contracts.messages import Bound
@@ -31,130 +30,71 @@ _FORGETS: tuple[FaultKind, ...] = (
 )  # fmt: skip
 
 
-def _uid_not_tested(_original: Any) -> Any:
-    def uid(_uid: Any) -> dict[str, str]:
-        """Writes go to the present pod of that name."""
-        return {"op": "test", "path": "/kind", "value": "Pod"}
-
-    return uid
+def _uid_not_tested(_original: Any, _uid: Any) -> dict[str, str]:
+    """Writes go to the present pod of that name."""
+    return {"op": "test", "path": "/kind", "value": "Pod"}
 
 
-def _known_by_its_name(original: Any) -> Any:
-    def read(self: Any, event: Any, now: float) -> None:
-        """Something is there under that name, so the pod is there."""
-        if event.pod is None:
-            original(self, event, now)
-        else:
-            self._seen(event.pod, now)
-            record = self._context.pod_store.records.get(event.uid)
-            if record is not None:
-                record.needs_read, record.reading = False, type(record.reading)()
-
-    return read
+def _known_by_its_name(original: Any, self: Any, event: Any, now: float) -> None:
+    """Something is there under that name, so the pod is there."""
+    if event.pod is None:
+        original(self, event, now)
+    else:
+        self._seen(event.pod, now)
+        record = self._context.pod_store.records.get(event.uid)
+        if record is not None:
+            record.needs_read, record.reading = False, type(record.reading)()
 
 
-def _lost_is_what_the_bus_says(_original: Any) -> property:
-    return property(lambda _self: False, doc="A request without an answer waits for one, whatever it got before.")
+def _deleted_believed(_original: Any, self: Any, raw: Any, _now: float) -> None:
+    """What a watch calls DELETED is gone."""
+    view = read_pod(raw)
+    if view is not None:
+        self._gone(view.uid)
 
 
-def _deleted_believed(_original: Any) -> Any:
-    def left(self: Any, raw: Any, _now: float) -> None:
-        """What a watch calls DELETED is gone."""
-        view = read_pod(raw)
-        if view is not None:
-            self._gone(view.uid)
-
-    return left
+def _not_listed_is_gone(original: Any, self: Any, event: Any) -> None:
+    """A listing is whole, so what is not in it is gone."""
+    if isinstance(event, ListingEnded) and self._listed is not None:
+        for uid in [uid for uid in self._context.pod_store.records if uid not in self._listed]:
+            self._gone(uid)
+    original(self, event)
 
 
-def _not_listed_is_gone(original: Any) -> Any:
-    def listing(self: Any, event: Any) -> None:
-        """A listing is whole, so what is not in it is gone."""
-        if isinstance(event, ListingEnded) and self._listed is not None:
-            for uid in [uid for uid in self._context.pod_store.records if uid not in self._listed]:
-                self._gone(uid)
-        original(self, event)
-
-    return listing
+def _dying_is_over(original: Any, raw: Any) -> Any:
+    """A pod to be deleted needs nothing any more."""
+    view = original(raw)
+    return replace(view, has_ended=view.has_ended or view.dying) if view is not None else None
 
 
-def _dying_is_over(original: Any) -> Any:
-    def read(raw: Any) -> Any:
-        """A pod to be deleted needs nothing any more."""
-        view = original(raw)
-        return replace(view, has_ended=view.has_ended or view.dying) if view is not None else None
-
-    return read
-
-
-def _let_go_before(original: Any) -> Any:
-    def settle(self: Any, record: Any, now: float) -> None:
-        """A pod that the allocator knows of is let go: its slice will be there by the time that it starts."""
-        view = record.view
-        waits = view is not None and view.is_gated and record.active and record.pending is not None
-        if waits and not record.writing.under_way and not isinstance(record.answer, Bound):
-            record.writing.under_way = True
-            patch = ({"op": "remove", "path": "/spec/schedulingGates"},)
-            self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
-        original(self, record, now)
-
-    return settle
+def _let_go_before(original: Any, self: Any, record: Any, now: float) -> None:
+    """A pod that the allocator knows of is let go: its slice will be there by the time that it starts."""
+    view = record.view
+    waits = view is not None and view.is_gated and record.active and record.pending is not None
+    if waits and not record.writing.under_way and not isinstance(record.answer, Bound):
+        record.writing.under_way = True
+        patch = ({"op": "remove", "path": "/spec/schedulingGates"},)
+        self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
+    original(self, record, now)
 
 
-def _goes_on_after_410(_original: Any) -> Any:
-    def too_old(self: Any) -> None:
-        """The watch goes on with what happens from here on."""
-        self.at = len(self.api.history)
-
-    return too_old
+def _goes_on_after_410(_original: Any, self: Any) -> None:
+    """The watch goes on with what happens from here on."""
+    self.at = len(self.api.history)
 
 
-def _never_again(_original: Any) -> Any:
-    def resync(_self: Any) -> None:
-        """Watching makes lists unnecessary."""
-
-    return resync
+def _never_taken_back(original: Any, self: Any, record: Any, problem: Any, now: float) -> Any:
+    """Nothing is the matter, so there is nothing to write."""
+    return original(self, record, problem, now) if problem is not None else (None, None)
 
 
-def _told_once(_original: Any) -> Any:
-    def annotate(_self: Any, *_known: Any) -> None:
-        """What a pod was told when it was let go is all that it will ever be told."""
-
-    return annotate
-
-
-def _never_taken_back(original: Any) -> Any:
-    def condition(self: Any, record: Any, problem: Any, now: float) -> Any:
-        """Nothing is the matter, so there is nothing to write."""
-        return original(self, record, problem, now) if problem is not None else (None, None)
-
-    return condition
-
-
-def _read_is_settled(original: Any) -> Any:
-    def was_read(self: Any, record: Any) -> None:
-        """What a pod looks like now is what became of every patch that was sent."""
-        original(self, record)
-        record.confirm_by = ""
-
-    return was_read
+def _read_is_settled(original: Any, self: Any, record: Any) -> None:
+    """What a pod looks like now is what became of every patch that was sent."""
+    original(self, record)
+    record.confirm_by = ""
 
 
 # -- where it matters -------------------------------------------------------------------------------------------------
-
-
-def _given_another(_original: Any) -> Any:
-    def why_lost(_ctx: Any, _request: Any, _held: Any) -> None:
-        """Whose slice is gone asks again, and is given another."""
-
-    return why_lost
-
-
-def _an_answer_to_nobody_stays(_original: Any) -> Any:
-    def watch_answer(_ctx: Any, _request: Any) -> None:
-        """Section 6 broken: of unrequested slices, only grants are ended."""
-
-    return watch_answer
 
 
 def _only(plan: Plan, *more: Fault, life: Callable[[PodLife], PodLife] = lambda life: life) -> Plan:
@@ -224,10 +164,7 @@ RELEASE_FORGOTTEN = PlantedBug(
     "lost slice forgotten with the bus",
     "its pod's end, and its place, to a pod whose eviction was refused when the broker was wiped",
     ("I4",),
-    (
-        (PodRecord, "is_lost", _lost_is_what_the_bus_says),
-        (eviction_orders, "why_taken_back", left_with_what_is_taken_back),
-    ),
+    ((PodRecord, "is_lost", property(always(False))), (eviction_orders, "why_taken_back", always(None))),
 )
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
@@ -287,14 +224,14 @@ KUBE_BUGS = (
         "goes on after 410",
         "pods that are never seen, and slices that are never released",
         ("I4", "I3", "cluster"),
-        ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", _never_again)),
+        ((Reflector, "too_old", _goes_on_after_410), (Reflector, "resync", always(None))),
         _gaps,
     ),
     PlantedBug(
         "told once",
         "a pod that names a device of before the reboot",
         ("cluster", "I4"),
-        ((PodReconciler, "_annotate", _told_once),),
+        ((PodReconciler, "_annotate", always(None)),),
         _reboots,
     ),
     PlantedBug(
@@ -308,67 +245,40 @@ KUBE_BUGS = (
         "given another elsewhere",
         "a slice on another node, for ever, to a pod that cannot leave its own",
         ("bound once", "I4"),
-        ((reconcile, "why_lost", _given_another), (grant_validity, "why_lost", _given_another)),
+        ((reconcile, "why_lost", always(None)), (grant_validity, "why_lost", always(None))),
         lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
     ),
     PlantedBug(
         "an unrequested answer stays",
         "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
         ("I3",),
-        tuple((module, "watch_answer", _an_answer_to_nobody_stays) for module in (changes, recheck)),
+        tuple((module, "watch_answer", always(None)) for module in (changes, recheck)),
         _forgotten_as_they_go,
     ),
     *CLAIM_BUGS_OF_CLUSTERS,
 )
 
 
-def _whatever_its_node_says(_original: Any) -> Any:
-    def why_kept_out(*_arguments: Any) -> str:
-        """Section 7 broken: a node that was good when the place was booked is good for ever."""
-        return ""
-
-    return why_kept_out
-
-
 KEPT_OUT = PlantedBug(
     "pinned without a node check",
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
     ("cluster",),
-    (
-        (grant_validity, "blocking_predicate", _whatever_its_node_says),
-        (NodeCapacity, "why_kept_out", _whatever_its_node_says),
-    ),
+    ((grant_validity, "blocking_predicate", always("")), (NodeCapacity, "why_kept_out", always(""))),
 )
 """Schedules of their own play this one and the next two: a moment of a few milliseconds has to be hit."""
-
-
-def _keeps_waiting(_original: Any) -> Any:
-    def is_declined(*_arguments: Any) -> bool:
-        """Section 7 broken: what its source declines stays bound."""
-        return False
-
-    return is_declined
 
 
 NOT_TAKEN_BACK = PlantedBug(
     "declined slice kept",
     "its start for as long as the cordon lasts, and somebody else the slice",
     ("I4",),
-    ((reconcile, "is_declined", _keeps_waiting), (grant_validity, "is_declined", _keeps_waiting)),
+    ((reconcile, "is_declined", always(False)), (grant_validity, "is_declined", always(False))),
 )
-
-
-def _forgets(_original: Any) -> Any:
-    def has_declined(*_arguments: Any) -> bool:
-        """Section 7 broken: the node takes pods again, so what was declined will do."""
-        return False
-
-    return has_declined
 
 
 DECLINED_FORGOTTEN = PlantedBug(
     "pinned with a declined slice",
     "its slice: it is being taken back",
     ("cluster",),
-    ((PodRecord, "has_declined", _forgets),),
+    ((PodRecord, "has_declined", always(False)),),
 )

@@ -3,56 +3,36 @@
 from typing import Any
 
 from simulation.plans.plan import Plan, with_cluster, with_kube_claims
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice_pod_watcher.core.cluster.claims import claim_objects
 from sluice_pod_watcher.core.cluster.claims.claim_reconciler import ClaimReconciler
 
 
-def _allocated_later(_original: Any) -> Any:
-    def allocates(*_args: Any) -> bool:
-        """The claim is allocated by the time that the pod starts."""
-        return False
-
-    return allocates
+def _reserved_by_others(original: Any, *args: Any) -> Any:
+    """The scheduler reserves: only the allocation is ours."""
+    body = original(*args)
+    return {**body, "status": {"allocation": body["status"]["allocation"]}}
 
 
-def _reserved_by_others(original: Any) -> Any:
-    def allocated(*args: Any) -> Any:
-        """The scheduler reserves: only the allocation is ours."""
-        body = original(*args)
-        return {**body, "status": {"allocation": body["status"]["allocation"]}}
-
-    return allocated
-
-
-def _on_labels(original: Any) -> Any:
-    def allocated(*args: Any) -> Any:
-        """A node is found by its label."""
-        body = original(*args)
-        host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [args[2]]}
-        selector = {"nodeSelectorTerms": [{"matchExpressions": [host]}]}
-        allocation = {**body["status"]["allocation"], "nodeSelector": selector}
-        return {**body, "status": {**body["status"], "allocation": allocation}}
-
-    return allocated
+def _on_labels(original: Any, *args: Any) -> Any:
+    """A node is found by its label."""
+    body = original(*args)
+    host = {"key": "kubernetes.io/hostname", "operator": "In", "values": [args[2]]}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [host]}]}
+    allocation = {**body["status"]["allocation"], "nodeSelector": selector}
+    return {**body, "status": {**body["status"], "allocation": allocation}}
 
 
-def _unprotected(original: Any) -> Any:
-    def new_claim(*args: Any) -> Any:
-        """The controller ends what has ended, with or without a finalizer."""
-        body = original(*args)
-        return {**body, "metadata": {**body["metadata"], "finalizers": []}}
-
-    return new_claim
+def _unprotected(original: Any, *args: Any) -> Any:
+    """The controller ends what has ended, with or without a finalizer."""
+    body = original(*args)
+    return {**body, "metadata": {**body["metadata"], "finalizers": []}}
 
 
-def _by_number(_original: Any) -> Any:
-    def names(_allocation: str, claims: Any) -> dict[tuple[str, str], str]:
-        """A claim has one device of a kind: it needs no other name."""
-        return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
-
-    return names
+def _by_number(_original: Any, _allocation: str, claims: Any) -> dict[tuple[str, str], str]:
+    """A claim has one device of a kind: it needs no other name."""
+    return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
 
 
 def _claiming(plan: Plan) -> Plan:
@@ -64,7 +44,7 @@ CLAIM_BUGS_OF_CLUSTERS = (
         "gate opened before the claim is allocated",
         "a start: no scheduler places the pod",
         ("cluster claims",),
-        ((ClaimReconciler, "allocates", _allocated_later),),
+        ((ClaimReconciler, "allocates", always(False)),),
         _claiming,
     ),
     PlantedBug(

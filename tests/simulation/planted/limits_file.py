@@ -10,14 +10,11 @@ from simulation.planted.bug import PlantedBug
 from sluice_pod_watcher.core.limits_source import LimitsSource
 
 
-def _said_once(_original: Any) -> Any:
-    def keep(self: Any, address: Any, wanted: Any, standing: Any) -> None:
-        """What the file says is said when it is read, and not looked after."""
-        if wanted != standing and address not in self.__dict__.setdefault("said", {}):
-            self.said[address] = wanted
-            self._outbox.commit(address, wanted)
-
-    return keep
+def _said_once(_original: Any, self: Any, address: Any, wanted: Any, standing: Any) -> None:
+    """What the file says is said when it is read, and not looked after."""
+    if wanted != standing and address not in self.__dict__.setdefault("said", {}):
+        self.said[address] = wanted
+        self._outbox.commit(address, wanted)
 
 
 def _wiped(plan: Plan) -> Plan:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulation.plans.plan import KEEP_WARM_S, Fault, Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.world import agents, world
 from simulation.world.agents import AgentHost
 
@@ -18,42 +18,21 @@ CLOSING_TTL_S = 20
 _FORGETS = frozenset({"journal lost", "journal damaged", "disk wiped", "node removed"})
 
 
-def _acknowledged_first(_original: Any) -> Any:
-    def save(self: Any, order: Any) -> JournalSaved:
-        """A record is acknowledged when handed over; it is on disk a little later, unless the process dies."""
-        life = self.life
+def _acknowledged_first(_original: Any, self: Any, order: Any) -> JournalSaved:
+    """A record is acknowledged when handed over; it is on disk a little later, unless the process dies."""
+    life = self.life
 
-        def write() -> None:
-            if self.alive and self.life == life:
-                self.machine.journal.append(order.record)
+    def write() -> None:
+        if self.alive and self.life == life:
+            self.machine.journal.append(order.record)
 
-        self.clockwork.after(TO_DISK_S, write)
-        return JournalSaved(order.token)
-
-    return save
+    self.clockwork.after(TO_DISK_S, write)
+    return JournalSaved(order.token)
 
 
-def _what_is_not_booked_is_not_there(_original: Any) -> Any:
-    def await_node(_ctx: Any, _request: Any, _held: Any) -> None:
-        """A request whose slice is in no ledger has none, whatever its source, an agent or an inventory say."""
-
-    return await_node
-
-
-def _closed_for_ever(original: Any) -> Any:
-    def quick_watcher(_closing_ttl_s: int) -> Any:
-        """The last word of a source stays on the bus (but for a month), after everybody has heard it."""
-        return original(30 * 86_400)
-
-    return quick_watcher
-
-
-def _idle_ones_stay(_original: Any) -> Any:
-    def make_room(_self: Any, _place: Any, *, all_of_it: bool = False) -> bool:
-        """A warm instance keeps its time, even if its place is granted."""
-        return False
-
-    return make_room
+def _closed_for_ever(original: Any, _closing_ttl_s: int) -> Any:
+    """The last word of a source stays on the bus (but for a month), after everybody has heard it."""
+    return original(30 * 86_400)
 
 
 def _agents_die(plan: Plan) -> Plan:
@@ -80,20 +59,12 @@ def _keeping_warm(plan: Plan) -> Plan:
     return replace(plan, keep_warm_s=KEEP_WARM_S)
 
 
-def _nothing_is_synced(_original: Any) -> Any:
-    def must_outlive_boot(_record: Any) -> bool:
-        """What is in the file will be on disk some time."""
-        return False
-
-    return must_outlive_boot
-
-
 TRUTH_BUGS = (
     PlantedBug(
         "published before it is on disk",
         "the memory of what was given back: after a power cut it is made again, under the next tenant",
         ("on disk",),
-        ((agents, "must_outlive_boot", _nothing_is_synced),),
+        ((agents, "must_outlive_boot", always(False)),),
     ),
     PlantedBug(
         "acknowledged before it is on disk",
@@ -106,7 +77,7 @@ TRUTH_BUGS = (
         "slice without entry counts as absent",
         "the slice that it runs on, after the broker was wiped",
         ("bound once", "undisturbed", "LAW 3"),
-        tuple((each, "await_node", _what_is_not_booked_is_not_there) for each in (reconcile, bind)),
+        tuple((each, "await_node", always(None)) for each in (reconcile, bind)),
         _agents_come_late,
     ),
     PlantedBug(
@@ -120,23 +91,16 @@ TRUTH_BUGS = (
         "warm instances stay in the way",
         "the place that was granted, to an instance without owner",
         ("warm in the way", "I4"),
-        ((WarmPool, "make_room", _idle_ones_stay),),
+        ((WarmPool, "make_room", always(False)),),
         _keeping_warm,
     ),
 )
-
-
-def _never_entered(_original: Any) -> Any:
-    def look_for_unentered(_ctx: Any, _node: Any, _inventory: Any) -> None:
-        """What a node was opened without stays unknown until its agent is restarted."""
-
-    return look_for_unentered
 
 
 NEVER_ENTERED = PlantedBug(
     "adopted once only",
     "its slice, and the place: its node was opened on an older word than what its agent was just making",
     ("I3", "I4"),
-    ((nodes, "_look_for_unentered", _never_entered),),
+    ((nodes, "_look_for_unentered", always(None)),),
 )
 """Too rare for chance: one stream of two must be lost. Played by a schedule alone."""

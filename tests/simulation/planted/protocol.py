@@ -50,218 +50,162 @@ from sluice_node_agent.core.slices import destroy, mig_instance
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def _fresh_guard(original: Any) -> Any:
-    def handle(self: Any, event: object, now: float) -> Any:
-        """W2 broken: the guard is taken from the refusal, and the write goes out again."""
-        if isinstance(event, WriteRefused) and event.last_sequence is not None:
-            queue = self._in_flight.get(event.operation)
-            if queue is not None and queue.in_flight is not None and self._reading == "stream":
-                queue.in_flight.expected = event.last_sequence
-                queue.applied = max(queue.applied or 0, event.last_sequence)
-                self._send(queue, queue.in_flight)
-                return []
-        return original(self, event, now)
-
-    return handle
-
-
-def _settled_by_a_read(original: Any) -> Any:
-    def handle(self: Any, event: object, now: float) -> Any:
-        """
-        W3 broken: no answer means it did not land, unless what was read so far shows it.
-
-        The node's guard still keeps the place: nothing else is granted on that node before the late write is read.
-        Decisions under other guards are wrong: the pod gets a second slice elsewhere, or should have none.
-        """
-        if isinstance(event, WriteUnknown):
-            queue = self._in_flight.get(event.operation)
-            if queue is None or queue.in_flight is None:
-                return []
-            current = self._view.current.get(queue.in_flight.address.subject)
-            return self._settle(queue, landed=current is not None and current.operation == event.operation)
-        return original(self, event, now)
-
-    return handle
-
-
-def _written_on_newer_knowledge(original: Any) -> Any:
-    def handle(self: Any, event: object, now: float) -> Any:
-        """W3 broken: what was read does not show it, so it goes out again, with the guard of what was read."""
-        if isinstance(event, WriteUnknown):
-            queue = self._in_flight.get(event.operation)
-            if queue is not None and queue.in_flight is not None and queue.in_flight.refused_at is None:
-                if queue.applied is not None:
-                    queue.in_flight.expected = queue.applied
-                self._send(queue, queue.in_flight)
+def _fresh_guard(original: Any, self: Any, event: object, now: float) -> Any:
+    """W2 broken: the guard is taken from the refusal, and the write goes out again."""
+    if isinstance(event, WriteRefused) and event.last_sequence is not None:
+        queue = self._in_flight.get(event.operation)
+        if queue is not None and queue.in_flight is not None and self._reading == "stream":
+            queue.in_flight.expected = event.last_sequence
+            queue.applied = max(queue.applied or 0, event.last_sequence)
+            self._send(queue, queue.in_flight)
             return []
-        return original(self, event, now)
+    return original(self, event, now)
 
-    return handle
+
+def _settled_by_a_read(original: Any, self: Any, event: object, now: float) -> Any:
+    """
+    W3 broken: no answer means it did not land, unless what was read so far shows it.
+
+    The node's guard still keeps the place: nothing else is granted on that node before the late write is read.
+    Decisions under other guards are wrong: the pod gets a second slice elsewhere, or should have none.
+    """
+    if isinstance(event, WriteUnknown):
+        queue = self._in_flight.get(event.operation)
+        if queue is None or queue.in_flight is None:
+            return []
+        current = self._view.current.get(queue.in_flight.address.subject)
+        return self._settle(queue, landed=current is not None and current.operation == event.operation)
+    return original(self, event, now)
+
+
+def _written_on_newer_knowledge(original: Any, self: Any, event: object, now: float) -> Any:
+    """W3 broken: what was read does not show it, so it goes out again, with the guard of what was read."""
+    if isinstance(event, WriteUnknown):
+        queue = self._in_flight.get(event.operation)
+        if queue is not None and queue.in_flight is not None and queue.in_flight.refused_at is None:
+            if queue.applied is not None:
+                queue.in_flight.expected = queue.applied
+            self._send(queue, queue.in_flight)
+        return []
+    return original(self, event, now)
 
 
 def unguarded(kind: str) -> Callable[[Any], Any]:
     """Writes of this kind are not guarded."""
 
-    def change(original: Any) -> Any:
-        def send(self: Any, queue: Any, in_flight: Any) -> None:
-            """W1 broken: a guard that does not cover the subject is accepted and guards nothing."""
-            original(self, queue, in_flight)
-            write = self._out[-1]
-            if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
-                self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.absent", expected=0)
-
-        return send
+    def change(original: Any, self: Any, queue: Any, in_flight: Any) -> None:
+        """W1 broken: a guard that does not cover the subject is accepted and guards nothing."""
+        original(self, queue, in_flight)
+        write = self._out[-1]
+        if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
+            self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.absent", expected=0)
 
     return change
 
 
-def _guard_of_the_subject(original: Any) -> Any:
-    def guarded(kind: str, *key: str) -> subjects.Address:
-        """A ledger entry is guarded by its own subject only, not by its node's whole ledger."""
-        address: subjects.Address = original(kind, *key)
-        return msgspec.structs.replace(address, guard=address.subject)
-
-    return guarded
+def _guard_of_the_subject(original: Any, kind: str, *key: str) -> subjects.Address:
+    """A ledger entry is guarded by its own subject only, not by its node's whole ledger."""
+    address: subjects.Address = original(kind, *key)
+    return msgspec.structs.replace(address, guard=address.subject)
 
 
 # -- the allocator ------------------------------------------------------------------------------------------------
 
 
-def _free_at_revoke(original: Any) -> Any:
-    def rebook(ctx: Any, allocation: Any) -> bool:
-        """LAW 3 broken: a place is free as soon as its Revoke is written."""
-        freed: bool = original(ctx, allocation)
-        if isinstance(ctx.facts.ledger.get(allocation), Revoke):
-            freed |= ctx.cluster.unbook(allocation)
-        return freed
-
-    return rebook
+def _free_at_revoke(original: Any, ctx: Any, allocation: Any) -> bool:
+    """LAW 3 broken: a place is free as soon as its Revoke is written."""
+    freed: bool = original(ctx, allocation)
+    if isinstance(ctx.facts.ledger.get(allocation), Revoke):
+        freed |= ctx.cluster.unbook(allocation)
+    return freed
 
 
-def _used_before_open(original: Any) -> Any:
-    def is_open(_ctx: Any, _node: Any, _inventory: Any) -> bool:
-        """Section 6 broken: an empty ledger looks like an empty node."""
-        return True
-
-    return is_open
+def _used_before_open(original: Any, _ctx: Any, _node: Any, _inventory: Any) -> bool:
+    """Section 6 broken: an empty ledger looks like an empty node."""
+    return True
 
 
-def _nothing_adopted(original: Any) -> Any:
-    def is_missing(_ctx: Any, _report: Any) -> bool:
-        """Section 6 broken: the head is written without taking over what the agent reports."""
-        return False
-
-    return is_missing
+def _nothing_adopted(original: Any, _ctx: Any, _report: Any) -> bool:
+    """Section 6 broken: the head is written without taking over what the agent reports."""
+    return False
 
 
-def _orphans_at_once(original: Any) -> Any:
-    def watch_grant(ctx: Any, allocation: Any) -> None:
-        """Section 6 broken: who has no request yet is revoked, synced or not."""
-        original(ctx, allocation)
-        orphan = ctx.conditions.get(Condition.GRANT_WITHOUT_REQUEST, allocation)
-        if orphan is not None:
-            orphan.due, orphan.mark = -1e9, -1
-
-    return watch_grant
+def _orphans_at_once(original: Any, ctx: Any, allocation: Any) -> None:
+    """Section 6 broken: who has no request yet is revoked, synced or not."""
+    original(ctx, allocation)
+    orphan = ctx.conditions.get(Condition.GRANT_WITHOUT_REQUEST, allocation)
+    if orphan is not None:
+        orphan.due, orphan.mark = -1e9, -1
 
 
-def _surplus_kept(original: Any) -> Any:
-    def why_revoke(*arguments: Any) -> str | None:
-        """Section 4 broken: a grant that lost the race for the binding stays."""
-        cause: str | None = original(*arguments)
-        return None if cause is not None and cause.startswith("surplus") else cause
-
-    return why_revoke
+def _surplus_kept(original: Any, *arguments: Any) -> str | None:
+    """Section 4 broken: a grant that lost the race for the binding stays."""
+    cause: str | None = original(*arguments)
+    return None if cause is not None and cause.startswith("surplus") else cause
 
 
-def _released_at_once(original: Any) -> Any:
-    def settle_ended(ctx: Any, request: Any, asked: Any, entries: Any) -> None:
-        """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
-        said = isinstance(ctx.facts.bindings.get(request), Released) or ctx.outbox.busy(subjects.binding(request))
-        if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
-            bind.release(ctx, request, asked.cause)
-        else:
-            original(ctx, request, asked, entries)
-
-    return settle_ended
+def _released_at_once(original: Any, ctx: Any, request: Any, asked: Any, entries: Any) -> None:
+    """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
+    said = isinstance(ctx.facts.bindings.get(request), Released) or ctx.outbox.busy(subjects.binding(request))
+    if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
+        bind.release(ctx, request, asked.cause)
+    else:
+        original(ctx, request, asked, entries)
 
 
 # -- the agent ----------------------------------------------------------------------------------------------------
 
 
-def _any_revision(original: Any) -> Any:
-    def take(self: Any, allocation: Any, now: float) -> None:
-        """Section 5 broken: orders are carried out as they come, not when they are newer."""
-        order = self._ledger.order(allocation)
-        if isinstance(order, Grant) and allocation in self._tombstones:
-            self._tombstones._by_allocation.pop(allocation)
-            self._tombstones._closed_at.pop(allocation, None)
-        work = self._state.slices.get(allocation)
-        if work is not None and isinstance(order, Grant) and work.record.revoked and work.waits_for is None:
-            self._slices.save(msgspec.structs.replace(work.record, phase="planned"))
-            return
-        original(self, allocation, now)
-
-    return take
+def _any_revision(original: Any, self: Any, allocation: Any, now: float) -> None:
+    """Section 5 broken: orders are carried out as they come, not when they are newer."""
+    order = self._ledger.order(allocation)
+    if isinstance(order, Grant) and allocation in self._tombstones:
+        self._tombstones._by_allocation.pop(allocation)
+        self._tombstones._closed_at.pop(allocation, None)
+    work = self._state.slices.get(allocation)
+    if work is not None and isinstance(order, Grant) and work.record.revoked and work.waits_for is None:
+        self._slices.save(msgspec.structs.replace(work.record, phase="planned"))
+        return
+    original(self, allocation, now)
 
 
-def _in_any_order(original: Any) -> Any:
-    def observe(self: Any, *arguments: Any) -> Any:
-        """What is heard last counts, whatever its sequence."""
-        getattr(self, "_sequences", {}).clear()
-        return original(self, *arguments)
-
-    return observe
+def _in_any_order(original: Any, self: Any, *arguments: Any) -> Any:
+    """What is heard last counts, whatever its sequence."""
+    getattr(self, "_sequences", {}).clear()
+    return original(self, *arguments)
 
 
-def _absence_destroys(original: Any) -> Any:
-    def read_ledger(self: Any, event: object, now: float) -> None:
-        """Section 5 broken: what is not in the ledger is taken for revoked."""
-        original(self, event, now)
-        if isinstance(event, ReadingCaughtUp):
-            for allocation, work in self._state.slices.items():
-                if allocation not in self._ledger.entries and work.waits_for is None:
-                    revision = work.record.revision + 1
-                    record = msgspec.structs.replace(
-                        work.record, phase="unmaking", revision=revision, cause="not there"
-                    )
-                    self._slices.save(record)
-
-    return read_ledger
+def _absence_destroys(original: Any, self: Any, event: object, now: float) -> None:
+    """Section 5 broken: what is not in the ledger is taken for revoked."""
+    original(self, event, now)
+    if isinstance(event, ReadingCaughtUp):
+        for allocation, work in self._state.slices.items():
+            if allocation not in self._ledger.entries and work.waits_for is None:
+                revision = work.record.revision + 1
+                record = msgspec.structs.replace(work.record, phase="unmaking", revision=revision, cause="not there")
+                self._slices.save(record)
 
 
-def _holders_not_asked(original: Any) -> Any:
-    def next_step(work: Any, *arguments: Any) -> Any:
-        """Section 5 broken: unmaking a whole GPU is a no-op that always succeeds."""
-        work.free_of_holders = type(work.free_of_holders)(range(len(work.record.devices)))
-        return original(work, *arguments)
-
-    return next_step
+def _holders_not_asked(original: Any, work: Any, *arguments: Any) -> Any:
+    """Section 5 broken: unmaking a whole GPU is a no-op that always succeeds."""
+    work.free_of_holders = type(work.free_of_holders)(range(len(work.record.devices)))
+    return original(work, *arguments)
 
 
-def _gi_forgotten(original: Any) -> Any:
-    def after_refusal(_device: Any, _sent: Any, _kind: Any) -> Any:
-        """A GPU instance is forgotten when its compute instance could not be made."""
-        return mig_instance.NO_DEVICE
-
-    return after_refusal
+def _gi_forgotten(original: Any, _device: Any, _sent: Any, _kind: Any) -> Any:
+    """A GPU instance is forgotten when its compute instance could not be made."""
+    return mig_instance.NO_DEVICE
 
 
-def _ticket_kept(original: Any) -> Any:
-    def next_step(work: Any, *arguments: Any) -> Any:
-        """Section 5 broken: the ticket of a revoked slice stays, and its pod may still start."""
-        work.record = msgspec.structs.replace(work.record, ticket="", stale_tickets=())
-        return original(work, *arguments)
-
-    return next_step
+def _ticket_kept(original: Any, work: Any, *arguments: Any) -> Any:
+    """Section 5 broken: the ticket of a revoked slice stays, and its pod may still start."""
+    work.record = msgspec.structs.replace(work.record, ticket="", stale_tickets=())
+    return original(work, *arguments)
 
 
-def _no_tombstones(original: Any) -> Any:
-    def quick_rules(closing_ttl_s: int, keep_warm_s: float) -> Any:
-        """Section 5 broken: a slice that is gone is forgotten as soon as that was said."""
-        return replace(original(closing_ttl_s, keep_warm_s), tombstone_ttl_s=0.0)
-
-    return quick_rules
+def _no_tombstones(original: Any, closing_ttl_s: int, keep_warm_s: float) -> Any:
+    """Section 5 broken: a slice that is gone is forgotten as soon as that was said."""
+    return replace(original(closing_ttl_s, keep_warm_s), tombstone_ttl_s=0.0)
 
 
 # -- what makes a case frequent -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.planted.stale_beliefs import BELIEVED_BUGS
 
 from sluice.contracts.outbox import Outbox
@@ -22,124 +22,54 @@ from sluice_node_agent.core.slices import resize
 from sluice_node_agent.core.state.devices import Devices
 
 
-def _waited_for_to_the_end(_original: Any) -> Any:
-    def exchange_promise(*_args: Any, **_more: Any) -> bool:
-        """A promised request gets that place, or another that is free without it."""
-        return False
-
-    return exchange_promise
+def _everybody_in_it_is_known(original: Any, *args: Any) -> Any:
+    """The tickets tell of all who are in a home that is taken over."""
+    home = original(*args)
+    return replace(home, inherited=False) if isinstance(home, SharedDeviceRecord) else home
 
 
-def _asked_at_a_grant_alone(_original: Any) -> Any:
-    def is_too_much_for_one(*_args: Any) -> str:
-        """Who granted knew the limit of one pod."""
-        return ""
-
-    return is_too_much_for_one
-
-
-def _opened_before_it_is_closed(_original: Any) -> Any:
-    def is_to_be_closed(_ctx: Any, _node: Any) -> bool:
-        """What is gone can be closed at any time."""
-        return False
-
-    return is_to_be_closed
+def _known_once_for_all(original: Any, event: Any, *args: Any) -> Any:
+    """A GPU that was seen once after the journal was lost is known, whether it answers or not."""
+    found = original(event, *args)
+    before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
+    if before is not None and not event.journal_problem:
+        found.unseen = {gpu: None for gpu in found.unseen if gpu in before.unseen}
+    return found
 
 
-def _marks_say_nothing(_original: Any) -> Any:
-    def may_be_ours(_self: Any, _place: Any) -> bool:
-        """As where marks are not whole: what stands at a granted place is the grant's."""
-        return True
-
-    return may_be_ours
-
-
-def _everybody_in_it_is_known(original: Any) -> Any:
-    def home_of(*args: Any) -> Any:
-        """The tickets tell of all who are in a home that is taken over."""
-        home = original(*args)
-        return replace(home, inherited=False) if isinstance(home, SharedDeviceRecord) else home
-
-    return home_of
+def _in_its_ticket_for_ever(original: Any, work: Any, *args: Any) -> Any:
+    """What a smaller share counted stays in its ticket when it counts no more."""
+    before, step = work.record.adjusting, original(work, *args)
+    is_over = isinstance(step, SliceRecord) and before is not None and before.counts
+    return replace(step, adjusting=None) if is_over and step.adjusting and not step.adjusting.counts else step
 
 
-def _known_once_for_all(original: Any) -> Any:
-    def what_was_found(event: Any, *args: Any) -> Any:
-        """A GPU that was seen once after the journal was lost is known, whether it answers or not."""
-        found = original(event, *args)
-        before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
-        if before is not None and not event.journal_problem:
-            found.unseen = {gpu: None for gpu in found.unseen if gpu in before.unseen}
-        return found
-
-    return what_was_found
+def _no_container_comes_back(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
+    """Of an earlier boot no ticket is left that anybody could be let in with."""
+    return original(home, dataclasses.replace(wish, lets_in=False), devices, token)
 
 
-def _in_its_ticket_for_ever(original: Any) -> Any:
-    def next_step(work: Any, *args: Any) -> Any:
-        """What a smaller share counted stays in its ticket when it counts no more."""
-        before, step = work.record.adjusting, original(work, *args)
-        is_over = isinstance(step, SliceRecord) and before is not None and before.counts
-        return replace(step, adjusting=None) if is_over and step.adjusting and not step.adjusting.counts else step
-
-    return next_step
+def _only_the_own_change_counts(original: Any, self: Any, entry: Any) -> Any:
+    """What is on its way from here is larger than what anybody else may have made of it."""
+    resizing = self.resizing.get(entry.booking.allocation)
+    return original(self, entry) if resizing is None else resizing.counted
 
 
-def _no_container_comes_back(original: Any) -> Any:
-    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
-        """Of an earlier boot no ticket is left that anybody could be let in with."""
-        return original(home, dataclasses.replace(wish, lets_in=False), devices, token)
-
-    return to_unmake
-
-
-def _only_the_own_change_counts(original: Any) -> Any:
-    def counted(self: Any, entry: Any) -> Any:
-        """What is on its way from here is larger than what anybody else may have made of it."""
-        resizing = self.resizing.get(entry.booking.allocation)
-        return original(self, entry) if resizing is None else resizing.counted
-
-    return counted
-
-
-def _an_answer_is_the_last_word(original: Any) -> Any:
-    def last_read(self: Any, event: Any, now: float) -> Any:
-        """What a reading shows is there now, also where an own write was accepted since it was asked for."""
-        queue = self._queues.get(event.subject)
-        wanted = dict(queue.dirty) if queue is not None else {}
-        reports = original(self, event, now)
-        if queue is not None:
-            queue.dirty = wanted
-        return reports
-
-    return last_read
-
-
-def _a_look_is_the_last_word(_original: Any) -> Any:
-    def is_last(_self: Any, _kept: Any, _current: Any) -> bool:
-        """Any server knows the last message."""
-        return True
-
-    return is_last
-
-
-def _no_number_comes_twice(_original: Any) -> Any:
-    def expects(_self: Any, _sequence: Any) -> None:
-        """A stream gives every number out once."""
-
-    return expects
-
-
-def left_with_what_is_taken_back(_original: Any) -> Any:
-    """A pod that lost its slice was informed by its source."""
-    return lambda _ctx, _request: None
+def _an_answer_is_the_last_word(original: Any, self: Any, event: Any, now: float) -> Any:
+    """What a reading shows is there now, also where an own write was accepted since it was asked for."""
+    queue = self._queues.get(event.subject)
+    wanted = dict(queue.dirty) if queue is not None else {}
+    reports = original(self, event, now)
+    if queue is not None:
+        queue.dirty = wanted
+    return reports
 
 
 OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
     "adopted before gone slices are closed",
     "an instance that an administrator has made by hand, on a node whose marks are not whole",
     ("I13",),
-    ((reconcile, "_is_to_be_closed", _opened_before_it_is_closed), (Devices, "may_be_ours", _marks_say_nothing)),
+    ((reconcile, "_is_to_be_closed", always(False)), (Devices, "may_be_ours", always(True))),
 )
 
 
@@ -148,13 +78,13 @@ RARE_BUGS = (
         "reservation never swapped",
         "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
         ("I4",),
-        ((offers, "exchange_promise", _waited_for_to_the_end),),
+        ((offers, "exchange_promise", always(False)),),
     ),
     PlantedBug(
         "per-pod limit judged at the grant only",
         "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
         ("quota",),
-        ((overcommit, "_is_too_much_for_one", _asked_at_a_grant_alone),),
+        ((overcommit, "_is_too_much_for_one", always("")),),
     ),
     *BELIEVED_BUGS,
     OPENED_BEFORE_IT_IS_CLOSED,
@@ -162,7 +92,7 @@ RARE_BUGS = (
         "any instance at a granted place is ours",
         "its devices: an administrator removes instances made by hand",
         ("I4",),
-        ((Devices, "may_be_ours", _marks_say_nothing),),
+        ((Devices, "may_be_ours", always(True)),),
     ),
     PlantedBug(
         "inherited home trusted without a check",
@@ -204,18 +134,18 @@ RARE_BUGS = (
         "lagging single read believed",
         "its pod's health: what was said of its slice while its GPU was silent is said for ever",
         ("I4",),
-        ((Outbox, "_is_last", _a_look_is_the_last_word),),
+        ((Outbox, "_is_last", always(True)),),
     ),
     PlantedBug(
         "reused STATE numbers trusted",
         "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
         ("I4",),
-        ((GuardQueue, "expects", _no_number_comes_twice),),
+        ((GuardQueue, "expects", always(None)),),
     ),
     PlantedBug(
         "source assumed to know a loss",
         "any answer, for ever: it runs on what is being taken back from it",
         ("I4",),
-        ((eviction_orders, "why_taken_back", left_with_what_is_taken_back),),
+        ((eviction_orders, "why_taken_back", always(None)),),
     ),
 )

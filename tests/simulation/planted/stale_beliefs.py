@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.bus.events import Stream
@@ -28,195 +28,100 @@ NAMES_NO_LIFE = ASKED_IN_ANY_LIFE.patches
 """With a source of the version before, what it asked at first may land late and be read; with others it may not."""
 
 
-def _answered_in_any_life(original: Any) -> Any:
-    def _answer(self: Any, message: Any) -> Any:
-        """What a request was bound to it is bound to, whenever that was decided."""
-        return message if isinstance(message, Bound) else original(self, message)
-
-    return _answer
-
-
-def _told_in_any_life(_original: Any) -> Any:
-    def is_bound_in_this_life(_self: Any, _bound: Any) -> bool:
-        """A pod has what its source publishes."""
-        return True
-
-    return is_bound_in_this_life
+def _answered_in_any_life(original: Any, self: Any, message: Any) -> Any:
+    """What a request was bound to it is bound to, whenever that was decided."""
+    return message if isinstance(message, Bound) else original(self, message)
 
 
 BOUND_IN_ANY_LIFE = (
     (BusCache, "_answer", _answered_in_any_life),
-    (RequestPublisher, "is_bound_in_this_life", _told_in_any_life),
+    (RequestPublisher, "is_bound_in_this_life", always(True)),
 )
 """With an allocator of the version before, what is bound names no life and may land late and be read."""
 
 
-def _only_what_is_there_is_looked_at(original: Any) -> Any:
-    def watch_grant(ctx: Any, allocation: Any) -> None:
-        """A binding found without a request stays so while no allocator is active."""
-        if allocation in ctx.facts.ledger:
-            original(ctx, allocation)
-
-    return watch_grant
+def _only_what_is_there_is_looked_at(original: Any, ctx: Any, allocation: Any) -> None:
+    """A binding found without a request stays so while no allocator is active."""
+    if allocation in ctx.facts.ledger:
+        original(ctx, allocation)
 
 
-def _no_binding_tells_of_an_ask(_original: Any) -> Any:
-    def watch_binding(_ctx: Any, _request: Any) -> None:
-        """A bound slice counts as unrequested until its request is read."""
-
-    return watch_binding
+def _only_answers_are_asked_for(_original: Any, ctx: Any, request: Any) -> None:
+    """Of a request that is heard, only what it was answered is looked at."""
+    recheck.watch_answer(ctx, request)
 
 
-def _only_answers_are_asked_for(_original: Any) -> Any:
-    def watch_request(ctx: Any, request: Any) -> None:
-        """Of a request that is heard, only what it was answered is looked at."""
-        recheck.watch_answer(ctx, request)
-
-    return watch_request
-
-
-def _nothing_is_found(_original: Any) -> Any:
-    def is_found_instead(_ctx: Any, _allocation: Any, _binding: Any) -> bool:
-        """What a binding names that is gone, its pod had, whatever else is there."""
-        return False
-
-    return is_found_instead
+def _what_no_reading_shows_is_lost(original: Any, self: Any, stream: Any, still_there: Any) -> Any:
+    """Also of a binding that is newer than all that was read."""
+    gone = original(self, stream, still_there)
+    if stream is Stream.BOOK:
+        bound = [each for each in self.bindings.values() if isinstance(each, Bound)]
+        self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
+    return gone
 
 
-def _what_no_reading_shows_is_lost(original: Any) -> Any:
-    def catch_up(self: Any, stream: Any, still_there: Any) -> Any:
-        """Also of a binding that is newer than all that was read."""
-        gone = original(self, stream, still_there)
-        if stream is Stream.BOOK:
-            bound = [each for each in self.bindings.values() if isinstance(each, Bound)]
-            self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
-        return gone
-
-    return catch_up
+def _who_has_ended_had_nothing(original: Any, view: Any) -> Any:
+    """Only running pods report their slices."""
+    return None if view.has_ended else original(view)
 
 
-def _an_unanswered_patch_is_none(_original: Any) -> Any:
-    return property(lambda _record: False)
+def _an_end_tells_of_nothing(original: Any, self: Any, record: Any, uid: Any, word: Any, now: float) -> Any:
+    """What another pod-watcher says that a pod had is not taken over."""
+    return original(self, record, uid, word if record is None else replace(word, held=None), now)
 
 
-def _who_has_ended_had_nothing(original: Any) -> Any:
-    def held_by(view: Any) -> Any:
-        """Only running pods report their slices."""
-        return None if view.has_ended else original(view)
-
-    return held_by
+def _whatever_was_pulled_counts(original: Any, ctx: Any, node: Any, inventory: Any) -> bool:
+    """The incarnation in which a node was read is ignored."""
+    return bool(original(ctx, node, replace(inventory, incarnation="")))
 
 
-def _an_end_tells_of_nothing(original: Any) -> Any:
-    def heard_end(self: Any, record: Any, uid: Any, word: Any, now: float) -> Any:
-        """What another pod-watcher says that a pod had is not taken over."""
-        return original(self, record, uid, word if record is None else replace(word, held=None), now)
-
-    return heard_end
+def _closed_once_and_for_all(original: Any, self: Any, uid: Any, word: Any, now: float) -> Any:
+    """Of a request that was closed nothing more has to be said, whatever the bus says."""
+    record = self.records.get(uid)
+    return None if record is not None and record.closed else original(self, uid, word, now)
 
 
-def _none_of_ours(_original: Any) -> Any:
-    def other_seen(_self: Any, _raw: Any, _now: float) -> None:
-        """Only who has our label is looked at."""
-
-    return other_seen
+def _source_knows_all(original: Any, ctx: Any, request: Any, _held: Any) -> Any:
+    """A pod has what its source remembers, and never what a binding says that landed after a wipe."""
+    return original(ctx, request, getattr(ctx.facts.requests.get(request), "held", None))
 
 
-def _whatever_was_pulled_counts(original: Any) -> Any:
-    def may_open(ctx: Any, node: Any, inventory: Any) -> bool:
-        """The incarnation in which a node was read is ignored."""
-        return bool(original(ctx, node, replace(inventory, incarnation="")))
-
-    return may_open
+def _a_silent_source_has_nothing(original: Any, ctx: Any, request: Any) -> Any:
+    """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
+    answer = original(ctx, request)
+    return None if isinstance(answer, Bound) else answer
 
 
-def _closed_once_and_for_all(original: Any) -> Any:
-    def heard(self: Any, uid: Any, word: Any, now: float) -> Any:
-        """Of a request that was closed nothing more has to be said, whatever the bus says."""
-        record = self.records.get(uid)
-        return None if record is not None and record.closed else original(self, uid, word, now)
-
-    return heard
+def _of_another_life_is_nothing(original: Any, self: Any, message: Any) -> Any:
+    """What was waived in another life of the bus says nothing, so it need not be known."""
+    is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
+    return None if is_older else original(self, message)
 
 
-def _source_knows_all(original: Any) -> Any:
-    def await_node(ctx: Any, request: Any, _held: Any) -> Any:
-        """A pod has what its source remembers, and never what a binding says that landed after a wipe."""
-        return original(ctx, request, getattr(ctx.facts.requests.get(request), "held", None))
-
-    return await_node
+def _operators_words_alone(original: Any, self: Any, address: Any, ends_at: int) -> bool:
+    """What a request was answered is gone when a reading does not show it."""
+    return address.kind != "binding" and bool(original(self, address, ends_at))
 
 
-def _a_silent_source_has_nothing(original: Any) -> Any:
-    def answer_without_slice(ctx: Any, request: Any) -> Any:
-        """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
-        answer = original(ctx, request)
-        return None if isinstance(answer, Bound) else answer
-
-    return answer_without_slice
+def _booked_as_the_reading_shows(original: Any, self: Any, address: Any, ends_at: int) -> bool:
+    """What is booked is gone when a reading does not show it."""
+    return address.kind != "ledger" and bool(original(self, address, ends_at))
 
 
-def _bound_once_for_all(_original: Any) -> Any:
-    """What is bound last is what a pod has, for it is bound once."""
-    return lambda _bound, _held: True
+def _whatever_is_booked_is_told(original: Any, ctx: Any, report: Any) -> bool:
+    """What the ledger has is ordered, in whatever life of the bus that was."""
+    return report.booking.allocation not in ctx.facts.ledger and original(ctx, report)
 
 
-def _of_another_life_is_nothing(original: Any) -> Any:
-    def answer(self: Any, message: Any) -> Any:
-        """What was waived in another life of the bus says nothing, so it need not be known."""
-        is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
-        return None if is_older else original(self, message)
-
-    return answer
+def _only_what_is_bound_lands_late(original: Any, ctx: Any, request: Any, asked: Any, binding: Any) -> bool:
+    """A request that was closed has no answer, for it was released before."""
+    return isinstance(binding, Bound) and bool(original(ctx, request, asked, binding))
 
 
-def _operators_words_alone(original: Any) -> Any:
-    def is_beyond(self: Any, address: Any, ends_at: int) -> bool:
-        """What a request was answered is gone when a reading does not show it."""
-        return address.kind != "binding" and bool(original(self, address, ends_at))
-
-    return is_beyond
-
-
-def _booked_as_the_reading_shows(original: Any) -> Any:
-    def is_beyond(self: Any, address: Any, ends_at: int) -> bool:
-        """What is booked is gone when a reading does not show it."""
-        return address.kind != "ledger" and bool(original(self, address, ends_at))
-
-    return is_beyond
-
-
-def _every_reading_is_the_newest(_original: Any) -> Any:
-    def is_beyond(_self: Any, _address: Any, _ends_at: int) -> bool:
-        """What a reading does not show is not there."""
-        return False
-
-    return is_beyond
-
-
-def _whatever_is_booked_is_told(original: Any) -> Any:
-    def is_missing(ctx: Any, report: Any) -> bool:
-        """What the ledger has is ordered, in whatever life of the bus that was."""
-        return report.booking.allocation not in ctx.facts.ledger and original(ctx, report)
-
-    return is_missing
-
-
-def _only_what_is_bound_lands_late(original: Any) -> Any:
-    def landed_late(ctx: Any, request: Any, asked: Any, binding: Any) -> bool:
-        """A request that was closed has no answer, for it was released before."""
-        return isinstance(binding, Bound) and bool(original(ctx, request, asked, binding))
-
-    return landed_late
-
-
-def _whoever_asks_says_all(original: Any) -> Any:
-    def member_of_group(ctx: Any, request: Any) -> Any:
-        """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
-        member = original(ctx, request)
-        return dataclasses.replace(member, adopted_for=None) if member is not None else None
-
-    return member_of_group
+def _whoever_asks_says_all(original: Any, ctx: Any, request: Any) -> Any:
+    """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
+    member = original(ctx, request)
+    return dataclasses.replace(member, adopted_for=None) if member is not None else None
 
 
 BELIEVED_BUGS = (
@@ -240,7 +145,7 @@ BELIEVED_BUGS = (
         "a late binding counts",
         "the slice that it runs on: what was bound before the broker was wiped, and landed after that, takes its place",
         ("LAW 3", "undisturbed"),
-        ((Bound, "is_for", _bound_once_for_all), *BOUND_IN_ANY_LIFE),
+        ((Bound, "is_for", always(True)), *BOUND_IN_ANY_LIFE),
     ),
     PlantedBug(
         "Bound of any incarnation",
@@ -258,7 +163,7 @@ BELIEVED_BUGS = (
         "every reading counts as the newest",
         "the pods that come to a node which its operator has just taken out of use",
         ("cordoned",),
-        ((BusCache, "_is_beyond", _every_reading_is_the_newest),),
+        ((BusCache, "_is_beyond", always(False)),),
     ),
     PlantedBug(
         "answers deleted by a reading",
@@ -288,7 +193,7 @@ BELIEVED_BUGS = (
         "pod without our label ignored",
         "its slice: somebody took its label away, and the bus forgot its request",
         ("undisturbed",),
-        ((ApiHandler, "other_seen", _none_of_ours),),
+        ((ApiHandler, "other_seen", always(None)),),
     ),
     PlantedBug(
         "standby keeps an old SourceSynced",
@@ -297,7 +202,7 @@ BELIEVED_BUGS = (
         (
             (changes, "watch_grant", _only_what_is_there_is_looked_at),
             (changes, "watch_request", _only_answers_are_asked_for),
-            (changes, "watch_binding", _no_binding_tells_of_an_ask),
+            (changes, "watch_binding", always(None)),
         ),
     ),
     PlantedBug(
@@ -305,8 +210,8 @@ BELIEVED_BUGS = (
         "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
         ("LAW 3", "undisturbed"),
         (
-            (grant_validity, "is_found_instead", _nothing_is_found),
-            (settling_one, "is_found_instead", _nothing_is_found),
+            (grant_validity, "is_found_instead", always(False)),
+            (settling_one, "is_found_instead", always(False)),
             *NAMES_NO_LIFE,
             *BOUND_IN_ANY_LIFE,
         ),
@@ -324,16 +229,13 @@ BELIEVED_BUGS = (
         "unanswered patch counts as failed",
         "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
         ("bound once", "undisturbed", "cluster"),
-        ((PodRecord, "binding_unknown", _an_unanswered_patch_is_none),),
+        ((PodRecord, "binding_unknown", property(always(False))),),
     ),
     PlantedBug(
         "ended pod had no slice",
         "the order of things: its request is released before its slice, on a node that does not answer, is gone",
         ("LAW 3",),
-        (
-            (pod_store, "held_by", _who_has_ended_had_nothing),
-            (PodStore, "_heard_end", _an_end_tells_of_nothing),
-        ),
+        ((pod_store, "held_by", _who_has_ended_had_nothing), (PodStore, "_heard_end", _an_end_tells_of_nothing)),
     ),
     PlantedBug(
         "snapshot of any incarnation adopts",

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import structs
 from simulation.faults import further_faults
 from simulation.plans.plan import Fault, FaultKind, Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts.messages import AllocationRequested
 from sluice_allocator.core import changes
@@ -21,66 +21,28 @@ _FORGETS: tuple[FaultKind, ...] = (
 )  # fmt: skip
 
 
-def _damage_not_noticed(_original: Any) -> Any:
-    def read_lines(data: bytes, *, told: int = 0) -> Lines:
-        """What does not read right is left out, as if it had never been written."""
-        if not data and told:
-            raise DamagedError("nothing is left")
-        return Lines()
-
-    return read_lines
+def _damage_not_noticed(_original: Any, data: bytes, *, told: int = 0) -> Lines:
+    """What does not read right is left out, as if it had never been written."""
+    if not data and told:
+        raise DamagedError("nothing is left")
+    return Lines()
 
 
-def _old_numbers_kept(_original: Any) -> Any:
-    def number_anew(_self: Any, _stream: Any) -> None:
-        """Section 1 broken: values of a new life of the bus are compared by sequence with those of the life before."""
-
-    return number_anew
-
-
-def _asked_over_a_withdrawal(_original: Any) -> Any:
-    def asks_over_a_withdrawal(_self: Any, _report: Any) -> bool:
-        """A word of this very process is always older than what it wants now, be it that all is over."""
-        return False
-
-    return asks_over_a_withdrawal
+def _the_late_is_over(original: Any, self: Any, uid: Any, message: Any) -> Any:
+    """A pod that is asked for under another id has nothing under one that is heard of late."""
+    if isinstance(message, AllocationRequested):
+        message = structs.replace(message, held=None)
+    return original(self, uid, message)
 
 
-def _the_later_slice_stays(_original: Any) -> Any:
-    def asked_anew(_self: Any, _uid: Any, _message: Any) -> None:
-        """Of two slices of a pod that of the known request is its own."""
-
-    return asked_anew
-
-
-def _the_late_is_over(original: Any) -> Any:
-    def adopt(self: Any, uid: Any, message: Any) -> Any:
-        """A pod that is asked for under another id has nothing under one that is heard of late."""
-        if isinstance(message, AllocationRequested):
-            message = structs.replace(message, held=None)
-        return original(self, uid, message)
-
-    return adopt
-
-
-def _the_latest_is_right(original: Any) -> Any:
-    def adopt(self: Any, uid: Any, message: Any) -> Any:
-        """A pod has the id that the bus has shown last, and whatever it had before is over."""
-        if isinstance(message, AllocationRequested):
-            before = self.identities.at((message.origin, f"{message.namespace}/{message.name}"))
-            if before is not None:
-                self.identities.end(before.uid, "pod gone")
-                self.due[before.uid] = None
-        return original(self, uid, message)
-
-    return adopt
-
-
-def _nobodys_words_stay(_original: Any) -> Any:
-    def watch_status(_ctx: Any, _allocation: Any) -> None:
-        """A message is withdrawn by its writer."""
-
-    return watch_status
+def _the_latest_is_right(original: Any, self: Any, uid: Any, message: Any) -> Any:
+    """A pod has the id that the bus has shown last, and whatever it had before is over."""
+    if isinstance(message, AllocationRequested):
+        before = self.identities.at((message.origin, f"{message.namespace}/{message.name}"))
+        if before is not None:
+            self.identities.end(before.uid, "pod gone")
+            self.due[before.uid] = None
+    return original(self, uid, message)
 
 
 def _only(plan: Plan, *more: Fault) -> Plan:
@@ -128,21 +90,21 @@ TROUBLE_BUGS = (
         "sequences compared across incarnations",
         "living training, to a clock that is behind",
         ("undisturbed", "I3", "I4", "I1"),
-        ((BusCache, "_number_anew", _old_numbers_kept),),
+        ((BusCache, "_number_anew", always(None)),),
         _made_by_a_slow_clock,
     ),
     PlantedBug(
         "requested over a withdrawal",
         "capacity, to a pod that is gone",
         ("I5",),
-        ((RequestPublisher, "_asks_over_a_withdrawal", _asked_over_a_withdrawal),),
+        ((RequestPublisher, "_asks_over_a_withdrawal", always(False)),),
         _served_by_a_lagging_server,
     ),
     PlantedBug(
         "statuses without entry stay",
         "a pod's end, for ever: it is never released",
         ("I3", "I4"),
-        ((changes, "watch_status", _nobodys_words_stay),),
+        ((changes, "watch_status", always(None)),),
         disks_wiped_behind_the_bus,
     ),
 )
@@ -157,7 +119,7 @@ LATER_SLICE_STAYS = PlantedBug(
     "later of two slices wins",
     "living training, to a slice that its pod was given while a server that lags hid its own",
     ("undisturbed",),
-    ((FolderReconciler, "_asked_anew", _the_later_slice_stays),),
+    ((FolderReconciler, "_asked_anew", always(None)),),
 )
 """Too rare by chance for the dose, too."""
 LATE_IS_OVER = PlantedBug(

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from simulation.plans.pods import mps
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.world.hardware import Machine, Ticket
 from simulation.world.weather import Weather
@@ -51,8 +51,6 @@ def journal_and_ledger_are_lost(crash: str = "", weather: Weather | None = None)
     scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "while")), longest_s=60.0)
     for name, was in before.items():
         bound = scene.bound(name)
-        assert was is not None
-        assert bound is not None
         assert (bound.allocation, bound.ticket, bound.containers) == (was.allocation, was.ticket, was.containers)
     assert daemons <= _daemons(scene)
     scene.finish()
@@ -95,7 +93,6 @@ def a_ticket_says_nothing_that_can_be_believed() -> None:
     scene = begin()
     machine, ticket = ticket_of(scene, "exclusive")
     gpu = machine.gpu_with(ticket.devices[0])
-    assert gpu is not None
     (instance,) = (each for each in gpu.instances.values() if each.uuid == ticket.devices[0])
     ticket.said = None
     forget(scene, *scene.world.machines)
@@ -130,14 +127,11 @@ def a_new_disk_and_a_gpu_that_refuses() -> None:
     scene.wait(30.0)
     scene.until(lambda: scene.runs("a"))
     bound = scene.bound("a")
-    assert before is not None
-    assert bound is not None
     assert bound.allocation == before.allocation
     scene.finish()
 
 
 def _daemons(scene: Scene) -> set[int]:
-    """The processes of all daemons that run."""
     machines = scene.world.machines.values()
     return {daemon.pid for machine in machines for daemon in machine.mps.listed.values() if daemon.alive}
 
@@ -145,32 +139,13 @@ def _daemons(scene: Scene) -> set[int]:
 def ticket_of(scene: Scene, name: str) -> tuple[Machine, Ticket]:
     """The ticket of a pod that runs, and where it is."""
     bound = scene.bound(name)
-    assert bound is not None
     machine = scene.world.machines[bound.node]
     return machine, machine.tickets[bound.ticket]
 
 
-def _nobody_asks_tickets(_original: Any) -> Any:
-    def newest_first(_tickets: Any) -> list[Any]:
-        """The ledger alone names an instance's owner; without an entry it has none."""
-        return []
-
-    return newest_first
-
-
-def _nobody_knows_what_lived(_original: Any) -> Any:
-    def has_lived(_self: Any, _allocation: Any) -> bool:
-        """What an agent does not know it has never made."""
-        return False
-
-    return has_lived
-
-
-def _nothing_is_cleared_away(_original: Any) -> Any:
-    def look(_self: Any, _found: Any, _awaited: Any, _now: Any) -> None:
-        """What has no record, no order and no ticket is foreign."""
-
-    return look
+def _nobody_asks_tickets(_original: Any, _tickets: Any) -> list[Any]:
+    """The ledger alone names an instance's owner; without an entry it has none."""
+    return []
 
 
 class _Everywhere:
@@ -180,25 +155,18 @@ class _Everywhere:
         return True
 
 
-def _what_nobody_has_is_ours(original: Any) -> Any:
-    def instances(self: Any, found: Any, homes: Any) -> Any:
-        """Marks are ignored: after a lost journal everything without an owner is destroyed."""
-        devices = self._state.devices
-        marks, devices.marks = devices.marks, _Everywhere()
-        try:
-            return list(original(self, found, homes))
-        finally:
-            devices.marks = marks
-
-    return instances
+def _what_nobody_has_is_ours(original: Any, self: Any, found: Any, homes: Any) -> Any:
+    """Marks are ignored: after a lost journal everything without an owner is destroyed."""
+    devices = self._state.devices
+    marks, devices.marks = devices.marks, _Everywhere()
+    try:
+        return list(original(self, found, homes))
+    finally:
+        devices.marks = marks
 
 
-def _nobody_looks_who_is_on_it(original: Any) -> Any:
-    def take_whole(record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
-        """A GPU that is granted is free."""
-        return original(record, number, (), state, ticket)
-
-    return take_whole
+def _nobody_looks_who_is_on_it(original: Any, record: Any, number: Any, _holders: Any, state: Any, ticket: Any) -> Any:
+    return original(record, number, (), state, ticket)
 
 
 LINGERS_UNSEEN = PlantedBug(
@@ -211,7 +179,7 @@ LEFT_BEHIND = PlantedBug(
     "marks ignored after a loss",
     "capacity, until a person looks",
     ("I3", "I4"),
-    ((OrphanedInstances, "look", _nothing_is_cleared_away),),
+    ((OrphanedInstances, "look", always(None)),),
 )
 NOBODYS_IS_OURS = PlantedBug(
     "unmarked instances taken for ours",
@@ -229,5 +197,5 @@ NOT_KNOWN_TO_HAVE_LIVED = PlantedBug(
     "lived ignored",
     "its place, to a device that refuses once",
     ("undisturbed",),
-    ((LedgerView, "has_lived", _nobody_knows_what_lived),),
+    ((LedgerView, "has_lived", always(False)),),
 )

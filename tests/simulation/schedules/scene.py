@@ -24,7 +24,6 @@ WHOLE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
 def sliced(profile: str) -> Ask:
-    """One slice."""
     return Ask((("sluice.dev/profile", profile),), ("main",), (Device("profile", profile=profile),))
 
 
@@ -81,7 +80,6 @@ class Scene:
         self.host(f"agent-{node}").start()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.world.clockwork.run_until(self.world.clockwork.now + seconds)
 
     def until(self, what: Callable[[], bool], longest_s: float = 30.0) -> None:
@@ -103,7 +101,6 @@ class Scene:
         user: int | None = None,
         terms: Terms = ANYWHERE,
     ) -> None:
-        """A person writes a pod."""
         pod = Pod(
             name,
             ask,
@@ -117,11 +114,9 @@ class Scene:
         self.world.folder.put(pod, self.world.clockwork.now)
 
     def remove(self, name: str) -> None:
-        """A person removes it."""
         self.world.remove(name)
 
     def strike(self, kind: FaultKind, target: str = "", lasts_s: float = 1.0, number: int = 0) -> None:
-        """Something goes wrong."""
         self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))
 
     def resize(self, name: str, memory_mib: int, sm_partition: int | None = None, *, restart_s: float = -1.0) -> None:
@@ -131,7 +126,6 @@ class Scene:
         self.world.resizer.resize(resizing, self.world.judge.requests)
 
     def host(self, name: str) -> Host:
-        """One process."""
         return self.world.hosts[name]
 
     def kill_after(self, name: str, events: int, *, comes_back_s: float = 1.5) -> None:

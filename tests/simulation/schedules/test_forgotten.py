@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from simulation.harness.search import assert_found, dose
-from simulation.judges.judge import ViolationError
+from simulation.harness.search import assert_found, assert_played, dose
 from simulation.plans.plan import Plan, draw_plan
 from simulation.plans.pods import Ask, mps
-from simulation.planted.bug import PlantedBug, planted
+from simulation.planted.bug import PlantedBug
 from simulation.schedules.forgotten import (
     LEFT_BEHIND,
     LINGERS_UNSEEN,
@@ -49,19 +48,9 @@ def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: f
     what_was_under_way_is_lost(after_s)
 
 
-def test_a_whole_gpu_is_given_to_nobody_while_a_process_is_on_it_of_which_nothing_tells_any_more() -> None:
-    """Two pods would compute on it, and the second run out of memory for no reason that anybody can see."""
-    who_lingers_on_a_whole_gpu_is_seen()
-
-
 def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice() -> None:
     """Nothing tells any more whose its instance is: it is left alone, and so is the pod."""
     a_ticket_says_nothing_that_can_be_believed()
-
-
-def test_a_slice_that_lived_comes_back_to_its_place_after_a_new_disk_although_its_gpu_refuses_once() -> None:
-    """It would be revoked as one that could never be made, under its pod."""
-    a_new_disk_and_a_gpu_that_refuses()
 
 
 @pytest.mark.parametrize(
@@ -72,17 +61,14 @@ def test_a_slice_that_lived_comes_back_to_its_place_after_a_new_disk_although_it
         (LEFT_BEHIND, what_was_under_way_is_lost),
         (LINGERS_UNSEEN, who_lingers_on_a_whole_gpu_is_seen),
     ],
-    ids=["tickets unread", "not known to have lived", "left behind", "lingers unseen"],
+    ids=lambda it: getattr(it, "name", ""),
 )
-def test_the_judge_catches_an_agent_that_forgets(bug: PlantedBug, story: Callable[[], None]) -> None:
-    """Each rule broken: the story ends in a violation."""
-    with planted(bug), pytest.raises(ViolationError) as found:
-        story()
-    assert found.value.rule in bug.caught_by
+def test_an_agent_that_forgets_takes_nothing_from_a_pod(bug: PlantedBug, story: Callable[[], None]) -> None:
+    """A place of its own, or one that is free, would be lost; with the rule broken the judge sees that."""
+    assert_played(story, bug)
 
 
 def kinds(plan: Plan) -> set[str]:
-    """What goes wrong in it."""
     return {fault.kind for fault in plan.faults}
 
 

@@ -8,7 +8,6 @@ from simulation.faults.node_removals import CUT_OFF
 from simulation.harness.search import assert_found, assert_played, dose
 from simulation.judges.judge import ViolationError
 from simulation.kube.api_server import RefusedError
-from simulation.kube.plan import WATCHERS
 from simulation.kube.watcher_host import ClusterHost
 from simulation.plans.plan import draw_plan, with_cluster
 from simulation.planted.bug import PlantedBug, planted
@@ -62,44 +61,10 @@ def test_the_judge_catches_a_bug_about_clusters(bug: PlantedBug) -> None:
 # -- named interleavings ----------------------------------------------------------------------------------------------
 
 
-def _again(scene: Scene, name: str) -> None:
-    """Its controller makes another pod under the same name."""
-    scene.world.folder.put(scene.world.folder.pods[name], scene.world.clockwork.now)
-
-
 def _is_let_go(scene: Scene, name: str) -> bool:
     """Whether the pod that has this name now runs on what it was given."""
     uid = scene.world.cluster.folder.uids.get(name)
     return uid is not None and scene.world.kubelets.runs(uid)
-
-
-def test_a_pod_of_a_cluster_runs_and_gives_its_slice_back() -> None:
-    """The whole journey with nothing in its way; one patch lets it go, and nothing else is written to it."""
-    scene = Scene(cluster=True)
-    scene.pod("a", sliced("3g.20gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    uid = scene.world.cluster.folder.uids["a"]
-    assert scene.world.cluster.judge.writes[uid] == 1
-    scene.remove("a")
-    scene.finish()
-
-
-@pytest.mark.parametrize("crash_after_s", [None, 0.0, 0.5, 1.5, 3.5])
-def test_a_pod_made_anew_while_the_watch_is_broken_gets_a_slice_of_its_own(crash_after_s: float | None) -> None:
-    """A gap hides that a pod was replaced by name: the old one's slice is released, whichever process crashes."""
-    scene = Scene(cluster=True)
-    scene.pod("a", sliced("7g.40gb"), lingers_s=0.5)
-    scene.until(lambda: _is_let_go(scene, "a"))
-    before = scene.world.cluster.folder.uids["a"]
-    scene.strike("watch gap", lasts_s=3.0)
-    _again(scene, "a")
-    if crash_after_s is not None:
-        scene.wait(crash_after_s)
-        scene.strike("crash", "pod-watcher", lasts_s=0.5)
-        scene.wait(1.2)
-    scene.until(lambda: _is_let_go(scene, "a"))
-    assert scene.world.cluster.folder.uids["a"] != before
-    scene.finish()
 
 
 def test_a_write_that_arrives_after_its_sender_died_is_taken_once() -> None:
@@ -133,73 +98,6 @@ def test_a_write_that_arrives_after_its_sender_died_is_taken_once() -> None:
     scene.finish()
 
 
-def test_what_an_api_server_that_was_away_did_not_tell_is_made_up_for() -> None:
-    """For half a minute nothing can be asked or seen: a pod that came and one that went are both served after that."""
-    scene = Scene(cluster=True)
-    scene.pod("old", sliced("7g.40gb"))
-    scene.until(lambda: _is_let_go(scene, "old"))
-    scene.strike("api away", lasts_s=30.0)
-    scene.remove("old")
-    scene.pod("new", sliced("7g.40gb"))
-    scene.wait(25.0)
-    assert scene.bound("new") is None, "the only GPU is still the old pod's, as far as anybody could know"
-    scene.until(lambda: _is_let_go(scene, "new"), longest_s=60.0)
-    scene.finish()
-
-
-@pytest.mark.parametrize("resumed_after_s", [0.1, 1.0, 6.0])
-def test_one_that_stood_still_comes_back_beside_its_successor(resumed_after_s: float) -> None:
-    """Its lease has run out and it does not know: pods are let go once all the same, and what ended stays ended."""
-    scene = Scene(cluster=True)
-    world, api = scene.world, scene.world.cluster.api
-    taken: list[str] = []
-    api.on_written.append(lambda uid, step, _before, _after: taken.append(uid) if step == "bind" else None)
-    first, second = scene.host("pod-watcher"), world.cluster.watcher(world.plan.closing_ttl_s, "pod-watcher-2")
-    scene.pod("a", sliced("2g.10gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    scene.pod("b", sliced("1g.5gb"))
-    scene.wait(0.02)
-    first.pause()
-    world.hosts[second.name] = second
-    second.start()
-    scene.remove("a")
-    scene.pod("c", sliced("3g.20gb"))
-    scene.wait(resumed_after_s)
-    first.resume()
-    scene.pod("d", sliced("1g.5gb"))
-    scene.until(lambda: all(_is_let_go(scene, name) for name in "bcd"))
-    scene.wait(2.0)
-    first.kill()
-    del world.hosts[first.name]
-    assert sorted(taken) == sorted(set(taken)), "a pod was let go twice"
-    scene.finish()
-
-
-def test_another_pod_watcher_takes_over_while_the_first_stands_still() -> None:
-    """A pod would wait as long as one process hangs; and two would quarrel for ever once it is back."""
-    scene = Scene(cluster=True, watchers=2)
-    first, second = (scene.host(name) for name in WATCHERS)
-    assert isinstance(first, ClusterHost)
-    assert isinstance(second, ClusterHost)
-    if second.alive:
-        first, second = second, first
-    assert (first.alive, second.stands_by) == (True, True)
-    scene.pod("a", sliced("2g.10gb"))
-    scene.until(lambda: _is_let_go(scene, "a"))
-    first.pause()
-    scene.remove("a")
-    scene.pod("b", sliced("7g.40gb"))
-    scene.until(lambda: _is_let_go(scene, "b"))
-    assert second.alive
-    first.resume()
-    scene.until(lambda: first.stands_by)
-    assert second.alive
-    scene.pod("c", sliced("1g.5gb"))
-    scene.remove("b")
-    scene.until(lambda: _is_let_go(scene, "c"))
-    scene.finish()
-
-
 def whose_slice_is_taken_back(in_the_way: list[str]) -> Scene:
     """A pod whose slice has gone with its node; the agent is back, and waits for the pod, which a budget keeps."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
@@ -212,7 +110,6 @@ def whose_slice_is_taken_back(in_the_way: list[str]) -> Scene:
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: _is_let_go(scene, "a"))
     before, landed = scene.bound("a"), scene.landed()
-    assert before is not None
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
     scene.until(lambda: any(isinstance(write.message, SliceQuarantined) for write in landed), longest_s=60.0)
     return scene
@@ -290,7 +187,6 @@ def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_
     scene.world.cluster.api.away_until = inf
     scene.until(lambda: scene.bound("a") is not None)
     before = scene.bound("a")
-    assert before is not None
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
     scene.until(lambda: any(isinstance(write.message, Released) for write in landed), longest_s=60.0)
     scene.wait(21.0)
@@ -320,7 +216,6 @@ def a_patch_lands_after_its_pod_was_read() -> None:
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: bool(sent))
     bound = scene.bound("a")
-    assert bound is not None
     scene.wait(0.1)
     scene.host(f"agent-{bound.node}").kill()
     broker.wipe()
@@ -333,7 +228,6 @@ def a_patch_lands_after_its_pod_was_read() -> None:
     scene.wait(5.0)
     scene.until(lambda: scene.runs("a"))
     now = scene.bound("a")
-    assert now is not None
     assert now.allocation == bound.allocation
     scene.finish()
 
@@ -345,12 +239,7 @@ def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> 
 
 @pytest.mark.parametrize(
     ("what", "back_before_s", "stays"),
-    [
-        (SliceReady, None, True),
-        (Bound, None, True),
-        (Bound, 0.3, False),
-        (Bound, 1.5, False),
-    ],
+    [(SliceReady, None, True), (Bound, None, True), (Bound, 0.3, False), (Bound, 1.5, False)],
     ids=["before it is bound again", "after that", "when it is being taken back", "when it is gone"],
 )
 def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
@@ -371,7 +260,6 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     scene.pod("a", sliced("7g.40gb"))
     scene.until(lambda: bool(sent))
     before, patch = scene.bound("a"), sent[0]
-    assert before is not None
     agent = scene.host(f"agent-{before.node}")
     watcher.kill()
     agent.kill()
@@ -423,7 +311,6 @@ def its_node_is_cordoned_when_its_place_is_booked() -> None:
         agent.start()
     scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
     bound = scene.bound("a")
-    assert bound is not None
     assert bound.node not in cordoned
     scene.world.cluster.cordon(cordoned[0], on=False)
     scene.finish()

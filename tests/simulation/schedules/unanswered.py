@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from simulation.judges.cordons import CordonSaid
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts.bus import subjects
@@ -107,7 +107,6 @@ def a_source_asked_before_a_wipe() -> None:
     scene.until(lambda: scene.runs("a"))
     first = next(write for write in asked if isinstance(write.message, AllocationRequested))
     before = scene.bound("a")
-    assert before is not None
     agent = scene.host(f"agent-{before.node}")
     agent.kill()
     scene.strike("broker wipe", lasts_s=0.5)
@@ -123,7 +122,6 @@ def a_source_asked_before_a_wipe() -> None:
     scene.lose(lambda _host, _write: False)
     scene.until(lambda: scene.runs("a"))
     after = scene.bound("a")
-    assert after is not None
     assert after.allocation == before.allocation
     scene.finish()
 
@@ -157,7 +155,6 @@ def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: scene.runs("a"))
     bound, request = scene.bound("a"), scene.request("a")
-    assert bound is not None
     life = scene.world.broker.values.incarnation(Stream.BOOK)
     assert life is not None
     waived = Waived(
@@ -254,12 +251,9 @@ def an_order_lands_in_a_bus_made_by_a_slow_clock() -> None:
     scene.finish()
 
 
-def _whenever_it_was_said(_original: Any) -> Any:
-    def told_all(_self: Any, message: Any) -> Any:
-        """Section 6 broken: that a source has told all it has holds in any life of the bus."""
-        return replace(message, incarnation="") if isinstance(message, SourceSynced) else None
-
-    return told_all
+def _whenever_it_was_said(_original: Any, _self: Any, message: Any) -> Any:
+    """Section 6 broken: that a source has told all it has holds in any life of the bus."""
+    return replace(message, incarnation="") if isinstance(message, SourceSynced) else None
 
 
 TOLD_IN_ANY_LIFE = PlantedBug(
@@ -271,12 +265,9 @@ TOLD_IN_ANY_LIFE = PlantedBug(
 """Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe."""
 
 
-def _whenever_it_was_asked(_original: Any) -> Any:
-    def says_something_now(_self: Any, message: Any) -> bool:
-        """Section 6 broken: what a source has asked in any life of the bus is what it asks."""
-        return isinstance(message, REQUEST)
-
-    return says_something_now
+def _whenever_it_was_asked(_original: Any, _self: Any, message: Any) -> bool:
+    """Section 6 broken: what a source has asked in any life of the bus is what it asks."""
+    return isinstance(message, REQUEST)
 
 
 ASKED_IN_ANY_LIFE = PlantedBug(
@@ -288,29 +279,18 @@ ASKED_IN_ANY_LIFE = PlantedBug(
 """Caught by a schedule of its own, as the one before."""
 
 
-def _whenever_it_was_ordered(_original: Any) -> Any:
-    def is_of_this_life(_self: Any, _order: Any) -> bool:
-        """Section 6 broken: an order to evict stands in any life of the bus."""
-        return True
-
-    return is_of_this_life
-
-
 EVICTED_IN_ANY_LIFE = PlantedBug(
     "eviction order of any incarnation",
     "hours of work, for no preemptor: the order was of before a wipe, and landed after it",
     ("cluster",),
-    ((RequestPublisher, "is_of_this_life", _whenever_it_was_ordered),),
+    ((RequestPublisher, "is_of_this_life", always(True)),),
 )
 """Caught by a schedule of its own, as the ones before."""
 
 
-def _names_nothing(original: Any) -> Any:
-    def named_by(binding: Any) -> Any:
-        """Section 6 broken: what binds nothing in this life of the bus tells of no slice."""
-        return original(binding) if isinstance(binding, Bound) else None
-
-    return named_by
+def _names_nothing(original: Any, binding: Any) -> Any:
+    """Section 6 broken: what binds nothing in this life of the bus tells of no slice."""
+    return original(binding) if isinstance(binding, Bound) else None
 
 
 OUTDATED_NAMES_NOTHING = PlantedBug(
@@ -322,15 +302,12 @@ OUTDATED_NAMES_NOTHING = PlantedBug(
 """Caught by a schedule of its own, as the ones before."""
 
 
-def _numbers_outlive_their_stream(original: Any) -> Any:
-    def started(self: Any, stream: Any, life: Any) -> bool:
-        """Section 1 broken: what has a larger number is newer, be it of an earlier life of the stream."""
-        reading = self._of.get(stream)
-        if reading is not None:
-            reading.life = life
-        return bool(original(self, stream, life))
-
-    return started
+def _numbers_outlive_their_stream(original: Any, self: Any, stream: Any, life: Any) -> bool:
+    """Section 1 broken: what has a larger number is newer, be it of an earlier life of the stream."""
+    reading = self._of.get(stream)
+    if reading is not None:
+        reading.life = life
+    return bool(original(self, stream, life))
 
 
 NUMBERS_OUTLIVE_THEIR_STREAM = PlantedBug(

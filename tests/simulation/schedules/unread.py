@@ -4,7 +4,7 @@ from typing import Any
 
 from simulation.plans.pods import mps
 from simulation.planted.allocator.turns import own_home_only
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.scene import WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.world.hardware import OPERATOR
 
@@ -75,20 +75,9 @@ def somebody_uses_a_place_that_was_given_back() -> None:
     scene.finish()
 
 
-def _only_grants_come_later(original: Any) -> Any:
-    def was_begun(self: Any, order: Any) -> bool:
-        """A Revoke names what to destroy; which slices its Grant was to wait for seems to be irrelevant."""
-        return not isinstance(order, Grant) or original(self, order)
-
-    return was_begun
-
-
-def _nothing_seen_is_nothing_there(_original: Any) -> Any:
-    def hides(_self: Any, _booking: Any) -> bool:
-        """An instance that is not seen is not there."""
-        return False
-
-    return hides
+def _only_grants_come_later(original: Any, self: Any, order: Any) -> bool:
+    """A Revoke names what to destroy; which slices its Grant was to wait for seems to be irrelevant."""
+    return not isinstance(order, Grant) or original(self, order)
 
 
 REVOKED_UNREAD = PlantedBug(
@@ -101,5 +90,5 @@ NOT_SEEN = PlantedBug(
     "unseen instance counts as absent",
     "living training, and an instance for ever",
     ("LAW 3", "only a Revoke destroys"),
-    ((Discovered, "hides", _nothing_seen_is_nothing_there),),
+    ((Discovered, "hides", always(False)),),
 )

@@ -24,7 +24,6 @@ class Late:
     """A broker, and a way to send it a word that comes late, in a network that does nothing else."""
 
     def __init__(self) -> None:
-        """Nothing was said."""
         self.clockwork = VirtualClock(Random(1))
         sky, trace = Sky(Weather(until=0.0), Random(1)), Trace("nothing", lambda: self.clockwork.now)
         self.broker = Broker(self.clockwork, sky, trace)
@@ -42,7 +41,6 @@ class Late:
         return answer.sequence
 
     def restart(self, *, forgets_state: int) -> None:
-        """The server ends and is back."""
         self.broker.stop()
         self.broker.start(forgets_state=forgets_state)
 

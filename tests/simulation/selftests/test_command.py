@@ -23,7 +23,7 @@ from simulation.world.world import Outcome
 
 def slow(seed, *_args, **_options):
     time.sleep(0.02)
-    return Outcome(seed), None
+    return Outcome(seed)
 
 command.run_bounded = slow
 raise SystemExit(command.main(["--seeds", "100000", "--jobs", "2", "--hashes", "--quiet"]))
@@ -31,28 +31,26 @@ raise SystemExit(command.main(["--seeds", "100000", "--jobs", "2", "--hashes", "
 """The command with seeds that take a while and cost nothing."""
 
 
-def fine(seed: int, *_args: object, **_options: object) -> command.Done:
+def fine(seed: int, *_args: object, **_options: object) -> Outcome:
     """A seed in which nothing is wrong."""
-    return Outcome(seed), None
+    return Outcome(seed)
 
 
-def dies_at_seven(seed: int, *_args: object, **_options: object) -> command.Done:
+def dies_at_seven(seed: int, *_args: object, **_options: object) -> Outcome:
     """A process that is killed in the middle of its work, as by a kernel out of memory."""
     if seed == 7 + command.CHUNK:
         os.kill(os.getpid(), signal.SIGKILL)
     return fine(seed)
 
 
-def interrupted_at_three(seed: int, *_args: object, **_options: object) -> command.Done:
-    """Somebody types Ctrl-C."""
+def interrupted_at_three(seed: int, *_args: object, **_options: object) -> Outcome:
     if seed == 3:
         raise KeyboardInterrupt
     return fine(seed)
 
 
-def wrong_at_two(seed: int, *_args: object, **_options: object) -> command.Done:
-    """One seed breaks an invariant."""
-    return Outcome(seed, "I1: a place with two owners" if seed == 2 else ""), None
+def wrong_at_two(seed: int, *_args: object, **_options: object) -> Outcome:
+    return Outcome(seed, "I1: a place with two owners" if seed == 2 else "")
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> str:
@@ -107,7 +105,6 @@ def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
             text=True,
             start_new_session=True,
         )
-    assert run.stdout is not None
     began = monotonic()
     try:
         assert run.stdout.readline().startswith("seed 0 ")
@@ -137,7 +134,7 @@ def test_a_run_of_hours_goes_on_where_it_was_interrupted(
     """What is played twice is hours that somebody waits again."""
     path, played = tmp_path / "run.json", list[int]()
 
-    def counted(seed: int, *_args: object, **_options: object) -> command.Done:
+    def counted(seed: int, *_args: object, **_options: object) -> Outcome:
         played.append(seed)
         return wrong_at_two(seed)
 

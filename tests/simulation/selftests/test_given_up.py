@@ -11,7 +11,6 @@ NODE, REQUEST, RUN = NodeName("node-0"), RequestId("r"), RunId("allocator-b")
 
 
 def ordered(allocation: str, revision: int = 1) -> Write:
-    """A grant on its way."""
     booking = Booking(
         allocation=AllocationId(allocation),
         request=REQUEST,

@@ -109,7 +109,6 @@ def whole() -> Gpu:
 
 
 def daemon_on(machine: Machine, gpu: Gpu, device: str, home: str = "h1") -> Daemon:
-    """A daemon that runs there."""
     return machine.mps.start(Directory(home, gpu.uuid, device, "lab", 0), gpu, machine.new_pid(), 1, 50, 1000)
 
 
@@ -153,7 +152,6 @@ def test_a_client_that_was_let_go_is_still_there(whole: Gpu) -> None:
     machine = Machine(NodeName("node"), {whole.uuid: whole})
     daemon_on(machine, whole, whole.uuid)
     process = machine.start_process("pod", whole.uuid, "h1")
-    assert process is not None
     assert let_go(whole, "h1", (process.pid, 99)) == ["pod"]
     assert [(one.pid, one.terminated) for one in clients_of(whole, "h1")] == [(process.pid, True)]
     assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear no process any more"

@@ -19,7 +19,6 @@ FULL = 14
 
 
 def never_ends() -> bool:
-    """There is time."""
     return True
 
 

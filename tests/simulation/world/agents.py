@@ -115,7 +115,6 @@ class AgentHost(Host):
     def __init__(
         self, machine: Machine, config: AgentConfig, clockwork: VirtualClock, broker: Broker, dice: Random, trace: Trace
     ) -> None:
-        """On one machine, with these rules."""
         super().__init__(f"agent-{machine.node}", clockwork, broker, dice, trace)
         self.machine = machine
         self.config = config
@@ -158,7 +157,6 @@ class AgentHost(Host):
         return kept
 
     def _start_again(self) -> None:
-        """Its supervisor does, a moment later."""
         life = self.life
 
         def again() -> None:
@@ -168,17 +166,14 @@ class AgentHost(Host):
         self.clockwork.after(SUPERVISOR_S, again)
 
     def make_core(self, run: RunId) -> Agent:
-        """A new agent's core."""
         self.agent = Agent(self.machine.node, run, self.config)
         return self.agent
 
     def readings(self) -> list[tuple[Stream, tuple[str, ...], NodeName | None]]:
-        """Its own ledger, and nothing else."""
         return [(Stream.BOOK, (ledger_filter(self.machine.node),), self.machine.node)]
 
     @property
     def endpoint(self) -> str:
-        """Where this life is pulled from."""
         return f"127.0.0.1:{10_000 + self.life}"
 
     def begin(self) -> None:
@@ -365,7 +360,6 @@ class AgentHost(Host):
             self.later(DISK_S, lambda: self.offer(GpuTroubled(GpuUuid(gpu))))
 
     def booked(self) -> list[Held]:
-        """What its journal remembers of slices."""
         records = [record for record in _replayed(self.machine.journal) if isinstance(record, SliceRecord)]
         return [held_by(record.booking, device) for record in records for device in record.booking.devices]
 

@@ -37,7 +37,6 @@ class Broker:
     """One server, and everyone's way to it."""
 
     def __init__(self, clockwork: VirtualClock, sky: Sky, trace: Trace) -> None:
-        """Start with empty streams."""
         self.clockwork = clockwork
         self.sky = sky
         self.trace = trace
@@ -159,7 +158,6 @@ class Broker:
                 reader.poke()
 
     def stop(self) -> None:
-        """No answer any more."""
         self.up = False
         self.trace.tell("broker", "STOPPED")
 
@@ -176,7 +174,6 @@ class Broker:
             reader.start()
 
     def request_words(self) -> dict[str, AnyMessage]:
-        """What it says of requests."""
         said = self.values.snapshot(Stream.STATE, ("sluice.request.>",), self.clockwork.now)
         return {entry.subject.rpartition(".")[2]: entry.message for entry in said}
 
@@ -189,7 +186,6 @@ class Broker:
             wiped()
 
     def ensure(self) -> None:
-        """Declare the streams again."""
         self.values.ensure(self.clockwork.now, self.clock_off_s)
         self.up_since = self.clockwork.now
         self.trace.tell("broker", "streams ensured", "", str(self.values.incarnation(Stream.BOOK)))
@@ -224,7 +220,6 @@ class Reader:
         broker.readers[self] = None
 
     def stop(self) -> None:
-        """The process is gone."""
         self._turn += 1
         self._cursor = None
         self._broker.readers.pop(self, None)
@@ -249,7 +244,6 @@ class Reader:
         return go_on
 
     def poke(self) -> None:
-        """There may be something new."""
         if self._cursor is not None and not self._asked:
             self._asked = True
             turn, sky, clockwork = self._turn, self._broker.sky, self._broker.clockwork

@@ -126,7 +126,6 @@ def found_marks(machine: Machine) -> tuple[OwnershipMark, ...]:
 
 
 def marks_of(places: Iterable[tuple[str, int, int]]) -> tuple[OwnershipMark, ...]:
-    """As an agent reads them."""
     return tuple(OwnershipMark(GpuUuid(gpu), start, size) for gpu, start, size in sorted(places))
 
 

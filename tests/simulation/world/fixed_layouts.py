@@ -27,10 +27,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         (("7g.40gb", (0, 8)),),
         (("1g.10gb", (0, 2)), ("1g.5gb+me", (2, 1))),
     ),
-    A30.product_name: (
-        (("2g.12gb", (0, 2)), ("1g.6gb", (2, 1)), ("1g.6gb", (3, 1))),
-        (("4g.24gb", (0, 4)),),
-    ),
+    A30.product_name: ((("2g.12gb", (0, 2)), ("1g.6gb", (2, 1)), ("1g.6gb", (3, 1))), (("4g.24gb", (0, 4)),)),
 }
 
 
@@ -53,7 +50,6 @@ class Administrator:
     """Who owns the fixed layouts."""
 
     def __init__(self, clockwork: VirtualClock, trace: Trace, seed: int) -> None:
-        """The layouts are applied when the world begins."""
         self._clockwork = clockwork
         self._trace = trace
         self._dice = Random(f"administrator {seed}")

@@ -34,7 +34,6 @@ class DeviceRefusedError(Exception):
     """The driver said no. `kind` is spelled as the agent spells it; `planned` when a fault of the plan made it."""
 
     def __init__(self, kind: str, why: str, *, planned: bool = False) -> None:
-        """Keep all for the answer."""
         super().__init__(why)
         self.planned = planned
         self.kind = kind
@@ -90,7 +89,6 @@ class Gpu:
     """One GPU of one machine. Every change is reported to `watcher` (what, gpu, instance) after it happened."""
 
     def __init__(self, uuid: str, index: int, row: GpuRow, *, mig: bool, dice: Random) -> None:
-        """Begin empty."""
         self.uuid = uuid
         self.index = index
         self.row = row
@@ -197,7 +195,6 @@ class Gpu:
 
     @property
     def whole(self) -> Span:
-        """All of its memory slices."""
         return (0, self.row.memory_slices)
 
     def has_device(self, uuid: str) -> bool:
@@ -328,7 +325,6 @@ class Machine:
         return f"{owner}-other" if owner in self.shares else owner
 
     def lose_journal(self) -> None:
-        """Nothing of it is left."""
         self.journal.clear()
         self.on_disk = 0
 

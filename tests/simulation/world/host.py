@@ -20,8 +20,7 @@ ARMED_S = 0.5
 class Core(Protocol):
     """What all cores are."""
 
-    def handle(self, event: Any, now: float) -> Sequence[object]:
-        """Take in one event."""
+    def handle(self, event: Any, now: float) -> Sequence[object]: ...
 
 
 class Host:
@@ -61,7 +60,6 @@ class Host:
     # -- for each kind of host ------------------------------------------------------------------------------------
 
     def make_core(self, run: RunId) -> Core:
-        """A core that knows nothing."""
         raise NotImplementedError
 
     def readings(self) -> list[tuple[Stream, tuple[str, ...], NodeName | None]]:
@@ -89,7 +87,6 @@ class Host:
         return self.clockwork.now - max(self._able_since, broker.up_since)
 
     def start(self) -> None:
-        """Begin a new life."""
         self.life += 1
         self.run = self._run_id()
         self.reads = ""
@@ -126,7 +123,6 @@ class Host:
         self.clockwork.after(ARMED_S, at_last)
 
     def kill(self) -> None:
-        """Die now."""
         if self.alive:
             self._die()
 
@@ -207,7 +203,6 @@ class Host:
         self.clockwork.after(TICK_S, lambda: self._tick(life))
 
     def _handle(self, event: object) -> None:
-        assert self.core is not None
         self.handled += 1
         trace = self.trace
         if trace.keeps and not isinstance(event, Ticked):

@@ -42,7 +42,6 @@ class KubeletPlugin:
     """
 
     def __init__(self, clockwork: VirtualClock, machines: dict[str, Machine], trace: Trace) -> None:
-        """No claim is known."""
         self.clockwork = clockwork
         self.machines = machines
         self.trace = trace

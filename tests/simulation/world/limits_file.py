@@ -40,13 +40,11 @@ class LimitsHost(Host):
     kind = "limits"
 
     def __init__(self, closing_ttl_s: int, clockwork: VirtualClock, broker: Broker, dice: Random, trace: Trace) -> None:
-        """The file is empty."""
         super().__init__("limits", clockwork, broker, dice, trace)
         self.text = ""
         self._closing_ttl_s = closing_ttl_s
 
     def make_core(self, run: RunId) -> Core:
-        """A core that knows nothing."""
         return LimitsSource(run, SOURCE, origin="limits.toml", closing_ttl_s=self._closing_ttl_s)
 
     def readings(self) -> list[tuple[Stream, tuple[str, ...], NodeName | None]]:
@@ -54,11 +52,9 @@ class LimitsHost(Host):
         return [(stream, filters, None) for stream, filters in READS]
 
     def begin(self) -> None:
-        """The file is read."""
         self.later(NOTICED_S * self.dice.random(), self._read)
 
     def edited(self, text: str) -> None:
-        """A person has written the file."""
         self.text = text
         self.later(NOTICED_S * self.dice.random(), self._read)
 
@@ -74,7 +70,6 @@ class LimitsFile:
     """The operator with the file, and the judge of what is published in its name."""
 
     def __init__(self, host: LimitsHost, books: Books) -> None:
-        """The file is empty."""
         self._host = host
         self._books = books
         self._meant: dict[str, Said] = {}

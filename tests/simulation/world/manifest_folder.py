@@ -60,14 +60,12 @@ class Folder:
         self._changed()
 
     def spoil(self, pod: Pod) -> None:
-        """The file is half written."""
         if pod.file in self.files:
             self.files[pod.file] = pod.text()[:60] + "\n  annotations: {"
             self.broken[pod.file] = None
             self._changed()
 
     def mend(self) -> None:
-        """All files are written whole."""
         for pod in self.pods.values():
             if pod.file in self.broken:
                 self.files[pod.file] = pod.text()
@@ -75,7 +73,6 @@ class Folder:
         self.broken.clear()
 
     def remove(self, name: str) -> None:
-        """A person removes a pod's file."""
         pod = self.pods.pop(name, None)
         if pod is not None:
             self.files.pop(pod.file, None)
@@ -96,7 +93,6 @@ class Kubelets:
     """
 
     def __init__(self, clockwork: VirtualClock, folder: Folder, machines: dict[str, Machine], trace: Trace) -> None:
-        """Nothing runs yet."""
         self.clockwork = clockwork
         self.folder = folder
         self.machines = machines
@@ -118,7 +114,6 @@ class Kubelets:
         self.ended: dict[str, None] = {}
 
     def hear(self, write: Write, _sequence: int) -> None:
-        """Something landed on the bus."""
         message = write.message
         request = write.subject.rpartition(".")[2]
         match message:

@@ -56,12 +56,10 @@ class Daemon:
 
     @property
     def home(self) -> str:
-        """Whose daemon it is."""
         return self.directory.home
 
     @property
     def device(self) -> str:
-        """What it serves."""
         return self.directory.device
 
 
@@ -80,7 +78,6 @@ class Daemons:
     """Told when a client is let go by order: of which daemon, and whose it is."""
 
     def alive(self, home: str) -> Daemon | None:
-        """The running daemon of a home."""
         daemon = self.listed.get(home)
         return daemon if daemon is not None and daemon.alive else None
 

@@ -20,26 +20,22 @@ class Said(Protocol):
         """Virtual seconds since the beginning."""
 
     @property
-    def address(self) -> Address:
-        """Where it is said."""
+    def address(self) -> Address: ...
 
     @property
-    def message(self) -> AnyMessage:
-        """The word on the bus."""
+    def message(self) -> AnyMessage: ...
 
 
 class Operator:
     """Says words until they have landed, and says them again to a broker that has lost all."""
 
     def __init__(self, broker: Broker) -> None:
-        """Nothing is said."""
         self._broker = broker
         self._meant: dict[str, Said] = {}
         self._number = 0
         broker.on_wiped.append(self._say_all)
 
     def say(self, said: Said) -> None:
-        """From now on, this is meant."""
         self._meant[said.address.subject] = said
         if said.at == 0.0:
             self._broker.put("operator", self._write(said))

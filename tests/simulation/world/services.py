@@ -62,15 +62,12 @@ class AllocatorHost(Host):
         self.on_answer: list[Callable[[AnswerAdjust], None]] = []
 
     def make_core(self, run: RunId) -> Core:
-        """A new allocator's core."""
         return Allocator(run, self.rules)
 
     def readings(self) -> Readings:
-        """Everything."""
         return [(Stream.BOOK, (), None), (Stream.STATE, (), None)]
 
     def begin(self) -> None:
-        """Tell whether it holds the lease."""
         self.offer(LeaseChanged(self.holds_lease))
 
     def lease(self, *, held: bool) -> None:
@@ -117,7 +114,6 @@ class InventoryHost(Host):
         self.rules = rules
 
     def make_core(self, run: RunId) -> Core:
-        """A new inventory's core."""
         return Inventory(run, self.rules)
 
     def readings(self) -> Readings:
@@ -172,7 +168,6 @@ class WatcherHost(Host):
         folder.on_change.append(self._changed)
 
     def make_core(self, run: RunId) -> Core:
-        """A new pod-watcher's core."""
         return FolderWatcher(run, self.rules)
 
     def offer(self, event: object) -> None:
@@ -188,7 +183,6 @@ class WatcherHost(Host):
         return [(stream, tuple(each for each in filters if each not in orders), None) for stream, filters in READS]
 
     def begin(self) -> None:
-        """Tell what the identities file holds."""
         self.offer(IdentitiesLoaded(self.identities))
 
     def end(self) -> None:
@@ -271,10 +265,8 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.SchedulerConfig:
 
 
 def quick_inventory() -> inventory_rules.InventoryConfig:
-    """The inventory's rules, in a hurry."""
     return replace(inventory_rules.InventoryConfig(), pull_interval_s=5.0, stale_after_s=12.0, retry_max_s=3.0)
 
 
 def quick_watcher(closing_ttl_s: int) -> watcher_rules.FolderConfig:
-    """The pod-watcher's rules, in a hurry."""
     return replace(watcher_rules.FolderConfig(), relist_s=3.0, closing_ttl_s=closing_ttl_s)

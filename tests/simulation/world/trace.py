@@ -34,7 +34,6 @@ class Trace:
             self.lines.append(line)
 
     def hash(self) -> str:
-        """The same for the same run."""
         return self._digest.hexdigest()[:16]
 
 

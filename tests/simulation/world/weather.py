@@ -36,14 +36,12 @@ class Sky:
     """The weather over one run, drawn from its seed."""
 
     def __init__(self, weather: Weather, dice: Random) -> None:
-        """Nothing is drawn yet."""
         self.weather = weather
         self._dice = dice
         self._roll = dice.random
         self._until = weather.until
 
     def fate(self, now: float) -> Fate:
-        """What becomes of one write."""
         if now >= self.weather.until:
             return "normal"
         roll = self._dice.random()
@@ -64,7 +62,6 @@ class Sky:
         return 0.0005 + 0.004 * self._roll()
 
     def long(self) -> float:
-        """A delay that matters, in s."""
         return 0.05 + self._dice.random() ** 2 * self.weather.longest_s
 
     def chance(self, kind: str, now: float) -> bool:

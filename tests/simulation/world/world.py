@@ -79,7 +79,6 @@ class World:
     """Everything there is. `run` lives through the plan once."""
 
     def __init__(self, plan: Plan, keeping: Keeping = "nothing") -> None:
-        """Build it; nothing runs yet."""
         self.plan = plan
         self.clockwork = VirtualClock(Random(f"order {plan.seed}"))
         self.trace = Trace(keeping, lambda: self.clockwork.now)
@@ -197,7 +196,6 @@ class World:
                 raise ViolationError(rule, f"{longest_s:.0f} s after: " + "; ".join(map(_in_words, found[:6])))
 
     def remove(self, name: str) -> None:
-        """A person removes a pod."""
         self.trace.tell("folder", "pod removed", name)
         self.kubelets.removed(name)
         self.folder.remove(name)

@@ -9,7 +9,7 @@ from sluice.runtime.prometheus.metrics import Metric
 
 METRICS = {metric.name: metric for _, module in PARTS for metric in metrics_of(module)}
 _SELECTOR = re.compile(r"(sluice_[a-z_]+)(?:\{([^}]*)\})?")
-_LABEL = re.compile(r'([a-z_]+)(?:=~|!~|!=|=)"([^"]*)"')
+_LABEL = re.compile(r'([A-Za-z_]+)(?:=~|!~|!=|=)"([^"]*)"')
 _BY = re.compile(r"by \(([a-z_, ]+)\)")
 _BUCKETS = "le"
 _PARTS_OF_HISTOGRAM = ("_bucket", "_sum", "_count")
@@ -24,6 +24,11 @@ def named(text: str) -> Metric | None:
 
 def labels_by(expression: str) -> set[str]:
     return {label.strip() for labels in _BY.findall(expression) for label in labels.split(",")}
+
+
+def labels_kept(expression: str) -> set[str]:
+    """The labels of what an expression gives: of its outermost aggregation, which stands first."""
+    return {label.strip() for label in _BY.findall(expression)[0].split(",")}
 
 
 def problems_of(expression: str) -> list[str]:

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from alerts_page import alerts, alerts_page, anchor
+from alerts_page import alerts, alerts_page, anchor, rules
 from metrics_page import PARTS, metrics_of, page
-from unit.deploy.queries import METRICS, named, problems_of
+from unit.deploy.queries import METRICS, labels_kept, named, problems_of
 
 ROOT = Path(__file__).parents[3]
 DOCTOR = "tests/unit/console/doctor/test_doctor_bus.py"
@@ -138,6 +138,16 @@ def test_an_alert_is_about_metrics_that_exist_and_says_what_to_do(alert):
     headings = [line.removeprefix("## ") for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
     assert [anchor(each) for each in headings].count(heading) == 1
     assert heading == anchor(alert["alert"])
+
+
+@pytest.mark.parametrize("rule", rules("record"), ids=lambda rule: rule["record"])
+def test_a_recorded_series_is_of_metrics_that_exist_and_is_named_by_what_it_keeps(rule):
+    """A chart over months would be empty; names are LEVEL:METRIC:OPERATION (prometheus.io/docs/practices/rules)."""
+    assert problems_of(rule["expr"]) == []
+    level, metric, operation = rule["record"].split(":")
+    assert {level} == labels_kept(rule["expr"])
+    assert metric.startswith("sluice_")
+    assert operation
 
 
 def test_every_alert_is_about_failures_that_are_tested():

@@ -59,6 +59,7 @@ class TestWithHelm:
             ({"replica": "ha"}, "additional properties 'replica' not allowed"),
             ({"images": {"nats": {"name": "nats", "digest": "abc"}}}, "at '/images/nats/digest': 'abc' does not match"),
             ({"nats": {"storage": {"size": "5Gi"}}}, "at '/nats/storage/size': '5Gi' does not match"),
+            ({"inventory": {"record": {"volume": "disk"}}}, "value must be one of 'emptyDir', 'claim', 'none'"),
             ({"uninstall": {"waitSeconds": 0}}, "at '/uninstall/waitSeconds': minimum: got 0, want 1"),
             ({"allocator": {"resources": {"limits": {}}}}, ""),
             ({"namespaces": {"nodes": "sluice-system"}}, 'namespaces.nodes is "sluice-system", the release\'s own'),

@@ -81,6 +81,24 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
         assert mounted == volumes | claims
 
 
+@pytest.mark.parametrize(("components", "kind"), [((), "emptyDir"), (("record-claim",), "persistentVolumeClaim")])
+def test_use_over_time_is_kept_where_the_inventory_may_write(rendered: Rendering, components, kind):
+    """A report would be empty, or cut off when a new pod waits for the volume of the old one."""
+    objects = rendered("ha", components)
+    deployment = named(objects, "Deployment", "sluice-inventory")
+    (container,) = (spec := deployment["spec"]["template"]["spec"])["containers"]
+    known = load(InventorySettings, service="inventory", environ=environment(container))
+    assert known.record_file is not None
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(known.record_file.parent)]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
+    assert set(volume) == {"name", kind}
+    assert "readOnly" not in mount
+    assert host_and_port(known.grpc_address)[0] == VALUES["status.podIP"], "reports are asked for at that address"
+    if kind == "persistentVolumeClaim":
+        named(objects, "PersistentVolumeClaim", volume[kind]["claimName"])
+        assert deployment["spec"]["strategy"]["type"] == "Recreate"
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rendered: Rendering, overlay):
     """Applying a ConfigMap of ours would lift every limit; one in a subPath is never read again."""
@@ -217,7 +235,7 @@ def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_f
         for variable, address in environment(container).items()
         if variable.endswith("_GRPC_ADDRESS") and host_and_port(address)[0] != "0.0.0.0"
     }
-    assert asked == {(pod_ip, 9411), (pod_ip, 9412)}
+    assert asked == {(pod_ip, port) for port in (9410, 9411, 9412)}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -44,14 +44,21 @@ class HistoryFollower:
         core: Inventory,
         clock: Clock,
         opening: Callable[[], AbstractAsyncContextManager[NatsHistory]],
+        *,
         usage: UsageNow,
+        recent: Callable[[MinuteRecord], None],
     ) -> None:
-        """`core` knows the nodes, `usage` what agents measured last. Raises UsageFileError."""
+        """
+        `core` knows the nodes, `usage` what agents measured last; `recent` takes each minute that ended just now.
+
+        Raises UsageFileError.
+        """
         self._store = store
         self._core = core
         self._clock = clock
         self._opening = opening
         self._usage = usage
+        self._recent = recent
         self._log = logs.get("recorder")
         found = store.position()
         self._position = found or Position("", 0, int(time.time()) // MINUTE_S * MINUTE_S)
@@ -100,12 +107,16 @@ class HistoryFollower:
         recorder = self._recorder
         while recorder.minute + MINUTE_S <= until:
             end = recorder.minute + MINUTE_S
-            if time.time() - end < RECENT_S:
+            is_recent = time.time() - end < RECENT_S
+            if is_recent:
                 self._look_at_nodes(float(end))
             if self._confirm_by is not None and end > self._confirm_by:
                 self._confirm_by = None
                 recorder.end_unconfirmed(float(end))
-            await self._save(recorder.complete_minute())
+            minute = recorder.complete_minute()
+            await self._save(minute)
+            if is_recent:
+                self._recent(minute)
 
     async def _save(self, minute: MinuteRecord) -> None:
         recorder = self._recorder

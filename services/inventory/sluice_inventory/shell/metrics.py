@@ -1,19 +1,22 @@
 """
-What the inventory shows of the fleet: nodes by how far they can be trusted, GPUs and memory slices by model.
+What the inventory shows of the fleet: nodes by how far they can be trusted, GPUs and memory slices by model, and what
+its recorder sums up by namespace.
 
 Read from the core when somebody looks. What a node comes to is kept as long as its snapshot is the same, so a look
 costs a walk over the nodes, not over their GPUs.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.runtime.clock import Clock
-from sluice.runtime.prometheus.metrics import Metric, Sample
+from sluice.runtime.prometheus.metrics import SERIES_MAX, Metric, Sample
 from sluice_inventory.core.counts import SlotState, gpu_uses
 from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.recorder.amounts import MICRO
+from sluice_inventory.recorder.usage_recorder import MINUTE_S, MinuteRecord
 
 NODES = Metric(
     "sluice_inventory_nodes",
@@ -39,6 +42,20 @@ MEMORY_SLICES = Metric(
 DAEMONS = Metric(
     "sluice_mps_daemons", "gauge", "MPS daemons by state: starting, ready, fault, down, stopping.", ("state",)
 )
+_OF_TEAM = ("namespace", "model")
+GRANTED = Metric(
+    "sluice_namespace_gpu_seconds_total",
+    "counter",
+    "GPUs granted, times seconds: an instance counts by its memory slices, a share by its memory. By the recorder "
+    "(report.md), a minute late; what it catches up with is only in reports.",
+    _OF_TEAM,
+)
+USED = Metric("sluice_namespace_gpu_used_seconds_total", "counter", "Of these, while a kernel ran.", _OF_TEAM)
+IDLE = Metric(
+    "sluice_namespace_gpu_idle_seconds_total", "counter", "Of these, of slices unused for half an hour.", _OF_TEAM
+)
+TEAM_WAITS = Metric("sluice_namespace_waiting", "gauge", "Pods waiting in the last minute, on average.", ("namespace",))
+_SUMMED: Mapping[str, Metric] = {"allocated": GRANTED, "used": USED, "idle": IDLE}
 
 Tally = Counter[tuple[Metric, tuple[str, ...]]]
 
@@ -91,3 +108,33 @@ def tally_of(snapshot: NodeSnapshot) -> Tally:
             tally[MEMORY_SLICES, (gpu.model, state.value)] += len(taken)
         tally.update((DAEMONS, (daemon.state,)) for daemon in gpu.daemons)
     return tally
+
+
+class UseMetrics:
+    """What the recorder sums up by namespace, from the minutes that it completes."""
+
+    def __init__(self) -> None:
+        """Nothing is recorded."""
+        self._summed: dict[tuple[Metric, tuple[str, ...]], float] = {}
+        self._waiting: Counter[str] = Counter()
+
+    def add(self, minute: MinuteRecord) -> None:
+        """Add a minute. Of too many series only those that are in it stay: namespaces come and go."""
+        self._waiting.clear()
+        now = dict[tuple[Metric, tuple[str, ...]], float]()
+        for series, amount in minute.amounts.items():
+            if not series.namespace:
+                continue
+            if series.kind == "waiting":
+                self._waiting[series.namespace] += amount.pods
+            else:
+                key = (_SUMMED[series.kind], (series.namespace, series.what))
+                now[key] = self._summed.get(key, 0.0) + amount.micro_gpus / MICRO
+        self._summed = (self._summed if len(self._summed) < SERIES_MAX else {}) | now
+
+    def now(self) -> Iterator[Sample]:
+        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
+        for (metric, labels), value in self._summed.items():
+            yield Sample(metric, value, labels)
+        for namespace, pods_s in self._waiting.items():
+            yield Sample(TEAM_WAITS, pods_s / MINUTE_S, (namespace,))

@@ -15,6 +15,7 @@ from sluice.runtime.grpc.usage_client import ask_agents
 from sluice.runtime.lease import Lease
 from sluice.runtime.nats.credential_files import credentials_from_settings
 from sluice.runtime.nats.history import open_history
+from sluice.runtime.prometheus import metrics
 from sluice.runtime.service import Service
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.recorder.amounts import MICRO
@@ -22,6 +23,7 @@ from sluice_inventory.recorder.history_follower import HistoryFollower
 from sluice_inventory.recorder.usage_report import HOUR_S, Key, Row, Span, report
 from sluice_inventory.recorder.usage_store import Kept, UsageStore
 from sluice_inventory.settings import InventorySettings
+from sluice_inventory.shell.metrics import UseMetrics
 
 ROLE = "recorder"
 """The lease that says where reports are answered."""
@@ -74,20 +76,23 @@ class Recording:
     async def run(self, bus: Bus, endpoint: str) -> None:
         """Record until cancelled. `endpoint` is where reports are answered. Raises UsageFileError, BusError."""
         service = self._service
+        shown = UseMetrics()
         who = credentials_from_settings(service.settings)
         follower = HistoryFollower(
             self._store,
             self._core,
             service.clock,
             lambda: open_history(service.settings.nats_url, name=service.name, credentials=who),
-            lambda: self._usage,
+            usage=lambda: self._usage,
+            recent=shown.add,
         )
         lease = Lease(bus, service.clock, role=ROLE, run=service.run, endpoint=endpoint)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(follower.run(), name="history")
-                tasks.create_task(self._measure(), name="usage")
-                tasks.create_task(lease.keep(), name="lease")
+            with metrics.collecting_from(shown.now):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(follower.run(), name="history")
+                    tasks.create_task(self._measure(), name="usage")
+                    tasks.create_task(lease.keep(), name="lease")
         finally:
             self._store.close()
 

@@ -10,6 +10,7 @@ from sluice.contracts.messages import InstanceReport, NodeSnapshot, PlacementRep
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.prometheus.metrics import Metric, Sample
 from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.usage import used_devices
 
 _MIB = 1024**2
 
@@ -50,6 +51,13 @@ DEVICE_REFUSALS = Metric(
     "counter",
     "Steps that a device or MPS daemon refused, by step and kind of error.",
     ("step", "kind"),
+)
+SLICE_INFO = Metric(
+    "sluice_slice_info",
+    "gauge",
+    "1 for each device of a container, under DCGM's names: UUID of the GPU, GPU_I_ID and GPU_I_PROFILE of its instance "
+    "(empty without one). To join with DCGM's metrics.",
+    ("UUID", "GPU_I_ID", "GPU_I_PROFILE", "namespace", "pod", "container", "mode"),
 )
 _OF_SLICE = ("owner_namespace", "owner_pod", "gpu", "device", "profile", "mode")
 SLICE_BUSY = Metric(
@@ -102,6 +110,17 @@ def usage_samples(usage: NodeUsage) -> Iterator[Sample]:
             yield Sample(SLICE_IDLE, each.idle_s or 0.0, labels)
 
 
+def slice_infos(snapshot: NodeSnapshot) -> Iterator[Sample]:
+    """Whose each device of a ready slice is, as DCGM's exporter names devices (internal/pkg/rendermetrics)."""
+    for place in used_devices(snapshot):
+        ids = [str(each.gi_id) for each in place.gpu.instances if each.uuid == place.device]
+        booking, share = place.booking, place.grant.share
+        of_pod = (booking.namespace, booking.name)
+        for container in dict.fromkeys(each.container for each in place.grants):
+            labels = (place.gpu.uuid, "".join(ids), place.grant.profile or "", *of_pod, container)
+            yield Sample(SLICE_INFO, 1, (*labels, share.mode if share is not None else "exclusive"))
+
+
 def memory_slices(snapshot: NodeSnapshot) -> dict[tuple[str, str, str], int]:
     """Memory slices by GPU, model and state; every state of an existing GPU, also with none."""
     booked: dict[str, set[int]] = {}
@@ -145,6 +164,7 @@ class AgentMetrics:
                 yield Sample(HOMES, 1, (daemon.state,))
             for profile, count in gpu.creatable.items():
                 yield Sample(GPU_CREATABLE, count, (gpu.uuid, gpu.model, profile))
+        yield from slice_infos(snapshot)
         for labels, count in memory_slices(snapshot).items():
             yield Sample(GPU_SLICES, count, labels)
         yield Sample(WARNINGS, len(snapshot.warnings))

@@ -7,7 +7,7 @@ import msgspec.structs
 from simulation.judges.claims import with_claims
 from simulation.plans.plan import Plan
 from simulation.plans.pods import Ask, Device
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts.reasons import WaitReason
 from sluice_allocator.core.context import SchedulerContext
@@ -16,36 +16,20 @@ from sluice_allocator.core.placement.search.context import SearchContext
 from sluice_allocator.core.serve import offers
 
 
-def _any_kubelet(original: Any) -> Any:
-    def why_not(self: Any, group: Any) -> Any:
-        """Whether a node's kubelet hands over is not asked."""
-        why = original(self, group)
-        return group.why_not(self.request.host) if why is WaitReason.NODE_WITHOUT_HAND_OVER else why
-
-    return why_not
+def _any_kubelet(original: Any, self: Any, group: Any) -> Any:
+    """Whether a node's kubelet hands over is not asked."""
+    why = original(self, group)
+    return group.why_not(self.request.host) if why is WaitReason.NODE_WITHOUT_HAND_OVER else why
 
 
-def _without_claims(original: Any) -> Any:
-    def booking_of(*args: Any) -> Any:
-        """A booking names no claims: its agent does not know what the kubelet asks for."""
-        return msgspec.structs.replace(original(*args), resource_claims=())
-
-    return booking_of
+def _without_claims(original: Any, *args: Any) -> Any:
+    """A booking names no claims: its agent does not know what the kubelet asks for."""
+    return msgspec.structs.replace(original(*args), resource_claims=())
 
 
-def _any_gpu(_original: Any) -> Any:
-    def together_of(_asking: Any) -> dict[int, tuple[int, ...]]:
-        """Each device is placed for itself."""
-        return {}
-
-    return together_of
-
-
-def _only_the_first(_original: Any) -> Any:
-    def other(*_args: Any) -> None:
-        """Alternatives are not tried."""
-
-    return other
+def _any_gpu(_original: Any, _asking: Any) -> dict[int, tuple[int, ...]]:
+    """Each device is placed for itself."""
+    return {}
 
 
 def _claiming(plan: Plan) -> Plan:
@@ -87,5 +71,5 @@ CLAIM_BUGS = (
         ((context, "together_of", _any_gpu),),
         _close,
     ),
-    PlantedBug("alternatives not tried", "a start", ("I4",), ((offers, "_other", _only_the_first),), _claiming),
+    PlantedBug("alternatives not tried", "a start", ("I4",), ((offers, "_other", always(None)),), _claiming),
 )

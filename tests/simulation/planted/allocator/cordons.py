@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.judges.cordons import with_cordons
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts.messages import Bound, Grant
 from sluice_allocator.core import changes
@@ -14,86 +14,56 @@ from sluice_allocator.core.preemption import drain
 from sluice_allocator.core.request import eviction_orders, grant_validity, reconcile
 
 
-def _nodes_only(_original: Any) -> Any:
-    def cordon(_self: Any, _name: Any, _gpus: Any) -> bool:
-        """Single GPUs are not taken out of use."""
-        return False
-
-    return cordon
-
-
-def _everybody_there(original: Any) -> Any:
-    def why_drained(ctx: Any, grant: Any) -> Any:
-        """A pod with a slice on a drained node is evicted wherever it runs."""
-        request = grant.booking.request
-        before = ctx.facts.bindings.get(request)
-        ctx.facts.bindings[request] = Bound(
-            request=request,
-            request_revision=1,
-            allocation=grant.booking.allocation,
-            node=grant.booking.node,
-            revision=1,
-            ticket="",
-            containers=(),
-        )
-        try:
-            return original(ctx, grant)
-        finally:
-            del ctx.facts.bindings[request]
-            if before is not None:
-                ctx.facts.bindings[request] = before
-
-    return why_drained
+def _everybody_there(original: Any, ctx: Any, grant: Any) -> Any:
+    """A pod with a slice on a drained node is evicted wherever it runs."""
+    request = grant.booking.request
+    before = ctx.facts.bindings.get(request)
+    ctx.facts.bindings[request] = Bound(
+        request=request,
+        request_revision=1,
+        allocation=grant.booking.allocation,
+        node=grant.booking.node,
+        revision=1,
+        ticket="",
+        containers=(),
+    )
+    try:
+        return original(ctx, grant)
+    finally:
+        del ctx.facts.bindings[request]
+        if before is not None:
+            ctx.facts.bindings[request] = before
 
 
-def _ordered_for_ever(original: Any) -> Any:
-    def settle_eviction(ctx: Any, request: Any, entries: Any) -> None:
-        """What was ordered because of a drain stays ordered."""
-        ordered = ctx.facts.evictions.get(request)
-        if (
-            ordered is None
-            or "drained" not in ordered.cause
-            or eviction_orders.why_evict(ctx, request, entries) is not None
-        ):
-            original(ctx, request, entries)
-
-    return settle_eviction
+def _ordered_for_ever(original: Any, ctx: Any, request: Any, entries: Any) -> None:
+    """What was ordered because of a drain stays ordered."""
+    ordered = ctx.facts.evictions.get(request)
+    if (
+        ordered is None
+        or "drained" not in ordered.cause
+        or eviction_orders.why_evict(ctx, request, entries) is not None
+    ):
+        original(ctx, request, entries)
 
 
-def _only_who_comes(_original: Any) -> Any:
-    def look_at_drained(_ctx: Any, _node: Any) -> None:
-        """A drain is seen by those who are looked at for another reason."""
-
-    return look_at_drained
+def _taken_away(original: Any, ctx: Any, grant: Grant, asked: Any) -> Any:
+    """The slices of a drained node are revoked."""
+    return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
 
 
-def _taken_away(original: Any) -> Any:
-    def why_revoke(ctx: Any, grant: Grant, asked: Any) -> Any:
-        """The slices of a drained node are revoked."""
-        return drain.why_drained(ctx, grant) or original(ctx, grant, asked)
-
-    return why_revoke
-
-
-def _sent_as_decided(original: Any) -> Any:
-    def look_at_drained(ctx: Any, node: Any) -> None:
-        """What waits for its turn goes out as it was decided, also behind a cordon."""
-        take_back, ctx.__class__.take_back = ctx.__class__.take_back, lambda _ctx, _guard: None
-        try:
-            original(ctx, node)
-        finally:
-            ctx.__class__.take_back = take_back
-
-    return look_at_drained
+def _sent_as_decided(original: Any, ctx: Any, node: Any) -> None:
+    """What waits for its turn goes out as it was decided, also behind a cordon."""
+    take_back, ctx.__class__.take_back = ctx.__class__.take_back, lambda _ctx, _guard: None
+    try:
+        original(ctx, node)
+    finally:
+        ctx.__class__.take_back = take_back
 
 
-def _promised_for_ever(original: Any) -> Any:
-    def why_give_up(ctx: Any, promised: Any, revision: int) -> Any:
-        """A promise stands, whatever an operator says of its place."""
-        why = original(ctx, promised, revision)
-        return None if why is not None and why.endswith("can no longer be used") else why
-
-    return why_give_up
+def _promised_for_ever(original: Any, ctx: Any, promised: Any, revision: int) -> Any:
+    """A promise stands, whatever an operator says of its place."""
+    why = original(ctx, promised, revision)
+    return None if why is not None and why.endswith("can no longer be used") else why
 
 
 def _all_cordoning(plan: Plan) -> Plan:
@@ -119,7 +89,7 @@ CORDON_BUGS = (
         "single GPUs not cordoned",
         "the pods that come to a GPU which is about to be pulled out",
         ("cordoned",),
-        ((ClusterState, "cordon", _nodes_only),),
+        ((ClusterState, "cordon", always(False)),),
         _all_cordoning,
     ),
     PlantedBug(
@@ -140,7 +110,7 @@ CORDON_BUGS = (
         "drain overlooks bound pods",
         "an operator's evening: the node never gets empty",
         ("I4",),
-        ((changes, "look_at_drained", _only_who_comes),),
+        ((changes, "look_at_drained", always(None)),),
         _all_cordoning,
     ),
     PlantedBug(

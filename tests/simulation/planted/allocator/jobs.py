@@ -4,43 +4,16 @@ from typing import Any
 
 from simulation.judges.jobs import with_jobs
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.gangs import reconcile as groups
 from sluice_allocator.core.request import reconcile
 
 
-def _bound_one_by_one(_original: Any) -> Any:
-    def is_held_back(_ctx: Any, _request: Any) -> bool:
-        """A pod is bound as soon as its own slice is ready, whatever becomes of the others."""
-        return False
-
-    return is_held_back
-
-
-def _trial_left(_original: Any) -> Any:
-    def drop_trial(self: Any) -> None:
-        """What a trial has found stays booked in this process when the last one has no place."""
-        self.gangs.trial = None
-
-    return drop_trial
-
-
-def _half_kept(_original: Any) -> Any:
-    def is_given_up(*_arguments: Any) -> bool:
-        """Half a job keeps what it has for as long as the rest finds nothing."""
-        return False
-
-    return is_given_up
-
-
-def _never_whole(_original: Any) -> Any:
-    def runs_whole(*_arguments: Any) -> bool:
-        """Pods beyond the size wait for as many more, even if the job runs."""
-        return False
-
-    return runs_whole
+def _trial_left(_original: Any, self: Any) -> None:
+    """What a trial has found stays booked in this process when the last one has no place."""
+    self.gangs.trial = None
 
 
 def _all_jobs(plan: Plan) -> Plan:
@@ -52,7 +25,7 @@ JOB_BUGS = (
         "group bound one by one",
         "GPUs, to pods that wait for the rest of their job",
         ("together",),
-        ((reconcile, "is_held_back", _bound_one_by_one),),
+        ((reconcile, "is_held_back", always(False)),),
         _all_jobs,
     ),
     PlantedBug(
@@ -68,7 +41,7 @@ HALF_KEPT = PlantedBug(
     "half a group kept",
     "capacity, to two jobs that wait for each other",
     ("I4",),
-    ((groups, "_is_given_up", _half_kept),),
+    ((groups, "_is_given_up", always(False)),),
 )
 """Rare among seeds: `test_jobs` plays it."""
 
@@ -76,6 +49,6 @@ ONE_TOO_MANY = PlantedBug(
     "surplus group member waits",
     "an update: the pod that comes before another one goes is never served",
     ("I4",),
-    ((groups, "_runs_whole", _never_whole),),
+    ((groups, "_runs_whole", always(False)),),
 )
 """The same."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.judges.moves import with_moves
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.context import SchedulerContext
@@ -15,52 +15,34 @@ from sluice_allocator.core.request import eviction_orders, grant_validity
 from sluice_allocator.core.state.grant_facts import is_move
 
 
-def _compute_only(_original: Any) -> Any:
-    def is_met_by(self: Any, profile: Any) -> bool:
-        """Memory is not compared: more compute is taken for more of everything."""
-        return bool(profile.multiprocessors >= self.multiprocessors)
-
-    return is_met_by
+def _compute_only(_original: Any, self: Any, profile: Any) -> bool:
+    """Memory is not compared: more compute is taken for more of everything."""
+    return bool(profile.multiprocessors >= self.multiprocessors)
 
 
-def _evicted_first(original: Any) -> Any:
-    def why_evict(ctx: Any, request: Any, entries: Any) -> str | None:
-        """A pod that has a larger profile is evicted in the hope that its own will be free when it comes again."""
-        asked = ctx.facts.requests.get(request)
-        larger = any(isinstance(entry, Grant) and entry.booking.instead_of for entry in entries.values())
-        if larger and isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
-            return "it has more than it asked for"
-        found: str | None = original(ctx, request, entries)
-        return found
-
-    return why_evict
+def _evicted_first(original: Any, ctx: Any, request: Any, entries: Any) -> str | None:
+    """A pod that has a larger profile is evicted in the hope that its own will be free when it comes again."""
+    asked = ctx.facts.requests.get(request)
+    larger = any(isinstance(entry, Grant) and entry.booking.instead_of for entry in entries.values())
+    if larger and isinstance(asked, AllocationRequested) and asked.leeway.substitute == "return":
+        return "it has more than it asked for"
+    found: str | None = original(ctx, request, entries)
+    return found
 
 
-def _no_cooldown(_original: Any) -> Any:
-    def has_stayed(_ctx: Any, _allocation: Any) -> bool:
-        """A pod is moved whenever there is a reason."""
-        return True
-
-    return has_stayed
-
-
-def _two_in_one_place(original: Any) -> Any:
-    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
-        """Who comes in the stead of a pod that is moved gets its place at once, while it is still kept there."""
-        kept = self.facts.ledger.get(after[0]) if after else None
-        heir = isinstance(kept, Grant) and is_move(kept) and kept.booking.request != booking.request
-        original(self, booking, () if heir else after, evict=evict)
-
-    return grant
+def _two_in_one_place(
+    original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
+) -> None:
+    """Who comes in the stead of a pod that is moved gets its place at once, while it is still kept there."""
+    kept = self.facts.ledger.get(after[0]) if after else None
+    heir = isinstance(kept, Grant) and is_move(kept) and kept.booking.request != booking.request
+    original(self, booking, () if heir else after, evict=evict)
 
 
-def _kept_for_ever(original: Any) -> Any:
-    def why_end_move(ctx: Any, grant: Any, asked: Any) -> str | None:
-        """A place is kept until a replacement comes, which may never happen."""
-        why: str | None = original(ctx, grant, asked)
-        return None if why is not None and why.endswith(" s)") else why
-
-    return why_end_move
+def _kept_for_ever(original: Any, ctx: Any, grant: Any, asked: Any) -> str | None:
+    """A place is kept until a replacement comes, which may never happen."""
+    why: str | None = original(ctx, grant, asked)
+    return None if why is not None and why.endswith(" s)") else why
 
 
 def _all_moving(plan: Plan) -> Plan:
@@ -92,7 +74,7 @@ MOVE_BUGS = (
         "moved without cooldown",
         "the work of a pod that is restarted all the time",
         ("moved too soon",),
-        ((move, "has_stayed", _no_cooldown),),
+        ((move, "has_stayed", always(True)),),
         _no_jobs_no_limits,
     ),
     PlantedBug(
@@ -113,7 +95,7 @@ MOVE_BUGS = (
         "moved to and fro",
         "the work of movable pods, wherever others want room",
         ("moved too soon",),
-        ((defragment, "has_stayed", _no_cooldown),),
+        ((defragment, "has_stayed", always(True)),),
         _no_jobs_no_limits,
     ),
 )

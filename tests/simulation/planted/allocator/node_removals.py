@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.faults.node_removals import BY_MISTAKE
 from simulation.plans.plan import Fault, Plan, removing
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.world import world
 
 from sluice.contracts.messages import NodeRemoved
@@ -21,73 +21,47 @@ from sluice_allocator.core.state.conditions import Condition
 from sluice_node_agent.core.agent import Agent
 
 
-def _closed_is_believed(original: Any) -> Any:
-    def is_missing(ctx: Any, report: Any) -> bool:
-        """What was closed with its node counts as gone, although no agent has said so."""
-        missing: bool = original(ctx, report)
-        return missing and report.booking.allocation not in ctx.facts.ledger
-
-    return is_missing
+def _closed_is_believed(original: Any, ctx: Any, report: Any) -> bool:
+    """What was closed with its node counts as gone, although no agent has said so."""
+    missing: bool = original(ctx, report)
+    return missing and report.booking.allocation not in ctx.facts.ledger
 
 
-def _while_open(original: Any) -> Any:
-    def settle_removed(ctx: Any, node: Any) -> bool:
-        """The grants are closed first, and the head is left to the next adoption."""
-        heads, ctx.facts.heads = ctx.facts.heads, {}
-        try:
-            removed: bool = original(ctx, node)
-        finally:
-            ctx.facts.heads = heads
-        return removed
-
-    return settle_removed
+def _while_open(original: Any, ctx: Any, node: Any) -> bool:
+    """The grants are closed first, and the head is left to the next adoption."""
+    heads, ctx.facts.heads = ctx.facts.heads, {}
+    try:
+        removed: bool = original(ctx, node)
+    finally:
+        ctx.facts.heads = heads
+    return removed
 
 
-def _at_once(original: Any) -> Any:
-    def quick_allocator(closing_ttl_s: int) -> Any:
-        """The agent gets no time to publish."""
-        return replace(original(closing_ttl_s), removed_grace_s=0.0)
-
-    return quick_allocator
+def _at_once(original: Any, closing_ttl_s: int) -> Any:
+    """The agent gets no time to publish."""
+    return replace(original(closing_ttl_s), removed_grace_s=0.0)
 
 
-def _nobody_answers(original: Any) -> Any:
-    def is_forgotten(self: Any, event: Any) -> bool:
-        """An agent that lives reads that its node is not there, and leaves it at that."""
-        entry = getattr(event, "entry", None)
-        forgotten: bool = original(self, event)
-        return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
-
-    return is_forgotten
+def _nobody_answers(original: Any, self: Any, event: Any) -> bool:
+    """An agent that lives reads that its node is not there, and leaves it at that."""
+    entry = getattr(event, "entry", None)
+    forgotten: bool = original(self, event)
+    return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
 
 
-def _open_while_closing(original: Any) -> Any:
-    def is_open(ctx: Any, node: Any, inventory: Any) -> bool:
-        """A head counts as open until the end of it is answered."""
-        busy, ctx.outbox.busy = ctx.outbox.busy, lambda _address: False
-        try:
-            opened: bool = original(ctx, node, inventory)
-        finally:
-            ctx.outbox.busy = busy
-        return opened
-
-    return is_open
+def _open_while_closing(original: Any, ctx: Any, node: Any, inventory: Any) -> bool:
+    """A head counts as open until the end of it is answered."""
+    busy, ctx.outbox.busy = ctx.outbox.busy, lambda _address: False
+    try:
+        opened: bool = original(ctx, node, inventory)
+    finally:
+        ctx.outbox.busy = busy
+    return opened
 
 
-def _any_that_is_ready(original: Any) -> Any:
-    def bindable(grants: Any, held: Any) -> Any:
-        """Of two slices of a pod the one is bound that is ready first, wherever the pod is."""
-        return original(grants, None)
-
-    return bindable
-
-
-def _none_is_surplus(_original: Any) -> Any:
-    def has_another(_ctx: Any, _asked: Any, _allocation: Any) -> bool:
-        """Two slices of a pod stand until one of them is bound."""
-        return False
-
-    return has_another
+def _any_that_is_ready(original: Any, grants: Any, held: Any) -> Any:
+    """Of two slices of a pod the one is bound that is ready first, wherever the pod is."""
+    return original(grants, None)
 
 
 def _two_of_one(plan: Plan) -> Plan:
@@ -101,53 +75,21 @@ def _two_of_one(plan: Plan) -> Plan:
     return replace(plan, allocators=2, both_active=True, faults=ordered, weather=weather)
 
 
-def _at_once_again(_original: Any) -> Any:
-    def follow(ctx: Any, node: Any) -> int:
-        """A removed node is shut whenever it is open; its time was over long ago."""
-        ctx.conditions.observe(Condition.NODE_REMOVED, node, due=ctx.now + ctx.rules.removed_grace_s)
-        return 0
-
-    return follow
+def _at_once_again(_original: Any, ctx: Any, node: Any) -> int:
+    """A removed node is shut whenever it is open; its time was over long ago."""
+    ctx.conditions.observe(Condition.NODE_REMOVED, node, due=ctx.now + ctx.rules.removed_grace_s)
+    return 0
 
 
-def _opened_unheard(_original: Any) -> Any:
-    def watch_head(_ctx: Any, _node: Any) -> None:
-        """Known data of a node adopts it, although its head was closed meanwhile."""
-
-    return watch_head
-
-
-def _gone_in_another_life(_original: Any) -> Any:
-    def went_in_another_life(_self: Any, _entry: Any) -> bool:
-        """What went with its node is gone, whenever that was decided."""
-        return False
-
-    return went_in_another_life
+def _a_removed_node_has_nothing(original: Any, ctx: Any, allocation: Any, node: Any) -> bool:
+    """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
+    is_over = ctx.conditions.is_mature(Condition.NODE_REMOVED, node)
+    return not is_over and bool(original(ctx, allocation, node))
 
 
-def _gone_for_good(_original: Any) -> Any:
-    def may_be_entered_again(_ctx: Any, _node: Any, _allocation: Any) -> bool:
-        """A slice closed with its node is over, whatever is published."""
-        return False
-
-    return may_be_entered_again
-
-
-def _a_removed_node_has_nothing(original: Any) -> Any:
-    def is_unbooked(ctx: Any, allocation: Any, node: Any) -> bool:
-        """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
-        is_over = ctx.conditions.is_mature(Condition.NODE_REMOVED, node)
-        return not is_over and bool(original(ctx, allocation, node))
-
-    return is_unbooked
-
-
-def _released_over_nothing(_original: Any) -> Any:
-    def release_lost(ctx: Any, request: Any, _asked: Any, cause: str) -> None:
-        """A lost slice is reported at once, whatever was published before."""
-        release(ctx, request, cause)
-
-    return release_lost
+def _released_over_nothing(_original: Any, ctx: Any, request: Any, _asked: Any, cause: str) -> None:
+    """A lost slice is reported at once, whatever was published before."""
+    release(ctx, request, cause)
 
 
 def _often(plan: Plan) -> Plan:
@@ -199,7 +141,7 @@ REMOVAL_BUGS = (
         "first ready slice bound",
         "a pod pinned to two nodes",
         ("bound once", "undisturbed", "I4"),
-        ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", _none_is_surplus)),
+        ((reconcile, "bindable", _any_that_is_ready), (grant_validity, "_has_another", always(False))),
         _two_of_one,
     ),
 )
@@ -232,7 +174,7 @@ OPENED_UNHEARD = PlantedBug(
     "adopted again on old knowledge",
     "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
     ("I1",),
-    ((changes, "watch_head", _opened_unheard),),
+    ((changes, "watch_head", always(None)),),
 )
 """The same: the end of the head has to arrive before its reason."""
 
@@ -240,7 +182,7 @@ GONE_IN_ANOTHER_LIFE = PlantedBug(
     "removal close of any incarnation",
     "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
     ("undisturbed", "LAW 3"),
-    ((BusCache, "_went_in_another_life", _gone_in_another_life), (facts, "_may_be_entered_again", _gone_for_good)),
+    ((BusCache, "_went_in_another_life", always(False)), (facts, "_may_be_entered_again", always(False))),
 )
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
 

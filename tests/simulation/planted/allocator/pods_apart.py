@@ -4,33 +4,15 @@ from typing import Any
 
 from simulation.judges.pods_apart import with_apart
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice_allocator.core.placement.affinity.peers import Peers
 from sluice_allocator.core.placement.affinity.term_counts import TermCount
 
 
-def _booked_is_nobody(_original: Any) -> Any:
-    def book(_self: Any, _allocation: Any, _request: Any, _node: Any) -> None:
-        """Only what is said of others' pods is looked at: who is booked is no pod yet."""
-
-    return book
-
-
-def _ports_are_free(_original: Any) -> Any:
-    def is_taken(_self: Any, _node: Any, _ports: Any) -> bool:
-        """Host ports are not checked."""
-        return False
-
-    return is_taken
-
-
-def _least_where_somebody_is(_original: Any) -> Any:
-    def least(self: Any) -> int:
-        """Hosts without any pod of the app are left out."""
-        return min(self.levels, default=0)
-
-    return least
+def _least_where_somebody_is(_original: Any, self: Any) -> int:
+    """Hosts without any pod of the app are left out."""
+    return min(self.levels, default=0)
 
 
 def _apart(plan: Plan) -> Plan:
@@ -42,7 +24,7 @@ EMPTY_HOSTS_IGNORED = PlantedBug(
     "empty hosts ignored for spread", _LOSES, ("apart",), ((TermCount, "least", _least_where_somebody_is),), _apart
 )
 APART_BUGS = (
-    PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", _booked_is_nobody),), _apart),
-    PlantedBug("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", _ports_are_free),), _apart),
+    PlantedBug("booked pods not counted as peers", _LOSES, ("apart",), ((Peers, "book", always(None)),), _apart),
+    PlantedBug("host ports ignored", _LOSES, ("apart",), ((Peers, "is_taken", always(False)),), _apart),
     EMPTY_HOSTS_IGNORED,
 )

@@ -11,26 +11,20 @@ from sluice_allocator.core import changes
 from sluice_allocator.core.placement.nodes.node import Node
 
 
-def _only_where_room_is_told(original: Any) -> Any:
-    def take(self: Any, allocation: Any, room: Any) -> None:
-        """Pods are counted on the nodes of which somebody says how many they take, as before there was a limit."""
-        original(self, allocation, room)
-        if self.facts is None:
-            self.pods += 1
-
-    return take
+def _only_where_room_is_told(original: Any, self: Any, allocation: Any, room: Any) -> None:
+    """Pods are counted on the nodes of which somebody says how many they take, as before there was a limit."""
+    original(self, allocation, room)
+    if self.facts is None:
+        self.pods += 1
 
 
-def _free_at_revoke(original: Any) -> Any:
-    def rebook(ctx: Any, allocation: Any) -> bool:
-        """A slice being revoked does not count, though its processes may run for minutes."""
-        before = ctx.facts.ledger.get(allocation)
-        freed: bool = original(ctx, allocation)
-        if isinstance(before, Revoke) and ctx.cluster.booking(allocation) is not None:
-            ctx.cluster.nodes[before.booking.node].pods += 1
-        return freed
-
-    return rebook
+def _free_at_revoke(original: Any, ctx: Any, allocation: Any) -> bool:
+    """A slice being revoked does not count, though its processes may run for minutes."""
+    before = ctx.facts.ledger.get(allocation)
+    freed: bool = original(ctx, allocation)
+    if isinstance(before, Revoke) and ctx.cluster.booking(allocation) is not None:
+        ctx.cluster.nodes[before.booking.node].pods += 1
+    return freed
 
 
 def _limited(plan: Plan) -> Plan:

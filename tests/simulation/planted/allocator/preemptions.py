@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from simulation.judges.preemptions import with_preemptions
 from simulation.plans.plan import Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts.messages import Grant
 from sluice_allocator.core import changes
@@ -17,97 +17,69 @@ from sluice_allocator.core.reservations import reservation
 from sluice_allocator.core.serve import offers
 
 
-def _equals_go(original: Any) -> Any:
-    def find_victims(ctx: Any, request: Any, asking: Any, priority: int, *more: Any, **named: Any) -> Any:
-        """Priorities are compared with `<=`."""
-        return original(ctx, request, asking, priority + 1, *more, **named)
-
-    return find_victims
+def _equals_go(original: Any, ctx: Any, request: Any, asking: Any, priority: int, *more: Any, **named: Any) -> Any:
+    """Priorities are compared with `<=`."""
+    return original(ctx, request, asking, priority + 1, *more, **named)
 
 
-def _never_is_ignored(original: Any) -> Any:
-    def evict_for(ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
-        """Others are evicted for a pod that said it only waits."""
-        return original(ctx, request, msgspec.structs.replace(asked, preempts=True), **named)
-
-    return evict_for
+def _never_is_ignored(original: Any, ctx: Any, request: Any, asked: Any, **named: Any) -> Any:
+    """Others are evicted for a pod that said it only waits."""
+    return original(ctx, request, msgspec.structs.replace(asked, preempts=True), **named)
 
 
-def _nobody_asked(original: Any) -> Any:
-    def may_go_at(ctx: Any, allocation: Any, entry: Any) -> Any:
-        """Any pod of lower priority is evicted, whatever it opted for."""
-        request = getattr(getattr(entry, "booking", None), "request", None)
-        asked = ctx.facts.requests.get(request)
-        if getattr(asked, "leeway", None) is None:
-            return original(ctx, allocation, entry)
-        said = msgspec.structs.replace(asked, leeway=msgspec.structs.replace(asked.leeway, preemptible=True))
-        ctx.facts.requests[request] = said
-        try:
-            return original(ctx, allocation, entry)
-        finally:
-            ctx.facts.requests[request] = asked
-
-    return may_go_at
+def _nobody_asked(original: Any, ctx: Any, allocation: Any, entry: Any) -> Any:
+    """Any pod of lower priority is evicted, whatever it opted for."""
+    request = getattr(getattr(entry, "booking", None), "request", None)
+    asked = ctx.facts.requests.get(request)
+    if getattr(asked, "leeway", None) is None:
+        return original(ctx, allocation, entry)
+    said = msgspec.structs.replace(asked, leeway=msgspec.structs.replace(asked.leeway, preemptible=True))
+    ctx.facts.requests[request] = said
+    try:
+        return original(ctx, allocation, entry)
+    finally:
+        ctx.facts.requests[request] = asked
 
 
-def _waits_for_nobody(original: Any) -> Any:
-    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
-        """The place is ordered at once, while its tenants are still there."""
-        original(self, booking, () if evict else after, evict=evict)
-
-    return grant
-
-
-def _evicted_first(original: Any) -> Any:
-    def why_evict(ctx: Any, request: Any, entries: Any) -> Any:
-        """A pod is evicted for a more important waiting one, in the hope that its place fits."""
-        asked = ctx.facts.requests.get(request)
-        head = ctx.queue.head_after(None)
-        if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
-            waits = ctx.facts.requests.get(head[2])
-            if getattr(waits, "priority", 0) > asked.priority:
-                return f"its place is needed for {waits.namespace}/{waits.name}"
-        return original(ctx, request, entries)
-
-    return why_evict
+def _waits_for_nobody(
+    original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
+) -> None:
+    """The place is ordered at once, while its tenants are still there."""
+    original(self, booking, () if evict else after, evict=evict)
 
 
-def _place_given_away(original: Any) -> Any:
-    def rebook(ctx: Any, allocation: Any) -> bool:
-        """A promised place is free for everybody until its victims have gone."""
-        freed: bool = original(ctx, allocation)
-        entry = ctx.facts.ledger.get(allocation)
-        if isinstance(entry, Grant) and entry.evict and reservation.is_promise(ctx, entry):
-            ctx.cluster.unbook(allocation)
-        return freed
-
-    return rebook
-
-
-def _guarantee_ignored(_original: Any) -> Any:
-    def keeps_guarantees(*_asked: Any) -> bool:
-        """Every pod that may be evicted is."""
-        return True
-
-    return keeps_guarantees
+def _evicted_first(original: Any, ctx: Any, request: Any, entries: Any) -> Any:
+    """A pod is evicted for a more important waiting one, in the hope that its place fits."""
+    asked = ctx.facts.requests.get(request)
+    head = ctx.queue.head_after(None)
+    if getattr(asked, "leeway", None) is not None and asked.leeway.preemptible and entries and head is not None:
+        waits = ctx.facts.requests.get(head[2])
+        if getattr(waits, "priority", 0) > asked.priority:
+            return f"its place is needed for {waits.namespace}/{waits.name}"
+    return original(ctx, request, entries)
 
 
-def _counted_on_twice(original: Any) -> Any:
-    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
-        """Who goes for the first of two still fills a guarantee for the second, when one word serves both."""
-        original(self, booking, after, evict=evict)
-        for each in after if evict else ():
-            self.sparing.settle(each)
+def _place_given_away(original: Any, ctx: Any, allocation: Any) -> bool:
+    """A promised place is free for everybody until its victims have gone."""
+    freed: bool = original(ctx, allocation)
+    entry = ctx.facts.ledger.get(allocation)
+    if isinstance(entry, Grant) and entry.evict and reservation.is_promise(ctx, entry):
+        ctx.cluster.unbook(allocation)
+    return freed
 
-    return grant
+
+def _counted_on_twice(
+    original: Any, self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False
+) -> None:
+    """Who goes for the first of two still fills a guarantee for the second, when one word serves both."""
+    original(self, booking, after, evict=evict)
+    for each in after if evict else ():
+        self.sparing.settle(each)
 
 
-def _promised_is_had(_original: Any) -> Any:
-    def may_never_be_had(ctx: Any, allocation: Any, entry: Any) -> bool:
-        """A place that others have yet fills a guarantee."""
-        return entry is None and allocation in ctx.assumed
-
-    return may_never_be_had
+def _promised_is_had(_original: Any, ctx: Any, allocation: Any, entry: Any) -> bool:
+    """A place that others have yet fills a guarantee."""
+    return entry is None and allocation in ctx.assumed
 
 
 def _one_allocator(plan: Plan) -> Plan:
@@ -167,7 +139,7 @@ PREEMPTION_BUGS = (
         "guarantee ignored",
         "what a namespace is guaranteed",
         ("guaranteed",),
-        ((candidates, "_keeps_guarantees", _guarantee_ignored),),
+        ((candidates, "_keeps_guarantees", always(True)),),
         _one_allocator,
     ),
 )

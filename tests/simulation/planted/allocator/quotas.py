@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.judges.quotas import QuotaSaid
 from simulation.plans.plan import Fault, Plan
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts.messages import Revoke
 from sluice.contracts.quotas.usage import NOTHING
@@ -14,59 +14,32 @@ from sluice_allocator.core.quotas import quota
 from sluice_allocator.core.request import bind, grant_validity
 
 
-def _not_counted_at_start(original: Any) -> Any:
-    def caught_up(ctx: Any, event: Any) -> None:
-        """What was there when this process read everything is not counted: only what it grants itself."""
-        original(ctx, event)
-        ctx.cluster.namespace_usage._used.clear()
-
-    return caught_up
+def _not_counted_at_start(original: Any, ctx: Any, event: Any) -> None:
+    """What was there when this process read everything is not counted: only what it grants itself."""
+    original(ctx, event)
+    ctx.cluster.namespace_usage._used.clear()
 
 
-def _free_at_revoke(original: Any) -> Any:
-    def rebook(ctx: Any, allocation: Any) -> bool:
-        """A namespace may have more as soon as something is being taken away from it."""
-        before = ctx.facts.ledger.get(allocation)
-        booking = ctx.cluster.booking(allocation)
-        freed: bool = original(ctx, allocation)
-        if isinstance(before, Revoke) and booking is not None and ctx.cluster.booking(allocation) is not None:
-            counts = ctx.cluster.usage_of(booking.devices)
-            ctx.cluster.namespace_usage.change(booking.namespace, counts, NOTHING)
-        return freed
-
-    return rebook
+def _free_at_revoke(original: Any, ctx: Any, allocation: Any) -> bool:
+    """A namespace may have more as soon as something is being taken away from it."""
+    before = ctx.facts.ledger.get(allocation)
+    booking = ctx.cluster.booking(allocation)
+    freed: bool = original(ctx, allocation)
+    if isinstance(before, Revoke) and booking is not None and ctx.cluster.booking(allocation) is not None:
+        counts = ctx.cluster.usage_of(booking.devices)
+        ctx.cluster.namespace_usage.change(booking.namespace, counts, NOTHING)
+    return freed
 
 
-def _victims_of_others_relax(_original: Any) -> Any:
-    def booked(ctx: Any, _namespace: str, allocations: Any) -> Any:
-        """Evicted pods also make room in the quota of the request's namespace (tensor-fusion B7)."""
-        bookings = (ctx.cluster.booking(each) for each in allocations)
-        return (ctx.cluster.usage_of(booking.devices) for booking in bookings if booking is not None)
-
-    return booked
-
-
-def _nothing_taken_back(_original: Any) -> Any:
-    def excess(_ctx: Any, _grant: Any) -> None:
-        """Section 4 broken: what two allocators granted at once stays."""
-
-    return excess
-
-
-def _bound_on_what_is_known(_original: Any) -> Any:
-    def may_bind(_ctx: Any, _grant: Any) -> bool:
-        """A slice that is ready is bound, whatever was written before its grant and is not read yet."""
-        return True
-
-    return may_bind
+def _victims_of_others_relax(_original: Any, ctx: Any, _namespace: str, allocations: Any) -> Any:
+    """Evicted pods also make room in the quota of the request's namespace (tensor-fusion B7)."""
+    bookings = (ctx.cluster.booking(each) for each in allocations)
+    return (ctx.cluster.usage_of(booking.devices) for booking in bookings if booking is not None)
 
 
 def _limited(plan: Plan) -> Plan:
     """Every seed has tight limits from the beginning; no broker that forgets them, and one allocator."""
-    said = (
-        QuotaSaid(0.0, "lab", total=(2, None, None)),
-        QuotaSaid(0.0, "den", total=(1, 20096, None)),
-    )
+    said = (QuotaSaid(0.0, "lab", total=(2, None, None)), QuotaSaid(0.0, "den", total=(1, 20096, None)))
     faults = tuple(each for each in plan.faults if each.kind != "broker wipe" and each.target != "allocator-b")
     return replace(plan, quotas=said, faults=faults, layouts={}, allocators=1, both_active=False)
 
@@ -134,7 +107,7 @@ NOTHING_TAKEN_BACK = PlantedBug(
     "nothing taken back",
     "what others of the cluster were promised, whenever two allocators work",
     ("quota",),
-    ((grant_validity, "excess", _nothing_taken_back),),
+    ((grant_validity, "excess", always(None)),),
 )
 """Rare among seeds: `test_quotas` plays it."""
 
@@ -143,6 +116,6 @@ BOUND_ON_WHAT_IS_KNOWN = PlantedBug(
     "bound before all limits are read",
     "a pod that runs, to a limit that ends nothing that runs",
     ("quota", "undisturbed"),
-    ((bind, "may_bind", _bound_on_what_is_known),),
+    ((bind, "may_bind", always(True)),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_quotas`."""

@@ -10,17 +10,14 @@ from sluice_allocator.core.context import SchedulerContext
 from sluice_allocator.core.request import reconcile
 
 
-def _by_what_is_there(original: Any) -> Any:
-    def refusal(ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
-        """A request that no known model can serve is refused, and never tried again."""
-        names = {profile.name for model in ctx.cluster.models() for profile in model.profiles}
-        for claim in asked.claims:
-            if claim.profile is not None and claim.profile not in names:
-                return Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known model has it")
-        found: Refusal | None = original(ctx, asked)
-        return found
-
-    return refusal
+def _by_what_is_there(original: Any, ctx: SchedulerContext, asked: AllocationRequested) -> Refusal | None:
+    """A request that no known model can serve is refused, and never tried again."""
+    names = {profile.name for model in ctx.cluster.models() for profile in model.profiles}
+    for claim in asked.claims:
+        if claim.profile is not None and claim.profile not in names:
+            return Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known model has it")
+    found: Refusal | None = original(ctx, asked)
+    return found
 
 
 FINAL_FOR_WHAT_IS_NOT_THERE = PlantedBug(

@@ -6,7 +6,7 @@ from typing import Any
 from simulation.judges.gpu_tables import A100_WITHOUT_MIG
 from simulation.plans.plan import Fault, Plan, PodLife
 from simulation.plans.pods import Ask, Device, fractional
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.schedules.starvation import PROMISE_AFTER_S
 
 from sluice.contracts.messages import Grant
@@ -23,68 +23,33 @@ from sluice_node_agent.core.slices import destroy
 _ALL_OF_ONE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
-def _nobody_ages(_original: Any) -> Any:
-    def promise_places(_ctx: Any) -> None:
-        """Turns are kept, and nothing is reserved: any fitting request takes a freed piece."""
-
-    return promise_places
-
-
-def _not_booked(original: Any) -> Any:
-    def rebook(ctx: Any, allocation: Any) -> bool:
-        """A promise is in the ledger, and its place is given to others until its tenants are gone."""
-        freed: bool = original(ctx, allocation)
-        entry = ctx.facts.ledger.get(allocation)
-        if isinstance(entry, Grant) and reservation.is_promise(ctx, entry):
-            freed |= ctx.cluster.unbook(allocation)
-        return freed
-
-    return rebook
+def _not_booked(original: Any, ctx: Any, allocation: Any) -> bool:
+    """A promise is in the ledger, and its place is given to others until its tenants are gone."""
+    freed: bool = original(ctx, allocation)
+    entry = ctx.facts.ledger.get(allocation)
+    if isinstance(entry, Grant) and reservation.is_promise(ctx, entry):
+        freed |= ctx.cluster.unbook(allocation)
+    return freed
 
 
-def _waits_for_nobody(original: Any) -> Any:
-    def grant(self: Any, booking: Any, after: Any = (), **more: Any) -> None:
-        """The place is booked, and its tenants are not waited for."""
-        original(self, booking, (), **more)
-
-    return grant
+def _waits_for_nobody(original: Any, self: Any, booking: Any, after: Any = (), **more: Any) -> None:
+    """The place is booked, and its tenants are not waited for."""
+    original(self, booking, (), **more)
 
 
-def _given_up_early(original: Any) -> Any:
-    def why_give_up(ctx: Any, grant: Any, revision: int) -> str | None:
-        """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?"""
-        waits = reservation.is_promise(ctx, grant)
-        if waits and not grant.evict and len(reservation.unfinished(ctx, grant)) < len(grant.after):
-            return "somebody is gone"
-        cause: str | None = original(ctx, grant, revision)
-        return cause
-
-    return why_give_up
+def _given_up_early(original: Any, ctx: Any, grant: Any, revision: int) -> str | None:
+    """A promise is given up as soon as the first of those who stand there is gone: its piece is free, is it not?"""
+    waits = reservation.is_promise(ctx, grant)
+    if waits and not grant.evict and len(reservation.unfinished(ctx, grant)) < len(grant.after):
+        return "somebody is gone"
+    cause: str | None = original(ctx, grant, revision)
+    return cause
 
 
-def _promised_out_of_the_queue(_original: Any) -> Any:
-    def may_have_another(_ctx: Any, _grant: Any) -> bool:
-        """Who is promised a place waits for that one only."""
-        return False
-
-    return may_have_another
-
-
-def _both_kept(_original: Any) -> Any:
-    def is_earlier(*_arguments: Any) -> bool:
-        """Two allocators promise one request two places, and both are kept for it."""
-        return False
-
-    return is_earlier
-
-
-def _forgotten_by_the_wipe(original: Any) -> Any:
-    def adopt(ctx: Any, report: Any) -> Any:
-        """After a wipe a promise is taken over like any slice that is there."""
-        entry = original(ctx, report)
-        return replace_after(entry) if isinstance(entry, Grant) else entry
-
-    return adopt
+def _forgotten_by_the_wipe(original: Any, ctx: Any, report: Any) -> Any:
+    """After a wipe a promise is taken over like any slice that is there."""
+    entry = original(ctx, report)
+    return replace_after(entry) if isinstance(entry, Grant) else entry
 
 
 def replace_after(grant: Grant) -> Grant:
@@ -92,38 +57,14 @@ def replace_after(grant: Grant) -> Grant:
     return Grant(revision=grant.revision, incarnation=grant.incarnation, booking=grant.booking, adopted=grant.adopted)
 
 
-def _begun_too_early(_original: Any) -> Any:
-    def is_next(_self: Any, _record: Any) -> bool:
-        """The agent makes what was promised although others are still there."""
-        return True
-
-    return is_next
-
-
-def _holders_of_others(_original: Any) -> Any:
-    def is_a_promise(_record: Any) -> bool:
-        """A revoked promise waits until its GPU is empty, as if its own tenant might be there."""
-        return False
-
-    return is_a_promise
-
-
-def own_home_only(_: Any) -> Any:
+def own_home_only(_original: Any, grant: Any, _state: Any) -> bool:
     """A GPU that was granted whole is kept by the MPS server of those who share it."""
-
-    def has_home(grant: Any, _state: Any) -> bool:
-        """Only a share's own device has a free server."""
-        return grant.share is not None
-
-    return has_home
+    return grant.share is not None
 
 
-def _takes_what_is_there(_original: Any) -> Any:
-    def was_begun(self: Any, _order: Any) -> bool:
-        """After the journal was lost, what is found at a promised place is taken for the promise's own."""
-        return bool(self.found.unclaimed)
-
-    return was_begun
+def _takes_what_is_there(_original: Any, self: Any, _order: Any) -> bool:
+    """After the journal was lost, what is found at a promised place is taken for the promise's own."""
+    return bool(self.found.unclaimed)
 
 
 def _wiped(plan: Plan) -> Plan:
@@ -155,7 +96,7 @@ def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
 
 
 STARVING_BUGS = (
-    PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((cycle, "promise_places", _nobody_ages),)),
+    PlantedBug("no aging", "a large pod's turn, for ever", ("aging",), ((cycle, "promise_places", always(None)),)),
     PlantedBug(
         "reservation given up early",
         "a large pod's turn, each time that a half of its place is free",
@@ -163,10 +104,7 @@ STARVING_BUGS = (
         ((grant_validity, "why_give_up", _given_up_early),),
     ),
     PlantedBug(
-        "reserved and not booked",
-        "a place that was promised",
-        ("turn", "I1"),
-        ((changes, "rebook", _not_booked),),
+        "reserved and not booked", "a place that was promised", ("turn", "I1"), ((changes, "rebook", _not_booked),)
     ),
 )
 """Found by the schedule in which a large pod would starve."""
@@ -181,7 +119,7 @@ BOTH_KEPT = PlantedBug(
     "both reservations kept",
     "capacity, to a pod that needs it once",
     ("I4",),
-    ((reservation, "is_earlier", _both_kept),),
+    ((reservation, "is_earlier", always(False)),),
     _two_on_a_full_fleet,
 )
 """Found in few random worlds: two allocators have to see different fleets at the same moment."""
@@ -197,7 +135,7 @@ TURN_BUGS = (
         "reserved requests leave the queue",
         "a place that is free, to a pod that waits for another",
         ("I4",),
-        ((requests, "_may_have_another", _promised_out_of_the_queue),),
+        ((requests, "_may_have_another", always(False)),),
     ),
     PlantedBug(
         "reservation forgotten by a wipe",
@@ -210,15 +148,15 @@ TURN_BUGS = (
         "reservation started too early",
         "a slice still in use",
         ("I1", "I2"),
-        ((OrderReconciler, "is_next", _begun_too_early),),
+        ((OrderReconciler, "is_next", always(True)),),
     ),
     PlantedBug(
         "other pods' holders block a revoke",
         "capacity, as long as somebody else runs there",
         ("I4",),
         (
-            (reconcile, "_was_never_begun", _holders_of_others),
-            (destroy, "_was_to_come_later", _holders_of_others),
+            (reconcile, "_was_never_begun", always(False)),
+            (destroy, "_was_to_come_later", always(False)),
             (destroy, "_has_home", own_home_only),
         ),
         _shared_for_good,

@@ -7,7 +7,7 @@ from typing import Any
 from simulation.judges.moves import with_moves
 from simulation.plans.plan import Fault, Plan
 from simulation.plans.pods import Ask, Device
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 from simulation.world.fixed_layouts import draw_layouts
 
 from sluice.contracts.reasons import WaitReason
@@ -39,49 +39,19 @@ def _in_pairs(plan: Plan) -> Plan:
     return with_moves(replace(_fixed(plan), pods=pods), 1.0)
 
 
-def _nothing_is_kept(_original: Any) -> Any:
-    def is_kept(*_arguments: Any) -> bool:
-        """What a tenant leaves is destroyed, also if others made it."""
-        return False
-
-    return is_kept
+def _bookings_do_not_count(original: Any, self: Any, _instances: Any, *, blocked: Any = ()) -> Any:
+    """An existing instance is available, also if it has an owner."""
+    return original(self, (), blocked=blocked)
 
 
-def _nothing_is_taken(_original: Any) -> Any:
-    def is_to_be_taken(*_arguments: Any) -> bool:
-        """Every grant is made, as on any GPU."""
-        return False
-
-    return is_to_be_taken
-
-
-def _bookings_do_not_count(original: Any) -> Any:
-    def state(self: Any, _instances: Any, *, blocked: Any = ()) -> Any:
-        """An existing instance is available, also if it has an owner."""
-        return original(self, (), blocked=blocked)
-
-    return state
-
-
-def _fixed_or_not(_original: Any) -> Any:
-    def layout_of(*_arguments: Any) -> None:
-        """The allocator takes the GPU for one that it may cut up."""
-        return
-
-    return layout_of
-
-
-def _rounded_up_on_each(original: Any) -> Any:
-    def in_layout(self: Any, gpu: Any, shape: Any) -> Any:
-        """What may be larger is rounded up on each GPU by itself, as a size is."""
-        if gpu.layout is None or self.step == 0:
-            return original(self, gpu, shape)
-        there = {each.profile for each in gpu.layout}
-        sizes = [gpu.model.profile(self.claim.profile), *self.larger_on(gpu)]
-        enough = (each for each in sizes if each is not None and each.name in there)
-        return next(enough, WaitReason.GPU_NOT_IN_LAYOUT)
-
-    return in_layout
+def _rounded_up_on_each(original: Any, self: Any, gpu: Any, shape: Any) -> Any:
+    """What may be larger is rounded up on each GPU by itself, as a size is."""
+    if gpu.layout is None or self.step == 0:
+        return original(self, gpu, shape)
+    there = {each.profile for each in gpu.layout}
+    sizes = [gpu.model.profile(self.claim.profile), *self.larger_on(gpu)]
+    enough = (each for each in sizes if each is not None and each.name in there)
+    return next(enough, WaitReason.GPU_NOT_IN_LAYOUT)
 
 
 FIXED_BUGS = (
@@ -89,14 +59,14 @@ FIXED_BUGS = (
         "destroys an instance of a fixed layout",
         "the partitioning of a GPU that the user owns",
         ("I13",),
-        ((fixed_layouts, "is_kept", _nothing_is_kept),),
+        ((fixed_layouts, "is_kept", always(False)),),
         _fixed,
     ),
     PlantedBug(
         "creates on a GPU with a fixed layout",
         "the place where the administrator's instance was to be, with the pod that waits for it",
         ("fixed layout",),
-        ((fixed_layouts, "is_to_be_taken", _nothing_is_taken),),
+        ((fixed_layouts, "is_to_be_taken", always(False)),),
         _fixed,
     ),
     PlantedBug(
@@ -110,7 +80,7 @@ FIXED_BUGS = (
         "cuts up a fixed layout",
         "an answer, for the granted place is never created",
         ("I2",),
-        ((cluster_state, "layout_of", _fixed_or_not),),
+        ((cluster_state, "layout_of", always(None)),),
         _fixed,
     ),
     PlantedBug(

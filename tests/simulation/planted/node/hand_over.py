@@ -7,7 +7,7 @@ import msgspec.structs
 from simulation.judges.claims import with_claims
 from simulation.plans.plan import Fault, Plan, with_late_openers
 from simulation.plans.pods import Ask, Device
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice_allocator.core.node import reconcile
 from sluice_node_agent.core.events import TenantsListed
@@ -18,144 +18,93 @@ from sluice_node_agent.core.instructions import AnswerCall, RemoveCdi
 from sluice_node_agent.core.slices import destroy
 
 
-def _unnoted(original: Any) -> Any:
-    def is_wanted(self: Any, claim: Any, work: Any) -> bool:
-        """Answered from what is known, and not noted."""
-        if original(self, claim, work) and claim.uid not in work.record.prepared:
-            devices = prepared_devices(work.record.booking, claim)
-            self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
-            return False
-        return original(self, claim, work)
-
-    return is_wanted
+def _unnoted(original: Any, self: Any, claim: Any, work: Any) -> bool:
+    """Answered from what is known, and not noted."""
+    if original(self, claim, work) and claim.uid not in work.record.prepared:
+        devices = prepared_devices(work.record.booking, claim)
+        self._answers += [AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])]
+        return False
+    return original(self, claim, work)
 
 
-def _file_kept(original: Any) -> Any:
-    def to_close(record: Any, token: int) -> Any:
-        """The CDI file of a slice that goes is left to Unprepare, which may be lost."""
-        return original(msgspec.structs.replace(record, cdi_files=()), token)
-
-    return to_close
+def _file_kept(original: Any, record: Any, token: int) -> Any:
+    """The CDI file of a slice that goes is left to Unprepare, which may be lost."""
+    return original(msgspec.structs.replace(record, cdi_files=()), token)
 
 
-def _only_unprepare_counts(original: Any) -> Any:
-    def take_result(record: Any, sent: Any, result: Any, state: Any) -> Any:
-        """A slice is kept until the kubelet has unprepared its claims, whatever became of their pods."""
-        if isinstance(result, TenantsListed) and record.prepared:
-            return destroy.Outcome(trouble="its claims are prepared", ends_by_itself=True)
-        return original(record, sent, result, state)
-
-    return take_result
+def _only_unprepare_counts(original: Any, record: Any, sent: Any, result: Any, state: Any) -> Any:
+    """A slice is kept until the kubelet has unprepared its claims, whatever became of their pods."""
+    if isinstance(result, TenantsListed) and record.prepared:
+        return destroy.Outcome(trouble="its claims are prepared", ends_by_itself=True)
+    return original(record, sent, result, state)
 
 
-def _claims_have_no_processes(original: Any) -> Any:
-    def may_run(work: Any, state: Any) -> bool:
-        """The kubelet ends all pods with a claim: no look is needed."""
-        return original(work, state) and not work.record.booking.resource_claims
-
-    return may_run
+def _claims_have_no_processes(original: Any, work: Any, state: Any) -> bool:
+    """The kubelet ends all pods with a claim: no look is needed."""
+    return original(work, state) and not work.record.booking.resource_claims
 
 
-def _places_alone(_original: Any) -> Any:
-    def same(snapshot: Any, shown: Any) -> bool:
-        """That a kubelet hands over now is no place."""
-        places = (snapshot.gpus, snapshot.modes, snapshot.time_quota)
-        return places == (shown.gpus, shown.modes, shown.time_quota)
-
-    return same
+def _places_alone(_original: Any, snapshot: Any, shown: Any) -> bool:
+    """That a kubelet hands over now is no place."""
+    places = (snapshot.gpus, snapshot.modes, snapshot.time_quota)
+    return places == (shown.gpus, shown.modes, shown.time_quota)
 
 
-def _waits_for_ever(original: Any) -> Any:
-    def tick(self: Any, now: float, why: str) -> None:
-        """A call is answered when there is something to answer."""
-        waiting, self._waiting = self._waiting, {}
-        original(self, now, why)
-        self._waiting = waiting
-
-    return tick
+def _waits_for_ever(original: Any, self: Any, now: float, why: str) -> None:
+    """A call is answered when there is something to answer."""
+    waiting, self._waiting = self._waiting, {}
+    original(self, now, why)
+    self._waiting = waiting
 
 
-def _trusts_its_journal(original: Any) -> Any:
-    def prepare(self: Any, asked: Any, now: float) -> Any:
-        """What was written once is there."""
-        for work in self._slices_of(asked.claim):
-            claim = next(each for each in work.record.booking.resource_claims if each.uid == asked.claim)
-            if asked.claim in work.record.cdi_files and not work.record.revoked:
-                self._answers.append(AnswerCall(asked.call, prepared_devices(work.record.booking, claim)))
-                return []
-        return original(self, asked, now)
-
-    return prepare
-
-
-def _file_removed_when_read(original: Any) -> Any:
-    def advance(self: Any, work: Any) -> None:
-        """The pod has its devices, so that the file is of no more use."""
-        answered = len(self._answers)
-        original(self, work)
-        if len(self._answers) > answered and work.idle:
-            for claim in work.cdi:
-                self._in_flight.send(RemoveCdi(self._in_flight.next_token, claim), None)
-
-    return advance
-
-
-def _never_compared(_original: Any) -> Any:
-    def compare(_self: Any) -> None:
-        """Files stay where they were put."""
-
-    return compare
-
-
-def _unprepare_waits(original: Any) -> Any:
-    def take_result(self: Any, work: Any, sent: Any, result: Any, now: float) -> Any:
-        """Unprepare is answered when its slice is gone, as if the kubelet could do something about that."""
-        asked = self._removing.get(sent.token) if isinstance(sent, RemoveCdi) else None
-        if asked is not None and self._slices_of(asked.claim):
-            del self._removing[sent.token]
-            again = RemoveCdi(self._in_flight.next_token, asked.claim)
-            self._removing[again.token] = asked
-            self._in_flight.send(again, None)
+def _trusts_its_journal(original: Any, self: Any, asked: Any, now: float) -> Any:
+    """What was written once is there."""
+    for work in self._slices_of(asked.claim):
+        claim = next(each for each in work.record.booking.resource_claims if each.uid == asked.claim)
+        if asked.claim in work.record.cdi_files and not work.record.revoked:
+            self._answers.append(AnswerCall(asked.call, prepared_devices(work.record.booking, claim)))
             return []
-        return original(self, work, sent, result, now)
-
-    return take_result
+    return original(self, asked, now)
 
 
-def _only_the_pod_that_asked(_original: Any) -> Any:
-    def shared_claims(_booking: Any) -> tuple[str, ...]:
-        """Other pods of a claim end when they end: its device is empty, so that it is free."""
-        return ()
-
-    return shared_claims
-
-
-def _named_with_its_alternative(_original: Any) -> Any:
-    def prepared(booking: Any, claim: Any) -> Any:
-        """A request has the name that the allocation says."""
-        found = prepared_devices(booking, claim)
-        granted = {grant.container for grant in booking.devices}
-        keys = [key for key, container in sorted(claim.requests.items()) if container in granted]
-        return tuple(replace(each, request=key) for each, key in zip(found, keys, strict=True))
-
-    return prepared
+def _file_removed_when_read(original: Any, self: Any, work: Any) -> None:
+    """The pod has its devices, so that the file is of no more use."""
+    answered = len(self._answers)
+    original(self, work)
+    if len(self._answers) > answered and work.idle:
+        for claim in work.cdi:
+            self._in_flight.send(RemoveCdi(self._in_flight.next_token, claim), None)
 
 
-def _one_answer(original: Any) -> Any:
-    def prepare(self: Any, asked: Any, now: float) -> Any:
-        """A kubelet calls once at a time."""
-        self._waiting.pop(asked.claim, None)
-        return original(self, asked, now)
+def _unprepare_waits(original: Any, self: Any, work: Any, sent: Any, result: Any, now: float) -> Any:
+    """Unprepare is answered when its slice is gone, as if the kubelet could do something about that."""
+    asked = self._removing.get(sent.token) if isinstance(sent, RemoveCdi) else None
+    if asked is not None and self._slices_of(asked.claim):
+        del self._removing[sent.token]
+        again = RemoveCdi(self._in_flight.next_token, asked.claim)
+        self._removing[again.token] = asked
+        self._in_flight.send(again, None)
+        return []
+    return original(self, work, sent, result, now)
 
-    return prepare
+
+def _named_with_its_alternative(_original: Any, booking: Any, claim: Any) -> Any:
+    """A request has the name that the allocation says."""
+    found = prepared_devices(booking, claim)
+    granted = {grant.container for grant in booking.devices}
+    keys = [key for key, container in sorted(claim.requests.items()) if container in granted]
+    return tuple(replace(each, request=key) for each, key in zip(found, keys, strict=True))
 
 
-def _names_of_claims(_original: Any) -> Any:
-    def names(_allocation: str, claims: Any) -> dict[tuple[str, str], str]:
-        """A claim has one device of a kind: it needs no other name."""
-        return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
+def _one_answer(original: Any, self: Any, asked: Any, now: float) -> Any:
+    """A kubelet calls once at a time."""
+    self._waiting.pop(asked.claim, None)
+    return original(self, asked, now)
 
-    return names
+
+def _names_of_claims(_original: Any, _allocation: str, claims: Any) -> dict[tuple[str, str], str]:
+    """A claim has one device of a kind: it needs no other name."""
+    return {(claim.uid, key): f"gpu-{n}" for claim in claims for n, key in enumerate(sorted(claim.requests))}
 
 
 def _owning(plan: Plan) -> Plan:
@@ -259,7 +208,7 @@ HAND_OVER_BUGS = (
         "CDI files not compared",
         "a pod whose container restarts, after its file was lost",
         ("I4",),
-        ((HandOver, "_compare", _never_compared),),
+        ((HandOver, "_compare", always(None)),),
         _losing,
     ),
     PlantedBug(
@@ -273,7 +222,7 @@ HAND_OVER_BUGS = (
         "other pods of a claim not looked for",
         "a GPU shared with a pod that opens it late",
         ("LAW 3", "I1"),
-        ((destroy, "shared_claims", _only_the_pod_that_asked),),
+        ((destroy, "shared_claims", always(())),),
         _owning,
     ),
     PlantedBug(

@@ -14,42 +14,30 @@ from sluice_node_agent.core.slices import destroy
 from sluice_node_agent.core.slices.controller import SliceController
 
 
-def _an_empty_device_is_enough(_original: Any) -> Any:
-    def to_empty(work: Any, number: int, state: Any, token: int) -> Any:
-        """Section 5 broken: processes are looked up, and one that has not opened the device yet is missed."""
-        return destroy._to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
-
-    return to_empty
+def _an_empty_device_is_enough(_original: Any, work: Any, number: int, state: Any, token: int) -> Any:
+    """Section 5 broken: processes are looked up, and one that has not opened the device yet is missed."""
+    return destroy._to_empty_device(work, number, state, token) if number not in work.free_of_holders else None
 
 
-def _unseen_is_nobody(original: Any) -> Any:
-    def take_result(record: Any, sent: Any, result: Any, state: Any) -> Any:
-        """A failed lookup counts as no process."""
-        if isinstance(result, TenantsUnseen):
-            result = TenantsListed(result.token, ())
-        return original(record, sent, result, state)
-
-    return take_result
+def _unseen_is_nobody(original: Any, record: Any, sent: Any, result: Any, state: Any) -> Any:
+    """A failed lookup counts as no process."""
+    if isinstance(result, TenantsUnseen):
+        result = TenantsListed(result.token, ())
+    return original(record, sent, result, state)
 
 
-def _written_once_is_there(_original: Any) -> Any:
-    def tickets_compared(_self: Any, _wrong: Any) -> list[Any]:
-        """A ticket that was made is there until it is removed."""
-        return []
-
-    return tickets_compared
+def _written_once_is_there(_original: Any, _self: Any, _wrong: Any) -> list[Any]:
+    """A ticket that was made is there until it is removed."""
+    return []
 
 
-def _another_home(original: Any) -> Any:
-    def next_step(self: Any, work: Any, **how: Any) -> Any:
-        """A ticket that is made again names a home that its tenant was never in."""
-        step = original(self, work, **how)
-        if work.record.phase != "ready" or not isinstance(step, MakeTicket):
-            return step
-        containers = tuple(replace_in(each, mps_pipe_directory=f"{MPS_ROOT}/other/pipe") for each in step.containers)
-        return replace(step, containers=containers)
-
-    return next_step
+def _another_home(original: Any, self: Any, work: Any, **how: Any) -> Any:
+    """A ticket that is made again names a home that its tenant was never in."""
+    step = original(self, work, **how)
+    if work.record.phase != "ready" or not isinstance(step, MakeTicket):
+        return step
+    containers = tuple(replace_in(each, mps_pipe_directory=f"{MPS_ROOT}/other/pipe") for each in step.containers)
+    return replace(step, containers=containers)
 
 
 def _all_open_late(plan: Plan) -> Plan:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec.structs
 from simulation.plans.plan import KEEP_WARM_S, Fault, Plan
 from simulation.plans.pods import shared
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpecs
 from sluice_node_agent.core import agent
@@ -21,147 +21,82 @@ from sluice_node_agent.core.state.node_state import NodeState
 # -- homes --------------------------------------------------------------------------------------------------------
 
 
-def _unmade_with_the_first(original: Any) -> Any:
-    def wants_home(self: Any, key: Any) -> bool:
-        """A home is unmade as soon as one of its tenants leaves."""
-        leaving = any(work.record.phase == "unmaking" for work, _, _ in self.tenants(key))
-        return bool(original(self, key)) and not leaving
-
-    return wants_home
+def _unmade_with_the_first(original: Any, self: Any, key: Any) -> bool:
+    """A home is unmade as soon as one of its tenants leaves."""
+    leaving = any(work.record.phase == "unmaking" for work, _, _ in self.tenants(key))
+    return bool(original(self, key)) and not leaving
 
 
-def _gone_before_its_home(_original: Any) -> Any:
-    def is_being_unmade(_state: Any, _key: Any) -> bool:
-        """The last share is said to be gone while its home is still being unmade."""
-        return False
-
-    return is_being_unmade
-
-
-def _daemon_left_running(original: Any) -> Any:
-    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
-        """The daemon is not stopped with the last share."""
+def _daemon_left_running(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
+    """The daemon is not stopped with the last share."""
+    step = original(home, wish, devices, token)
+    if isinstance(step, StopMps):
+        home.stopped = True
         step = original(home, wish, devices, token)
-        if isinstance(step, StopMps):
-            home.stopped = True
-            step = original(home, wish, devices, token)
-        return step
-
-    return to_unmake
+    return step
 
 
-def _mode_left_behind(original: Any) -> Any:
-    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
-        """The GPU stays in compute mode EXCLUSIVE_PROCESS."""
-        step = original(home, wish, devices, token)
-        if isinstance(step, SetComputeMode):
-            return msgspec.structs.replace(home.record, daemon=False, pid=0, started_at=0)
-        return step
-
-    return to_unmake
+def _mode_left_behind(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
+    """The GPU stays in compute mode EXCLUSIVE_PROCESS."""
+    step = original(home, wish, devices, token)
+    if isinstance(step, SetComputeMode):
+        return msgspec.structs.replace(home.record, daemon=False, pid=0, started_at=0)
+    return step
 
 
-def _stale_after_reboot(original: Any) -> Any:
-    def resume(record: Any, devices: Any, boot_id: str, claimed: Any) -> Any:
-        """A home of an earlier boot is taken for one of this boot."""
-        return original(msgspec.structs.replace(record, boot_id=boot_id), devices, boot_id, claimed)
-
-    return resume
+def _stale_after_reboot(original: Any, record: Any, devices: Any, boot_id: str, claimed: Any) -> Any:
+    """A home of an earlier boot is taken for one of this boot."""
+    return original(msgspec.structs.replace(record, boot_id=boot_id), devices, boot_id, claimed)
 
 
-def _not_held_against(_original: Any) -> Any:
-    def held_against(record: Any, _found: Any) -> Any:
-        """What the journal says of a daemon is believed."""
-        return record
-
-    return held_against
+def _not_held_against(_original: Any, record: Any, _found: Any) -> Any:
+    """What the journal says of a daemon is believed."""
+    return record
 
 
 # -- daemons ------------------------------------------------------------------------------------------------------
 
 
-def _never_dead(original: Any) -> Any:
-    def seen(home: Any, what: Any) -> Any:
-        """A daemon that died is not noticed."""
-        return original(home, replace(what, alive=True))
-
-    return seen
+def _never_dead(original: Any, home: Any, what: Any) -> Any:
+    """A daemon that died is not noticed."""
+    return original(home, replace(what, alive=True))
 
 
-def _undone_by_a_refused_start(_original: Any) -> Any:
-    def had_tenants(_record: Any) -> bool:
-        """A daemon that died and is refused once is handled like a home's first start that failed."""
-        return False
-
-    return had_tenants
+def _ended_at_every_start(original: Any, event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
+    """Homes that the journal knows are taken for left over."""
+    return original(event, slices, [], claimed)
 
 
-def _ended_at_every_start(original: Any) -> Any:
-    def what_was_found(event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
-        """Homes that the journal knows are taken for left over."""
-        return original(event, slices, [], claimed)
-
-    return what_was_found
-
-
-def _all_useless(_original: Any) -> Any:
-    def useless(self: Any, _devices: Any) -> Any:
-        """An agent that starts ends every daemon that it finds."""
-        every = list(self.homes.values())
-        self.homes.clear()
-        return every
-
-    return useless
+def _all_useless(_original: Any, self: Any, _devices: Any) -> Any:
+    """An agent that starts ends every daemon that it finds."""
+    every = list(self.homes.values())
+    self.homes.clear()
+    return every
 
 
-def _limits_not_raised(_original: Any) -> Any:
-    def covers(_limits: Any, _needed: Any) -> bool:
-        """A larger tenant is let in before its daemon lets it use what it was granted."""
-        return True
-
-    return covers
-
-
-def _sizes_guessed(_original: Any) -> Any:
-    def is_unknown(_self: Any, _gpu: Any) -> bool:
-        """A GPU of unreported size has some size or other."""
-        return False
-
-    return is_unknown
+def _everybody_let_go(original: Any, record: Any, result: Any, number: int, state: Any) -> Any:
+    """When one tenant's processes linger, the server lets go of all its clients."""
+    outcome = original(record, result, number, state)
+    if not outcome.clients:
+        return outcome
+    return replace(outcome, clients=tuple(holder.pid for holder in result.holders if holder.kind == "compute"))
 
 
-def _everybody_let_go(original: Any) -> Any:
-    def take_holders(record: Any, result: Any, number: int, state: Any) -> Any:
-        """When one tenant's processes linger, the server lets go of all its clients."""
-        outcome = original(record, result, number, state)
-        if not outcome.clients:
-            return outcome
-        return replace(outcome, clients=tuple(holder.pid for holder in result.holders if holder.kind == "compute"))
-
-    return take_holders
-
-
-def _any_user(original: Any) -> Any:
-    def plain(self: Any, claim: Any, namespace: str, step: int) -> Any:
-        """A share joins the home of another user of its namespace."""
-        want = original(self, claim, namespace, step)
-        want.domain = (want.domain[0], 0)
-        return want
-
-    return plain
+def _any_user(original: Any, self: Any, claim: Any, namespace: str, step: int) -> Any:
+    """A share joins the home of another user of its namespace."""
+    want = original(self, claim, namespace, step)
+    want.domain = (want.domain[0], 0)
+    return want
 
 
 # -- warm instances -----------------------------------------------------------------------------------------------
 
 
-def _warm_with_its_compute_instance(original: Any) -> Any:
-    def step_to_unmake(place: Any, device: Any, token: int) -> Any:
-        """An instance is kept warm with its compute instance, and so with its MIG UUID."""
-        if device.gi_id is not None and device.uuid and place.profile is not None:
-            return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
-        return original(place, device, token)
-
-    return step_to_unmake
+def _warm_with_its_compute_instance(original: Any, place: Any, device: Any, token: int) -> Any:
+    """An instance is kept warm with its compute instance, and so with its MIG UUID."""
+    if device.gi_id is not None and device.uuid and place.profile is not None:
+        return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
+    return original(place, device, token)
 
 
 # -- what makes a case frequent -----------------------------------------------------------------------------------
@@ -234,7 +169,7 @@ HOME_BUGS = (
         "last share gone before its home",
         "the meaning of SliceGone",
         ("LAW 3",),
-        ((destroy, "_is_being_unmade", _gone_before_its_home),),
+        ((destroy, "_is_being_unmade", always(False)),),
         _sharing,
     ),
     PlantedBug(
@@ -269,7 +204,7 @@ HOME_BUGS = (
         "home destroyed by a refused start",
         "living training, with the instance that it is on",
         ("only a Revoke destroys", "undisturbed", "MPS"),
-        ((lifecycle, "had_tenants", _undone_by_a_refused_start),),
+        ((lifecycle, "had_tenants", always(False)),),
         _daemons_die_and_are_refused,
     ),
     PlantedBug(
@@ -283,14 +218,14 @@ HOME_BUGS = (
         "limits not raised",
         "memory and SMs that were granted",
         ("MPS",),
-        ((mps_limits, "covers", _limits_not_raised),),
+        ((mps_limits, "covers", always(True)),),
         _sharing,
     ),
     PlantedBug(
         "sizes guessed",
         "SMs that were granted, for as long as the processes live",
         ("MPS",),
-        ((Devices, "is_unknown", _sizes_guessed),),
+        ((Devices, "is_unknown", always(False)),),
         _silent_when_agents_start,
     ),
     PlantedBug(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice.contracts import resize as sizes
 from sluice.contracts.messages import SliceReady
@@ -12,53 +12,25 @@ from sluice_node_agent.core.orders import reconcile
 from sluice_node_agent.core.slices import resize
 
 
-def _new_size_at_once(_original: Any) -> Any:
-    def counted(_self: Any, entry: Any) -> Any:
-        """A share counts what was ordered last, whatever is still used."""
-        return entry.booking
-
-    return counted
+def _new_size_at_once(_original: Any, _self: Any, entry: Any) -> Any:
+    """A share counts what was ordered last, whatever is still used."""
+    return entry.booking
 
 
-def _as_before_when_it_ails(_original: Any) -> Any:
-    def is_answered(grant: Any, slice_: Any) -> Any:
-        """Only a slice that is ready is known to be as small as ordered."""
-        return isinstance(slice_, SliceReady) and slice_.revision >= grant.revision and not slice_.shrinking
-
-    return is_answered
+def _as_before_when_it_ails(_original: Any, grant: Any, slice_: Any) -> Any:
+    """Only a slice that is ready is known to be as small as ordered."""
+    return isinstance(slice_, SliceReady) and slice_.revision >= grant.revision and not slice_.shrinking
 
 
-def _nobody_uses_it(_original: Any) -> Any:
-    def homes_used_more(_record: Any, _state: Any) -> Any:
-        """A share is as small as ordered as soon as its server has the new limits."""
-        return []
-
-    return homes_used_more
+def _nobody_uses_it(_original: Any, _record: Any, _state: Any) -> Any:
+    """A share is as small as ordered as soon as its server has the new limits."""
+    return []
 
 
-def _only_as_it_was_looked_at(_original: Any) -> Any:
-    def clients_by_now(_work: Any, _homes: Any) -> Any:
-        """Former clients are not checked."""
-        return ()
-
-    return clients_by_now
-
-
-def _the_ticket_stays(original: Any) -> Any:
-    def begin(*args: Any) -> Any:
-        """A share that is made smaller keeps its ticket."""
-        begun = original(*args)
-        return ResizeRecord(counts=begun.counts, renewed=True)
-
-    return begin
-
-
-def _told_at_once(_original: Any) -> Any:
-    def is_served(_grant: Any, _state: Any) -> Any:
-        """The pod is informed before its server allows the new size."""
-        return True
-
-    return is_served
+def _the_ticket_stays(original: Any, *args: Any) -> Any:
+    """A share that is made smaller keeps its ticket."""
+    begun = original(*args)
+    return ResizeRecord(counts=begun.counts, renewed=True)
 
 
 SIZE_BUGS = (
@@ -84,7 +56,7 @@ SIZE_BUGS = (
         "no client check at a resize",
         "memory that is still used is promised to a neighbour",
         ("I2",),
-        ((resize, "_clients_by_now", _only_as_it_was_looked_at),),
+        ((resize, "_clients_by_now", always(())),),
     ),
     PlantedBug(
         "ticket kept at a resize",
@@ -96,6 +68,6 @@ SIZE_BUGS = (
         "new size published at once",
         "a container's environment names more than its server gives",
         ("MPS",),
-        ((resize, "is_served", _told_at_once),),
+        ((resize, "is_served", always(True)),),
     ),
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulation.judges.time_quota import with_time
-from simulation.planted.bug import PlantedBug
+from simulation.planted.bug import PlantedBug, always
 
 from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.core.publish import slice_status
@@ -12,63 +12,32 @@ from sluice_node_agent.core.shared import lifecycle
 from sluice_node_agent.core.shared import mps_limits as quota_tenants
 
 
-def _told_once(original: Any) -> Any:
-    def to_keep(home: Any, wish: Any, devices: Any, token: int) -> Any:
-        """A scheduler that has tenants is not told of more."""
-        return original(home, replace(wish, quotas=home.quotas) if home.quotas else wish, devices, token)
-
-    return to_keep
+def _told_once(original: Any, home: Any, wish: Any, devices: Any, token: int) -> Any:
+    """A scheduler that has tenants is not told of more."""
+    return original(home, replace(wish, quotas=home.quotas) if home.quotas else wish, devices, token)
 
 
-def _unnoticed(original: Any) -> Any:
-    def seen(home: Any, found: Any) -> Any:
-        """A scheduler that ended by itself is taken for one that serves."""
-        quota = found.quota
-        return original(home, replace(found, quota=replace(quota, alive=True)) if quota is not None else found)
-
-    return seen
+def _unnoticed(original: Any, home: Any, found: Any) -> Any:
+    """A scheduler that ended by itself is taken for one that serves."""
+    quota = found.quota
+    return original(home, replace(found, quota=replace(quota, alive=True)) if quota is not None else found)
 
 
-def _let_go_first(original: Any) -> Any:
-    def is_in_it(work: Any, device: Any) -> bool:
-        """A leaving pod is not held to its time any more, though its processes are there."""
-        return bool(original(work, device)) and work.record.phase in {"making", "ready"}
-
-    return is_in_it
+def _let_go_first(original: Any, work: Any, device: Any) -> bool:
+    """A leaving pod is not held to its time any more, though its processes are there."""
+    return bool(original(work, device)) and work.record.phase in {"making", "ready"}
 
 
-def _all_of_it(original: Any) -> Any:
-    def tenant(work: Any, grant: Any, state: Any) -> Any:
-        """Everybody is sure of all of the time."""
-        return replace(original(work, grant, state), request_permille=1000, limit_permille=1000)
-
-    return tenant
+def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
+    """Everybody is sure of all of the time."""
+    return replace(original(work, grant, state), request_permille=1000, limit_permille=1000)
 
 
-def _one_door(_original: Any) -> Any:
-    def name(_allocation: str, _container: str) -> str:
-        """All tenants of a home have one socket, so who a process is follows from what it says."""
-        return "quota.sock"
-
-    return name
-
-
-def _kept_quiet(_original: Any) -> Any:
-    def unheld(_owner: str, _state: Any, _key: Any) -> tuple[int, ...]:
-        """Computing beside the quota is not reported."""
-        return ()
-
-    return unheld
-
-
-def _believed_before_it_is_set(original: Any) -> Any:
-    def refused(record: Any, sent: Any, refusal: Any) -> Any:
-        """A scheduler that could not be told its tenants ends its home."""
-        if isinstance(sent, SetQuotas):
-            return lifecycle._failing(record, "MpsRefused", refusal.message)
-        return original(record, sent, refusal)
-
-    return refused
+def _believed_before_it_is_set(original: Any, record: Any, sent: Any, refusal: Any) -> Any:
+    """A scheduler that could not be told its tenants ends its home."""
+    if isinstance(sent, SetQuotas):
+        return lifecycle._failing(record, "MpsRefused", refusal.message)
+    return original(record, sent, refusal)
 
 
 TIME_BUGS = (
@@ -104,14 +73,14 @@ TIME_BUGS = (
         "one socket for all",
         "a process computes on the time of its neighbour",
         ("time",),
-        ((quota_tenants, "quota_socket_name", _one_door),),
+        ((quota_tenants, "quota_socket_name", always("quota.sock")),),
         with_time,
     ),
     PlantedBug(
         "silent processes not reported",
         "a program that is linked statically takes all of the time, without a warning",
         ("time",),
-        ((slice_status, "unheld_clients", _kept_quiet),),
+        ((slice_status, "unheld_clients", always(())),),
         with_time,
     ),
     PlantedBug(

@@ -7,12 +7,10 @@ from simulation.judges.judge import ViolationError
 from simulation.planted.allocator.jobs import HALF_KEPT, ONE_TOO_MANY
 from simulation.planted.bug import planted
 from simulation.schedules.scene import MIG_NODE, Scene, sliced
-from simulation.world.weather import Weather
 
-from sluice.contracts.messages import Bound, Grant, Pending, Revoke, SliceReady, Waived
+from sluice.contracts.messages import Pending, Waived
 
 TWO_NODES = (MIG_NODE, MIG_NODE)
-UNLUCKY = Weather(until=25.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=0.2, redelivered=0.3)
 
 
 def ask_for(scene: Scene, job: str, size: int = 2, profile: str = "7g.40gb") -> list[str]:
@@ -41,18 +39,6 @@ def play_two_that_fit_alone(scene: Scene) -> None:
     scene.finish()
 
 
-def test_nobody_of_a_job_starts_before_there_is_a_slice_for_each() -> None:
-    """The order of a job's first minute: all grants, all slices, and only then the first binding."""
-    scene = Scene(*TWO_NODES)
-    landed = scene.landed()
-    names = ask_for(scene, "train", 3, "3g.20gb")
-    scene.until(lambda: runs_whole(scene, names))
-    kinds = [type(write.message) for write in landed if isinstance(write.message, (Grant, SliceReady, Bound))]
-    assert kinds.index(Bound) > max(at for at, kind in enumerate(kinds) if kind is SliceReady)
-    assert kinds.count(Grant) == kinds.count(Bound) == 3
-    scene.finish()
-
-
 @pytest.mark.parametrize("allocators", [1, 2])
 def test_two_jobs_that_each_fit_alone_do_not_block_each_other(allocators: int) -> None:
     """Both allocators grant at once, each another job: both may be half granted, and one of them lets go."""
@@ -69,34 +55,6 @@ def test_a_crash_at_any_step_leaves_no_half_of_a_job(killed: str, first: int) ->
         scene = Scene(*TWO_NODES, allocators=2)
         scene.kill_after(killed, at)
         play_two_that_fit_alone(scene)
-
-
-def test_a_bad_network_leaves_no_half_of_a_job() -> None:
-    """Writes that are lost, late or doubled, words that come twice: the same end."""
-    play_two_that_fit_alone(Scene(*TWO_NODES, allocators=2, weather=UNLUCKY))
-
-
-def test_a_wiped_broker_in_the_middle_leaves_no_half_of_a_job() -> None:
-    """Grants are forgotten, slices are there: they are adopted, and the job is completed or given back."""
-    scene = Scene(*TWO_NODES, allocators=2)
-    landed = scene.landed()
-    names = ask_for(scene, "train")
-    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
-    scene.strike("broker wipe")
-    scene.until(lambda: runs_whole(scene, names), longest_s=120.0)
-    scene.finish()
-
-
-def test_a_running_job_is_not_disturbed_by_a_wiped_broker() -> None:
-    """Its source remembers each binding: no pod waits for the others again, nothing is released."""
-    scene = Scene(*TWO_NODES)
-    names = ask_for(scene, "train")
-    scene.until(lambda: runs_whole(scene, names))
-    landed = scene.landed()
-    scene.strike("broker wipe")
-    scene.until(lambda: all(scene.bound(name) for name in names), longest_s=60.0)
-    assert not any(isinstance(write.message, (Revoke, Waived)) for write in landed)
-    scene.finish()
 
 
 def play_half_that_lets_go(scene: Scene) -> None:

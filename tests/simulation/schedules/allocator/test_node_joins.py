@@ -1,9 +1,6 @@
 """Nodes that join after pods have asked for what only they have."""
 
 import pytest
-from simulation.judges.judge import ViolationError
-from simulation.planted.allocator.refusals import FINAL_FOR_WHAT_IS_NOT_THERE
-from simulation.planted.bug import planted
 from simulation.schedules.scene import A30_NODE, MIG_NODE, Scene, sliced
 
 from sluice.contracts.messages import Pending, Refused
@@ -43,10 +40,3 @@ def test_after_a_wipe_who_is_read_before_the_inventories_is_served() -> None:
     scene.remove("a")
     scene.until(lambda: scene.runs("b"), longest_s=60.0)
     scene.finish()
-
-
-def test_a_refusal_that_is_final_is_caught() -> None:
-    """The judge would let a pod be refused beside the node that was added for it."""
-    with planted(FINAL_FOR_WHAT_IS_NOT_THERE), pytest.raises(ViolationError) as found:
-        asked_before_it_joins()
-    assert found.value.rule in FINAL_FOR_WHAT_IS_NOT_THERE.caught_by

@@ -81,7 +81,6 @@ def test_a_request_that_two_grant_on_two_nodes_is_bound_once() -> None:
     scene.until(lambda: any(isinstance(write.message, Cordoned) for write in landed))
     said = next(write for write in landed if isinstance(write.message, Cordoned))
     last = scene.world.broker.values.last(said.subject, scene.world.clockwork.now)
-    assert last is not None
     scene.tell("allocator-b", said.subject, said.message, last.sequence)
     scene.let_hear("allocator-b", f"sluice.request.{scene.request('twice')}")
     scene.until(lambda: sum(isinstance(write.message, Grant) for write in landed) > 1)
@@ -139,7 +138,6 @@ def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
     scene.pod("a", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("a"))
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     found, operation = AllocationId("found"), OperationId("late")
     judge.ready[found] = judge.ready[bound.allocation]
     judge.decided_in[operation] = next(reversed(judge.decided_in.values()))
@@ -160,7 +158,6 @@ def test_a_binding_of_another_life_binds_only_a_pod_that_has_its_slice(is_follow
     scene.pod("a", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("a"))
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     asked, late = judge.requests[bound.request], replace(bound, request=RequestId("late"))
     judge.requests[late.request] = asked if is_followed else replace(asked, held=None)
     found, before, now = AllocationId("found"), OperationId("before"), OperationId("now")

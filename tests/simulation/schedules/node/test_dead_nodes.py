@@ -37,7 +37,6 @@ def play(*, comes_back: bool) -> None:
     scene.pod("first", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("first"))
     first = scene.bound("first")
-    assert first is not None
     (dead,) = {*NODES} - {first.node}
     scene.world.agents[dead].crash()
     scene.pod("second", sliced("7g.40gb"))
@@ -45,7 +44,6 @@ def play(*, comes_back: bool) -> None:
     scene.remove("first")
     scene.until(lambda: scene.runs("second"), longest_s=60.0)
     second = scene.bound("second")
-    assert second is not None
     assert second.node == first.node
     said = [type(write.message) for write in landed if isinstance(write.message, (Waived, Revoke, Grant))]
     assert said.index(Waived) < len(said) - 1 - said[::-1].index(Revoke)
@@ -60,5 +58,4 @@ def play(*, comes_back: bool) -> None:
 
 
 def grants_on(landed: list, node: str) -> list[Grant]:
-    """What was ordered of a node."""
     return [w.message for w in landed if isinstance(w.message, Grant) and w.message.booking.node == node]

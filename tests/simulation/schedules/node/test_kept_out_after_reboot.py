@@ -19,7 +19,6 @@ def test_the_judge_knows_the_half_of_a_slice_that_an_operator_keeps_from_its_pla
     scene.pod("pod", TWO)
     scene.until(lambda: scene.runs("pod"))
     bound = scene.bound("pod")
-    assert bound is not None
     left, right = scene.world.judge.bookings[bound.allocation].devices
     agent = scene.world.agents[bound.node]
     agent.kill()

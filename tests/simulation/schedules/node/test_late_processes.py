@@ -2,10 +2,7 @@
 
 import pytest
 from simulation.judges.gpu_tables import GpuRow
-from simulation.judges.judge import ViolationError
 from simulation.plans.pods import Ask, mps
-from simulation.planted.bug import planted
-from simulation.planted.node.late_processes import EMPTY_IS_ENOUGH
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.world.hardware import Machine
 
@@ -40,16 +37,6 @@ def test_the_next_pod_waits_for_a_process_that_has_not_opened_its_device_yet(nod
     scene.finish()
 
 
-@pytest.mark.parametrize(("node", "ask"), MODES, ids=NAMES)
-def test_without_the_rule_the_device_is_said_to_be_free_too_early(node: Node, ask: Ask) -> None:
-    """The same schedule breaks where only the device is looked at."""
-    scene = Scene(node, kubelets=True)
-    _left_by_a_pod_that_was_deleted(scene, ask)
-    with planted(EMPTY_IS_ENOUGH), pytest.raises(ViolationError) as found:
-        scene.wait(LIVES_ON_S)
-    assert found.value.rule in EMPTY_IS_ENOUGH.caught_by
-
-
 def test_an_agent_that_dies_meanwhile_looks_again() -> None:
     """That no process was found is not remembered over a crash, and a process is found again."""
     scene = Scene(WHOLE_NODE, kubelets=True)
@@ -59,16 +46,3 @@ def test_an_agent_that_dies_meanwhile_looks_again() -> None:
     scene.until(lambda: scene.bound("b") is not None)
     assert scene.world.clockwork.now > gone_at
     scene.finish()
-
-
-def test_a_share_is_not_given_back_early_because_others_live_in_its_home() -> None:
-    """Its late process would be let in by the daemon that its neighbour keeps alive."""
-    scene = Scene(WHOLE_NODE, kubelets=True)
-    scene.pod("neighbour", mps(8_000))
-    scene.until(lambda: scene.runs("neighbour"))
-    scene.pod("a", mps(8_000), lingers_s=LIVES_ON_S, opens_after_s=SLOWLY_S)
-    scene.until(lambda: _waiting(scene))
-    scene.remove("a")
-    with planted(EMPTY_IS_ENOUGH), pytest.raises(ViolationError) as found:
-        scene.wait(LIVES_ON_S)
-    assert found.value.rule == "LAW 3"

@@ -21,7 +21,6 @@ UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=
 
 
 def told(scene: Scene, name: str) -> int:
-    """What the pod's container is given."""
     bound = scene.bound(name)
     return bound.containers[0].memory_mib if bound is not None else 0
 
@@ -29,7 +28,6 @@ def told(scene: Scene, name: str) -> int:
 def counts(scene: Scene, name: str) -> int:
     """What it counts: the largest that may still be used."""
     bound = scene.bound(name)
-    assert bound is not None
     devices = scene.world.judge.sizes.most(scene.world.judge.bookings[bound.allocation])
     return max(device.share.memory_mib for device in devices if device.share is not None)
 
@@ -210,7 +208,6 @@ def test_two_changes_at_once_by_two_allocators() -> None:
     scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
     last = max(done, key=lambda outcome: outcome.revision)
     share = last.booking.devices[0].share
-    assert share is not None
     scene.until(lambda: told(scene, "a") == counts(scene, "a") == share.memory_mib)
     scene.finish()
 
@@ -233,7 +230,6 @@ def size_taken_back(landed: list[Write]) -> int:
     """In MiB, of the one share that a Revoke was written for."""
     (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
     (device,) = revoke.booking.devices
-    assert device.share is not None
     return device.share.memory_mib
 
 
@@ -359,7 +355,6 @@ def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_
     scene.pod("a", Ask(keys, ("main",), devices))
     scene.until(lambda: scene.runs("a"))
     machine, bound, landed = scene.world.machines["node-0"], scene.bound("a"), scene.landed()
-    assert bound is not None
     first, _, _ = bound.containers[0].visible_devices.partition(",")  # that one its process uses
     (other,) = (daemon for daemon in machine.mps.listed.values() if daemon.device != first)
     scene.resize("a", 5000)

@@ -5,9 +5,7 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 from simulation.judges.judge import Judge, ViolationError
-from simulation.plans.pods import fractional, mps, two_containers
-from simulation.planted.bug import planted
-from simulation.planted.node.shared_devices import HOME_BUGS
+from simulation.plans.pods import mps
 from simulation.schedules.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.world.hardware import OPERATOR, DeviceRefusedError, Machine, Process
 from simulation.world.mps_daemons import Daemon
@@ -17,7 +15,7 @@ from sluice.contracts.bus.events import Stream, Write
 from sluice.contracts.bus.subjects import slice_
 from sluice.contracts.ids import AllocationId, OperationId
 from sluice.contracts.messages import Revoke, SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.instructions import CreateGpuInstance, StartMps
+from sluice_node_agent.core.instructions import CreateGpuInstance
 from sluice_node_agent.core.journal_records import SliceRecord
 
 
@@ -27,165 +25,11 @@ def machine_of(scene: Scene) -> Machine:
 
 
 def daemons_of(scene: Scene) -> list[Daemon]:
-    """What runs there."""
     return [daemon for daemon in machine_of(scene).mps.listed.values() if daemon.alive]
 
 
 def runs(scene: Scene, *names: str) -> bool:
-    """Whether all of these run."""
     return all(scene.runs(name) for name in names)
-
-
-def kill_at(scene: Scene, instruction: type) -> None:
-    """The agent dies right after this was carried out, and before it hears of it."""
-    agent = scene.world.agents["node-0"]
-    happened: list[object] = []
-
-    def hear(_host: object, sent: object) -> None:
-        if isinstance(sent, instruction) and not happened:
-            happened.append(sent)
-
-    agent.on_instruction.append(hear)
-    scene.until(lambda: bool(happened))
-    scene.until(lambda: bool(daemons_of(scene)))
-    agent.kill()
-
-
-@pytest.mark.parametrize("node", [MIG_NODE, WHOLE_NODE], ids=["instance", "whole"])
-def test_the_last_of_a_home_takes_it_along_and_nobody_else_does(node: object) -> None:
-    """Two tenants share one daemon; the first to leave disturbs nothing, with the second all of it goes."""
-    scene = Scene(node)  # type: ignore[arg-type]
-    scene.pod("a", mps(1500))
-    scene.pod("b", mps(1500))
-    scene.until(lambda: runs(scene, "a", "b"))
-    (daemon,) = daemons_of(scene)
-    scene.remove("a")
-    scene.wait(10)
-    assert daemons_of(scene) == [daemon]
-    assert scene.runs("b")
-    scene.remove("b")
-    scene.until(lambda: not machine_of(scene).mps.listed)
-    scene.until(lambda: not any(gpu.instances or gpu.exclusive for gpu in machine_of(scene).gpus.values()))
-    scene.finish()
-
-
-@pytest.mark.parametrize("node", [MIG_NODE, WHOLE_NODE], ids=["instance", "whole"])
-def test_two_containers_of_one_pod_share_a_home_and_leave_it_together(node: object) -> None:
-    """Each has a share of its own there: both go, and the home goes with the second."""
-    scene = Scene(node)  # type: ignore[arg-type]
-    scene.pod("a", two_containers(mps(1500)))
-    scene.until(lambda: scene.runs("a"))
-    assert len(daemons_of(scene)) == 1
-    scene.remove("a")
-    scene.until(lambda: not machine_of(scene).mps.listed)
-    scene.finish()
-
-
-def test_another_user_gets_another_home() -> None:
-    """Two users of one namespace are never served by one daemon."""
-    scene = Scene()
-    scene.pod("a", mps(1500))
-    scene.pod("b", mps(1500), user=1000)
-    scene.pod("c", mps(1500), namespace="den")
-    scene.until(lambda: runs(scene, "a", "b", "c"))
-    domains = {(daemon.directory.namespace, daemon.directory.uid) for daemon in daemons_of(scene)}
-    assert domains == {("lab", 0), ("lab", 1000), ("den", 0)}
-    scene.finish()
-
-
-def test_strangers_wait_for_a_whole_gpu_that_is_shared() -> None:
-    """There is one shared device, with a tenant: the stranger gets the reason of its wait, and comes next."""
-    scene = Scene(WHOLE_NODE)
-    scene.pod("a", fractional(10))
-    scene.until(lambda: scene.runs("a"))
-    scene.pod("b", fractional(10), namespace="den")
-    scene.wait(10)
-    assert scene.bound("b") is None
-    scene.remove("a")
-    scene.until(lambda: scene.runs("b"))
-    scene.finish()
-
-
-def test_a_restarted_agent_disturbs_no_daemon() -> None:
-    """Updating the agent ends no training: the same process serves the same clients."""
-    scene = Scene()
-    scene.pod("a", mps(1500))
-    scene.pod("b", fractional(10), namespace="den")
-    scene.until(lambda: runs(scene, "a", "b"))
-    before = [(daemon.pid, daemon.started_at) for daemon in daemons_of(scene)]
-    for _ in range(3):
-        scene.host("agent-node-0").kill()
-        scene.host("agent-node-0").start()
-        scene.wait(5)
-    assert [(daemon.pid, daemon.started_at) for daemon in daemons_of(scene)] == before
-    scene.finish()
-
-
-def test_a_daemon_that_died_comes_back_and_its_tenants_are_told() -> None:
-    """Its clients end with it; their pods run again by themselves, and their bindings say what happened."""
-    scene = Scene()
-    landed = scene.landed()
-    scene.pod("a", mps(1500))
-    scene.pod("b", mps(900))
-    scene.until(lambda: runs(scene, "a", "b"))
-    scene.strike("daemon dies", "node-0")
-    assert not scene.runs("a")
-    scene.until(lambda: runs(scene, "a", "b"))
-    scene.until(lambda: any(isinstance(write.message, SliceReady) and write.message.warnings for write in landed))
-    scene.until(lambda: (bound := scene.bound("a")) is not None and bool(bound.warnings))
-    scene.finish()
-
-
-def test_a_tenant_comes_to_a_home_whose_daemon_has_just_died() -> None:
-    """It was not noticed yet: the pod waits for the new daemon, and then runs."""
-    scene = Scene()
-    scene.pod("a", mps(900))
-    scene.until(lambda: scene.runs("a"))
-    scene.strike("daemon dies", "node-0")
-    scene.pod("b", mps(2400))
-    scene.until(lambda: runs(scene, "a", "b"))
-    scene.finish()
-
-
-def test_a_larger_tenant_raises_the_limits_first() -> None:
-    """A daemon's limits are those of its largest tenant, before that one's containers start."""
-    scene = Scene(WHOLE_NODE)
-    scene.pod("a", fractional(10, 900))
-    scene.until(lambda: scene.runs("a"))
-    assert [(daemon.percent, daemon.memory_mib) for daemon in daemons_of(scene)] == [(10, 900)]
-    scene.pod("b", fractional(40, 9000))
-    scene.until(lambda: scene.runs("b"))
-    assert [(daemon.percent, daemon.memory_mib) for daemon in daemons_of(scene)] == [(40, 9000)]
-    scene.finish()
-
-
-@pytest.mark.parametrize("number", [0, 1], ids=["lost", "kept"])
-def test_after_a_reboot_shares_are_made_again(number: int) -> None:
-    """Daemons, instances and compute modes are gone, directories of the earlier boot serve no pod."""
-    scene = Scene(MIG_NODE, WHOLE_NODE)
-    for pod in range(4):
-        scene.pod(f"pod-{pod}", fractional(40))
-    names = [f"pod-{pod}" for pod in range(4)]
-    scene.until(lambda: runs(scene, *names))
-    scene.strike("reboot", "node-0", number=number)
-    scene.strike("reboot", "node-1", number=number)
-    scene.until(lambda: runs(scene, *names))
-    scene.finish()
-
-
-def test_a_share_is_not_gone_while_its_process_runs() -> None:
-    """A force-deleted pod's process is let go by the server, and the share is gone when it has ended."""
-    scene = Scene()
-    landed = scene.landed()
-    scene.pod("a", mps(1500), lingers_s=8.0)
-    scene.pod("b", mps(1500))
-    scene.until(lambda: runs(scene, "a", "b"))
-    scene.remove("a")
-    scene.wait(6)
-    assert not any(isinstance(write.message, SliceGone) for write in landed)
-    assert scene.runs("b")
-    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
-    scene.finish()
 
 
 @pytest.mark.parametrize("of_this_boot", [False, True])
@@ -195,7 +39,6 @@ def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
     scene.pod("a", mps(1500), lingers_s=8.0)
     scene.until(lambda: runs(scene, "a"))
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     earlier = AllocationId("earlier")
     judge.bookings[earlier] = replace(judge.bookings[bound.allocation], allocation=earlier)
     judge.ready[earlier] = replace(judge.ready[bound.allocation], allocation=earlier)
@@ -216,7 +59,6 @@ def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
     scene.pod("a", sliced("1g.10gb"), lingers_s=8.0)
     scene.until(lambda: runs(scene, "a"))
     judge, bound = scene.world.judge, scene.bound("a")
-    assert bound is not None
     booking, promised = judge.bookings[bound.allocation], AllocationId("promised")
     judge.bookings[promised] = replace(booking, allocation=promised)
     judge.after[promised] = (bound.allocation,)
@@ -278,65 +120,6 @@ def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_le
     scene.until(lambda: ready.allocation in scene.world.judge.said_gone)
     assert [instance.uuid for instance in gpu.instances.values()] == [""], "it is made by then: the story tells nothing"
     scene.until(lambda: scene.runs("b"), longest_s=60.0)
-    scene.finish()
-
-
-def test_an_agent_that_dies_over_a_starting_daemon_leaves_none() -> None:
-    """The daemon runs and the journal only says that it may; its pod is removed meanwhile."""
-    scene = Scene()
-    scene.pod("a", mps(1500))
-    kill_at(scene, StartMps)
-    scene.remove("a")
-    scene.wait(2)
-    scene.host("agent-node-0").start()
-    scene.until(lambda: not machine_of(scene).mps.listed, longest_s=60.0)
-    scene.finish()
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_an_agent_that_lost_its_journal_disturbs_no_tenant(number: int) -> None:
-    """Ledger and directories are enough: the same daemon serves on, for those who stay."""
-    scene = Scene()
-    scene.pod("a", mps(1500))
-    scene.pod("b", mps(1500))
-    scene.until(lambda: runs(scene, "a", "b"))
-    before = [daemon.pid for daemon in daemons_of(scene)]
-    scene.strike("journal lost", "node-0", number=number)
-    scene.remove("a")
-    scene.wait(20)
-    assert [daemon.pid for daemon in daemons_of(scene)] == before
-    assert scene.runs("b")
-    scene.finish()
-
-
-def test_a_warm_instance_is_taken_without_its_former_name() -> None:
-    """The same GPU instance serves the next pod of that shape, as another MIG device."""
-    scene = Scene(keep_warm_s=30.0)
-    gpu = machine_of(scene).gpus["GPU-node-0-0"]
-    scene.pod("a", sliced("4g.20gb"))
-    scene.until(lambda: scene.runs("a"))
-    ((gi_id, first),) = gpu.instances.items()
-    uuid = first.uuid
-    scene.remove("a")
-    scene.until(lambda: not first.uuid)
-    scene.pod("b", sliced("4g.20gb"))
-    scene.until(lambda: scene.runs("b"))
-    assert list(gpu.instances) == [gi_id]
-    assert gpu.instances[gi_id].uuid not in {"", uuid}
-    scene.finish()
-
-
-def test_a_warm_instance_is_in_nobodys_way() -> None:
-    """Another shape there, or one that needs its engines, is made at once; idle ones go when their time is up."""
-    scene = Scene(keep_warm_s=30.0)
-    gpu = machine_of(scene).gpus["GPU-node-0-0"]
-    for name in ("1g.5gb+me", "1g.5gb", "7g.40gb"):
-        scene.pod(name.replace("+", "-"), sliced(name))
-        scene.until(lambda name=name: scene.runs(name.replace("+", "-")))  # type: ignore[misc]
-        scene.remove(name.replace("+", "-"))
-        scene.until(lambda: not any(instance.uuid for instance in gpu.instances.values()))
-    scene.wait(40)
-    assert not gpu.instances
     scene.finish()
 
 
@@ -404,32 +187,3 @@ def fails(judge: Judge, allocation: AllocationId, *, caught: bool) -> None:
     )
     with pytest.raises(ViolationError, match="warm in the way") if caught else nullcontext():
         judge.landed(write, 1)
-
-
-def test_a_whole_gpu_is_not_left_in_a_mode_for_one_process() -> None:
-    """After its shares it is given whole again, to a pod that may have several processes."""
-    scene = Scene(WHOLE_NODE)
-    scene.pod("a", mps(1500))
-    scene.until(lambda: scene.runs("a"))
-    assert machine_of(scene).gpus["GPU-node-0-0"].exclusive
-    scene.remove("a")
-    scene.pod("b", WHOLE)
-    scene.until(lambda: scene.runs("b"))
-    assert not machine_of(scene).gpus["GPU-node-0-0"].exclusive
-    scene.finish()
-
-
-@pytest.mark.parametrize(
-    ("name", "story"),
-    [
-        ("last share gone before its home", test_a_whole_gpu_is_not_left_in_a_mode_for_one_process),
-        ("limits not raised", test_a_larger_tenant_raises_the_limits_first),
-        ("daemons ended at every start", test_a_restarted_agent_disturbs_no_daemon),
-    ],
-)
-def test_a_story_catches_what_it_is_about(name: str, story: object) -> None:
-    """Without chance: the story that passes as it is breaks the bug's own invariant once the bug is planted."""
-    bug = next(bug for bug in HOME_BUGS if bug.name == name)
-    with planted(bug), pytest.raises(ViolationError) as found:
-        story()  # type: ignore[operator]
-    assert found.value.rule in bug.caught_by

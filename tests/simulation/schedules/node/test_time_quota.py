@@ -45,7 +45,6 @@ def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
     landed = scene.landed()
 
     def warned() -> list[bool]:
-        """Of each word of the slice, whether it warns."""
         return [bool(write.message.warnings) for write in landed if isinstance(write.message, SliceReady)]
 
     scene.pod("p", timed(fractional(50, 2400), 500, 1000))
@@ -53,7 +52,6 @@ def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
     assert says_hello(scene.world.judge.requests[scene.request("p")].owner)
     scene.wait(10.0)
     machine = scene.world.machines["node-0"]
-    assert machine.time is not None
     (scheduler,) = machine.time.serving.values()
     scheduler.since = scene.world.clockwork.now + 60.0  # it is unreachable meanwhile
     scene.until(lambda: warned()[-1])

@@ -5,13 +5,15 @@ import json
 import msgspec
 import pytest
 
+from sluice.contracts.bus.subjects import guarded
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
-from sluice.contracts.messages import Cordoned, Pending, Refused, RequestWithdrawn
+from sluice.contracts.messages import Amounts, Cordoned, Pending, QuotaSet, Refused, RequestWithdrawn
 from sluice.contracts.messages.nodes import NodeRemoved, PlacementReport
 from sluice.contracts.reasons import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.web.board import Board, BoardChange
 
 NODE = "gpu-1.example.internal"
+ZERO = {"gpus": 0, "memory_mib": 0, "compute_slices": 0.0}
 GPU = f"gpu/{NODE}/GPU-aaaaaaaa-0000"
 
 
@@ -101,6 +103,11 @@ def test_a_node_is_told_with_its_gpus_and_who_is_on_them(page, make):
         },
         # The grant of a request that was not published yet: it has a row, for its slice is about to end.
         "request/run1-1": page.rows["request/run1-1"],
+        "team/default": {
+            "team": "default",
+            "used": {"gpus": 1, "memory_mib": 20480, "compute_slices": 3.0},
+            "pods": 1,
+        },
         "fleet": {"nodes": 1, "gpus": 1, "memory_mib": 40960, "in_use_mib": 20480, "requests": {"ending": 1}},
         "bus": {"state": "connecting"},
     }
@@ -167,6 +174,8 @@ def test_a_waiting_request_is_told_with_its_reasons_and_goes_when_it_is_bound(pa
         "state": "waiting",
         "message": "waits: 4 x A100: no free place of that size",
         "reasons": [{"reason": "GpuLayoutFull", "count": 4}],
+        "ask": "3g.20gb",
+        "helps": "It starts when a pod with a slice there ends; a smaller slice may start sooner.",
     }
     assert told["fleet"]["requests"] == {"waiting": 1}
 
@@ -299,3 +308,21 @@ def test_what_is_nothing_of_ours_changes_nothing(page):
     page.board.heard("sluice.ledger.gpu-9.x", None)
     assert page.step() is None
     assert isinstance(Board().step(1), BoardChange)
+
+
+def test_a_team_stands_beside_its_quota_and_goes_with_its_last_pod(page, make):
+    """A lead compares the two, and a team that has left must not stay on the page."""
+    page.board.incarnation("1")
+    told, _ = page.hear(request=make.asked())
+    assert told["team/default"] == {"team": "default", "used": ZERO, "waiting": 1}
+    page.hear(**open_node(make))
+    quota = QuotaSet(namespace="default", total=Amounts(gpus=4))
+    page.board.heard(guarded("quota", "default").subject, quota)
+    told, _ = page.step()
+    assert told["team/default"]["quota"] == {"gpus": 4}
+    assert told["team/default"]["used"]["gpus"] == 1
+    for subject in make.fleet_state(request=make.asked(), **open_node(make)).values:
+        page.board.heard(subject, None)
+    page.board.heard(guarded("quota", "default").subject, None)
+    _, gone = page.step()
+    assert "team/default" in gone

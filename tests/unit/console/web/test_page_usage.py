@@ -1,6 +1,7 @@
 """What the page asks agents: no more than somebody has to know, however many look."""
 
 import asyncio
+from collections.abc import Mapping
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
@@ -13,7 +14,7 @@ def pod(request: str, node: str = "gpu-1") -> PodDocument:
     return PodDocument(request=request, state="bound", node=node, **facts)
 
 
-def used(request: str) -> SliceUsage:
+def used(request: str, idle_s: float | None = None) -> SliceUsage:
     return SliceUsage(
         allocation=AllocationId(f"a-{request}"),
         request=RequestId(request),
@@ -27,6 +28,7 @@ def used(request: str) -> SliceUsage:
         memory_mib=4864,
         busy_percent=5.0,
         age_s=1.0,
+        idle_s=idle_s,
     )
 
 
@@ -35,13 +37,13 @@ class Agents:
         self.asked: list[tuple[str, str]] = []
         self.now = 100.0
 
-    async def ask(self, node: str, endpoint: str) -> NodeUsage | str:
+    async def ask(self, endpoints: Mapping[str, str]) -> dict[str, NodeUsage | str]:
         """Two pods are on each node; one node does not answer."""
-        self.asked.append((node, endpoint))
+        self.asked += endpoints.items()
         await asyncio.sleep(0)
-        if node == "gone":
-            return "UNAVAILABLE: no server is there"
-        return NodeUsage(node=NodeName(node), every_s=30.0, slices=(used("one"), used("two")))
+        both = (used("one"), used("two", idle_s=7200.0))
+        found = {node: NodeUsage(node=NodeName(node), every_s=30.0, slices=both) for node in endpoints}
+        return found | {node: "UNAVAILABLE: no server is there" for node in endpoints if node == "gone"}
 
 
 async def test_an_answer_counts_for_some_seconds_for_everybody_who_looks():
@@ -69,5 +71,15 @@ async def test_answers_of_nodes_without_end_do_not_fill_the_memory():
     usages = Usages(agents.ask, lambda: agents.now)
     for number in range(KEPT_MAX + 10):
         await usages.of(pod("one", f"gpu-{number}"), "host:1")
-    assert len(usages._kept) == KEPT_MAX
-    assert len(usages._asking) == KEPT_MAX
+    assert len(usages._nodes) == KEPT_MAX
+    assert not usages._nodes._asking
+
+
+async def test_what_is_idle_is_asked_of_all_agents_once_a_minute():
+    """Every open page wants it."""
+    agents = Agents()
+    usages = Usages(agents.ask, lambda: agents.now)
+    endpoints = {"gpu-1": "host:1", "gone": "host:2"}
+    found, _ = await asyncio.gather(usages.idle(endpoints), usages.idle(endpoints))
+    assert ([each.request for each in found.slices], list(found.silent)) == (["two"], ["gone"])
+    assert len(agents.asked) == 2

@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, RequestId, SourceName
 from sluice.contracts.messages import Booking, Bound, Claim, Closed, DeviceGrant, Grant, RequestWithdrawn, Share
-from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, UsageRecorder
+from sluice.runtime.prometheus.metrics import SERIES_MAX
+from sluice_inventory.recorder.amounts import Amount
+from sluice_inventory.recorder.usage_recorder import CONFIRM_S, MINUTE_S, MinuteRecord, Series, UsageRecorder
 from sluice_inventory.recorder.usage_report import NothingRecordedError, report
 from sluice_inventory.recorder.usage_store import Kept, Position, UsageFileError, UsageStore
+from sluice_inventory.shell.metrics import UseMetrics
 
 BEGIN = 1_800_000_000 // 900 * 900
 MODEL = "NVIDIA A100-SXM4-40GB"
@@ -264,3 +267,22 @@ def test_profiles_without_a_size_count_by_their_slices(recording):
     recording.hear(grant("p"), "p", BEGIN)
     recording.until(BEGIN + 60)
     assert recording.rows("namespace")["lab"].memory_mib_s == 20480 * 60
+
+
+def test_a_lead_sees_over_time_what_the_report_sums_up():
+    """A chart by team would show another use than the report, or teams that are gone would fill the memory."""
+    recorder, shown = UsageRecorder(BEGIN), UseMetrics()
+    recorder.observe_node(known(), float(BEGIN))
+    recorder.observe(asks("waits", "prod"), "waits", BEGIN + 30.0)
+    recorder.observe(grant("p1"), "p1", BEGIN + 30.0)
+    recorder.add_use("lab", NODE, MODEL, micro_gpus=200_000, is_idle=False)
+    shown.add(recorder.complete_minute())
+    shown.add(recorder.complete_minute())
+    assert {(each.metric.name, *each.labels): each.value for each in shown.now()} == {
+        ("sluice_namespace_gpu_seconds_total", "lab", MODEL): 0.5 * 90,
+        ("sluice_namespace_gpu_used_seconds_total", "lab", MODEL): 0.2 * 60,
+        ("sluice_namespace_waiting", "prod"): 1.0,
+    }
+    for number in range(2 * SERIES_MAX):
+        shown.add(MinuteRecord(BEGIN, {Series("allocated", f"ci-{number}", "", MODEL): Amount(60, 1, 1)}, []))
+    assert len(list(shown.now())) <= SERIES_MAX

@@ -47,17 +47,18 @@ class QuotaError(ValueError):
 
 def quotas_document(fleet_state: FleetState) -> QuotasDocument:
     """Every namespace that has limits or devices, by name."""
-    used = _used(fleet_state)
+    used = used_by_namespace(fleet_state)
     limits = {key[0]: said for key, said in fleet_state.of("quota", QuotaSet)}
     return QuotasDocument(
         quotas=tuple(
-            _quota(namespace, used.get(namespace, NOTHING), limits.get(namespace))
+            quota_document(namespace, used.get(namespace, NOTHING), limits.get(namespace))
             for namespace in sorted({*used, *limits})
         )
     )
 
 
-def _quota(namespace: str, used: Usage, said: QuotaSet | None) -> QuotaDocument:
+def quota_document(namespace: str, used: Usage, said: QuotaSet | None) -> QuotaDocument:
+    """One namespace; `said` None if it has no limits."""
     limits = said if said is not None else QuotaSet(namespace=namespace)
     return QuotaDocument(
         namespace=namespace,
@@ -77,7 +78,7 @@ def _amounts(said: Amounts) -> AmountsDocument:
     return AmountsDocument(gpus=said.gpus, memory_mib=said.memory_mib, compute_slices=said.compute_slices)
 
 
-def _used(fleet_state: FleetState) -> dict[str, Usage]:
+def used_by_namespace(fleet_state: FleetState) -> dict[str, Usage]:
     """What is booked for each namespace and not reported as gone."""
     models = _ModelsByNode(fleet_state)
     used: dict[str, Usage] = {}

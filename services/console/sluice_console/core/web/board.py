@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.contracts.bus.subjects import Address, SubjectError, parse
-from sluice.contracts.messages import AgentAddress, AnyMessage
+from sluice.contracts.messages import AgentAddress, AllocationRequested, AnyMessage, Grant, QuotaSet
 from sluice_console.core.documents import GpuDocument, PodDocument
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
+from sluice_console.core.operate.quotas import used_by_namespace
 from sluice_console.core.web.rows import (
     NONE,
     BusRow,
@@ -26,6 +27,7 @@ from sluice_console.core.web.rows import (
     pod_of,
     request_row,
 )
+from sluice_console.core.web.teams import TeamTotals
 
 OF_NODES = frozenset({"inventory", "ledger", "node", "host", "cordon"})
 OF_REQUESTS = frozenset({"request", "binding", "waiting", "ledger", "slice"})
@@ -52,10 +54,11 @@ class _Parts:
 
 
 class Board:
-    """Rows by key (`node/NAME`, `gpu/NODE/UUID`, `request/ID`, `fleet`, `bus`), and which of them are outdated."""
+    """Rows by key (`node/NAME`, `gpu/NODE/UUID`, `request/ID`, `team/NAME`, `fleet`, `bus`), and which are outdated."""
 
-    def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
-        """Start empty."""
+    def __init__(self, *, requests_max: int = REQUESTS_MAX, stored_at: dict[str, float] | None = None) -> None:
+        """Start empty. `stored_at`: when each subject's value was stored, in unix seconds; filled by its reader."""
+        self._stored_at = stored_at if stored_at is not None else {}
         self.revision = 0
         self._requests_max = requests_max
         self._rows: dict[str, msgspec.Raw] = {}
@@ -73,6 +76,7 @@ class Board:
         self._listed: set[str] = set()
         self._unlisted: dict[str, None] = {}
         self._bus = BusRow(state="connecting")
+        self._teams = TeamTotals()
 
     # -- input --------------------------------------------------------------------------------------------------
 
@@ -82,6 +86,10 @@ class Board:
             address = parse(subject)
         except SubjectError:
             return
+        if message is None:
+            self._stored_at.pop(subject, None)
+        if address.kind == "quota":
+            self._teams.set_quota(address.key[0], message if isinstance(message, QuotaSet) else None)
         if address.kind in OF_NODES:
             self._put(self._nodes, self._dirty_nodes, address.key[0], subject, message)
         if address.kind in OF_REQUESTS:
@@ -126,7 +134,7 @@ class Board:
     @property
     def is_behind(self) -> bool:
         """Whether a recorded value is not in the rows yet."""
-        return bool(self._dirty_nodes or self._dirty_requests)
+        return bool(self._dirty_nodes or self._dirty_requests or self._teams.dirty)
 
     def step(self, limit: int) -> BoardChange | None:
         """Rebuild the rows of at most `limit` nodes and requests. None if no row changed."""
@@ -138,6 +146,8 @@ class Board:
                 self._requested(_first(self._dirty_requests), changed)
             else:
                 break
+        for team in self._teams.take_dirty(limit):
+            self._set(f"team/{team}", self._teams.row(team), changed)
         self._set("fleet", self._fleet(), changed)
         self._set("bus", self._bus, changed)
         if not changed:
@@ -148,7 +158,8 @@ class Board:
 
     def picture(self) -> tuple[int, list[tuple[str, msgspec.Raw]]]:
         """The revision and all rows: fleet-wide ones first, then nodes with their GPUs, then requests."""
-        first = [(key, self._rows[key]) for key in ("fleet", "bus") if key in self._rows]
+        teams = (f"team/{team}" for team in self._teams.names())
+        first = [(key, self._rows[key]) for key in ("fleet", "bus", *teams) if key in self._rows]
         nodes = [
             (key, self._rows[key]) for name in sorted(self._keys) for key in sorted(self._keys[name], reverse=True)
         ]
@@ -159,7 +170,9 @@ class Board:
         parts = self._nodes.get(name, _Parts())
         if not parts.values:
             self._nodes.pop(name, None)
-        rows, sums = node_rows(name, FleetState(parts.values, self._incarnation))
+        fleet_state = FleetState(parts.values, self._incarnation)
+        rows, sums = node_rows(name, fleet_state)
+        self._teams.set_used(name, used_by_namespace(fleet_state))
         for key in self._keys.get(name, frozenset()) - rows.keys():
             self._set(key, None, changed)
         for key, row in rows.items():
@@ -184,6 +197,7 @@ class Board:
             self._requests.pop(request, None)
         before = self._states.pop(request, "")
         state = pod.state if pod is not None else "ended"
+        self._teams.set_state(request, pod.namespace if pod is not None else "", state)
         if before:
             self._counts[before] -= 1
         if state != "ended":
@@ -198,7 +212,7 @@ class Board:
                     self._dirty_requests[_first(self._unlisted)] = None
         elif request in self._listed or len(self._listed) < self._requests_max:
             self._listed.add(request)
-            self._set(f"request/{request}", request_row(pod), changed)
+            self._set(f"request/{request}", request_row(pod, self._priority(request)), changed)
         else:
             self._unlisted[request] = None
 
@@ -230,6 +244,15 @@ class Board:
         """One request, ended or not; None if the bus has nothing about it."""
         return self._pod(request)
 
+    def addresses(self) -> dict[str, AgentAddress]:
+        """Addresses of the agents whose nodes have slices."""
+        busy = (
+            name
+            for name, parts in self._nodes.items()
+            if any(isinstance(each, Grant) for each in parts.values.values())
+        )
+        return {name: address for name in busy if (address := self.address_of(name))}
+
     def address_of(self, node: str) -> AgentAddress | None:
         """Where a node's agent is asked, as last published; None if unknown."""
         parts = self._nodes.get(node)
@@ -238,7 +261,13 @@ class Board:
 
     def _pod(self, request: str) -> PodDocument | None:
         parts = self._requests.get(request)
-        return pod_of(request, FleetState(parts.values, self._incarnation)) if parts is not None else None
+        if parts is None:
+            return None
+        return pod_of(request, FleetState(parts.values, self._incarnation, stored_at=self._stored_at))
+
+    def _priority(self, request: str) -> int:
+        values = self._requests[request].values.values()
+        return next((each.priority for each in values if isinstance(each, AllocationRequested)), 0)
 
 
 def _first(waiting: dict[str, None]) -> str:

@@ -11,7 +11,18 @@ import msgspec
 
 from sluice.contracts.fleet_file.fleet_spec import POOL_LABEL
 from sluice.contracts.messages import HostFacts
-from sluice_console.core.documents import GpuDocument, InstanceDocument, InstanceState, PodDocument, PodState
+from sluice.contracts.reason_hints import hint_for
+from sluice.contracts.reasons import WaitReason
+from sluice.contracts.request_syntax import claims_text
+from sluice_console.core.documents import (
+    AmountsDocument,
+    GpuDocument,
+    InstanceDocument,
+    InstanceState,
+    PodDocument,
+    PodState,
+    QuotaDocument,
+)
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.nodes import FleetNodeDocument, NodeState, nodes_document
@@ -107,6 +118,33 @@ class RequestRow(PageRow, frozen=True, kw_only=True):
     state: PodState
     message: str
     reasons: tuple[ReasonRow, ...] = ()
+    ask: str = ""
+    asked_at: str = ""
+    priority: int = 0
+    helps: str = ""
+    """What would help, in a sentence; only while it waits."""
+    reserved: bool = False
+    """A place is kept for it and being freed."""
+
+
+class AmountsRow(PageRow, frozen=True, kw_only=True):
+    """An amount of each dimension of a quota; null is unlimited."""
+
+    gpus: int | None = None
+    memory_mib: int | None = None
+    compute_slices: float | None = None
+
+
+class TeamRow(PageRow, frozen=True, kw_only=True):
+    """One namespace: what is booked for it, beside its quota."""
+
+    team: str
+    used: AmountsRow
+    quota: AmountsRow | None = None
+    """Null: none is set."""
+    guaranteed: AmountsRow | None = None
+    pods: int = 0
+    waiting: int = 0
 
 
 class FleetRow(PageRow, frozen=True, kw_only=True):
@@ -251,13 +289,38 @@ def pod_of(request: str, fleet_state: FleetState) -> PodDocument | None:
     return next((pod for pod in pods_document(fleet_state, with_ended=True).pods if pod.request == request), None)
 
 
-def request_row(pod: PodDocument) -> RequestRow:
+def request_row(pod: PodDocument, priority: int) -> RequestRow:
     """The row of a request that has no slice yet, or no longer."""
     return RequestRow(
         request=pod.request,
         namespace=pod.namespace,
         name=pod.name or pod.origin,
         state=pod.state,
-        message=pod.message if len(pod.message) <= MESSAGE_MAX else f"{pod.message[: MESSAGE_MAX - 1]}…",
+        message=_shortened(pod.message),
         reasons=tuple(ReasonRow(reason=each.reason, count=each.count) for each in pod.reasons),
+        ask=_shortened(claims_text(pod.claims)),
+        asked_at=pod.asked_at,
+        priority=priority,
+        helps=hint_for(pod.reasons),
+        reserved=any(each.reason is WaitReason.PLACE_BEING_FREED for each in pod.reasons),
     )
+
+
+def team_row(quota: QuotaDocument, *, pods: int, waiting: int) -> TeamRow:
+    """The row of one namespace."""
+    return TeamRow(
+        team=quota.namespace,
+        used=_amounts(quota.used),
+        quota=_amounts(quota.total) if quota.limited else None,
+        guaranteed=_amounts(quota.guaranteed) if quota.limited else None,
+        pods=pods,
+        waiting=waiting,
+    )
+
+
+def _amounts(amounts: AmountsDocument) -> AmountsRow:
+    return AmountsRow(gpus=amounts.gpus, memory_mib=amounts.memory_mib, compute_slices=amounts.compute_slices)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MESSAGE_MAX else f"{text[: MESSAGE_MAX - 1]}…"

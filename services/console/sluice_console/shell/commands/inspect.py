@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 from sluice_console.shell.cli_options import EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, run
 
 if TYPE_CHECKING:
+    from sluice_console.core.fleet.filters import FleetFilter, Subject
     from sluice_console.shell.inspect.views import FleetView
 
 Output = Annotated[
@@ -17,7 +18,10 @@ Output = Annotated[
 ]
 SECONDS_MAX = 100 * 365 * 86400
 """A century: earlier dates cannot be represented, and no history is kept that long."""
-OfNode = Annotated[str, Parameter(name="--node", help="Only what is on this node.")]
+OfNode = Annotated[str, Parameter(name="--node", help="Only what is on this node, as node:NAME.")]
+Words = Annotated[
+    str, Parameter(help="Only what all these match: text, team:, node:, model:, fits:, is: (docs/cli.md).")
+]
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
 
 
@@ -35,7 +39,7 @@ def add_to(app: App) -> None:
 
 
 def gpus_command(
-    *,
+    *words: Words,
     server: Server = None,
     json: AsJson = False,
     output: Output = None,
@@ -45,11 +49,12 @@ def gpus_command(
     """Show every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
     from sluice_console.shell.inspect.views import FleetView
 
-    return _look(FleetView("gpus", node=node), server, json=json, output=output, watch=watch)
+    looked = FleetView("gpus", filter=_filter("gpus", words, node=node))
+    return _look(looked, server, json=json, output=output, watch=watch)
 
 
 def nodes_command(
-    *,
+    *words: Words,
     server: Server = None,
     json: AsJson = False,
     output: Output = None,
@@ -60,11 +65,12 @@ def nodes_command(
     """Show every node in a line: its state, what is free, and since when it is idle."""
     from sluice_console.shell.inspect.views import FleetView
 
-    return _look(FleetView("nodes", idle_only=idle, node=node), server, json=json, output=output, watch=watch)
+    looked = FleetView("nodes", idle_only=idle, filter=_filter("nodes", words, node=node))
+    return _look(looked, server, json=json, output=output, watch=watch)
 
 
 def pods_command(
-    *,
+    *words: Words,
     server: Server = None,
     json: AsJson = False,
     output: Output = None,
@@ -80,22 +86,22 @@ def pods_command(
     """Show every pod that requested slices, and its state."""
     from sluice_console.shell.inspect.views import FleetView
 
-    looked = FleetView(
-        "pods", with_ended=all_, namespace="" if all_namespaces else namespace, node=node, waiting_only=waiting
-    )
+    namespace = "" if all_namespaces else namespace
+    found = _filter("pods", words, node=node, namespace=namespace, waiting=waiting)
+    looked = FleetView("pods", with_ended=all_, filter=found)
     return _look(looked, server, json=json, output=output, watch=watch)
 
 
-def top_command(*, server: Server = None) -> int:
+def top_command(*words: Words, server: Server = None) -> int:
     """Show the live map in the terminal; in a pipe, the present state once. q quits; the last line lists the keys."""
     from sluice_console.shell.inspect.top import top
     from sluice_console.shell.live.running_systems import server_url
 
-    return run(top(server_url(server)))
+    return run(top(server_url(server), _filter("top", words)))
 
 
 def usage_command(
-    *,
+    *words: Words,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
@@ -111,7 +117,7 @@ def usage_command(
         return EXIT_USAGE
     wanted_s = idle_s if idle_s is not None else IDLE_S if idle else None
     form = form_of(output, json=json)
-    return run(usage(server_url(server), idle_s=wanted_s, form=form))
+    return run(usage(server_url(server), idle_s=wanted_s, form=form, picked=_filter("slices", words)))
 
 
 def report_command(
@@ -192,6 +198,32 @@ def events_command(
     return run(events(server_url(server), follow=follow, since_s=since_s, form=form))
 
 
+def _filter(
+    subject: "Subject | Literal['top']",
+    words: tuple[str, ...],
+    *,
+    node: str = "",
+    namespace: str = "",
+    waiting: bool = False,
+) -> "FleetFilter":
+    """The filter of words and options. Raises UsageError."""
+    from sluice_console.core.fleet.filters import FilterError, FleetFilter, Term, parse_filter
+
+    options = [Term("node", node.lower())] if node else []
+    options += [Term("team", namespace.lower())] if namespace else []
+    options += [Term("is", "waiting")] if waiting else []
+    try:
+        found = FleetFilter((*parse_filter(" ".join(words)), *options))
+        if subject == "top":
+            if found.needs_use:
+                raise FilterError("is:idle: `sluice top` does not measure use; `sluice usage is:idle` does")
+        else:
+            found.check(subject)
+    except FilterError as error:
+        raise UsageError(str(error)) from error
+    return found
+
+
 def _are_seconds(option: str, value_s: float) -> bool:
     """Whether the value is a usable length of time; prints the error if not."""
     if 0 <= value_s <= SECONDS_MAX:
@@ -208,5 +240,7 @@ def _look(
     from sluice_console.shell.live.running_systems import server_url
 
     form = form_of(output, json=json)
+    if watch and looked.filter.needs_use:
+        raise UsageError("is:idle with --watch: use is measured once; leave one of them out")
     url = server_url(server)
     return run(watched(url, looked, form) if watch else look(url, looked, form))

@@ -4,8 +4,6 @@ import sys
 from dataclasses import replace
 from pathlib import PurePath
 
-import msgspec
-
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.messages import AllocationRequested, RequestRejected
 from sluice.runtime.nats.history import EVERYTHING, HistoryRecord, open_history
@@ -13,6 +11,7 @@ from sluice_console.core.documents import PodDocument, PodsDocument, StandingDoc
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.pending_releases import being_freed
 from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.history.ended import ended_pod, named_by
 from sluice_console.core.history.events import EventDocument, event_document
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames
 from sluice_console.core.history.timeline import evicted_before, steps_of
@@ -40,6 +39,10 @@ async def fleet_state_at(url: str) -> FleetState:
 async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
     """`sluice gpus`, `pods`, `nodes`: the present state. Raises BusError, NotAnsweringError."""
     fleet_state = await fleet_state_at(url)
+    if looked.filter.needs_use:
+        from sluice_console.shell.inspect.usage import idle_requests  # noqa: PLC0415 - of gRPC only this needs anything
+
+        looked = replace(looked, filter=replace(looked.filter, idle=await idle_requests(fleet_state)))
     since = await IdleSince(url).of(fleet_state) if looked.view == "nodes" else {}
     document = looked.document(fleet_state, since)
     if is_for_programs(form):
@@ -134,25 +137,11 @@ def with_past(known: PodsDocument, history: list[HistoryMessage]) -> list[PodDoc
     for pod in known.pods:
         asked = past.pop(pod.request, None)
         if asked is not None and not pod.origin:
-            filled = {"namespace": asked.namespace, "name": asked.name, "origin": asked.origin}
-            pods.append(msgspec.structs.replace(pod, **filled))
+            pods.append(named_by(pod, asked))
         else:
             pods.append(pod)
-    pods += [_long_gone(request, asked) for request, asked in past.items() if request]
+    pods += [ended_pod(request, asked) for request, asked in past.items() if request]
     return sorted(pods, key=lambda pod: began.get(pod.request, -1))
-
-
-def _long_gone(request: str, asked: AllocationRequested | RequestRejected) -> PodDocument:
-    return PodDocument(
-        request=request,
-        namespace=asked.namespace,
-        name=asked.name,
-        origin=asked.origin,
-        source=asked.source,
-        state="ended",
-        message="ended; known from the history only",
-        revision=asked.revision,
-    )
 
 
 def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:

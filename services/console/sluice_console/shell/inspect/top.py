@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from sluice.runtime.bus import Bus
+from sluice_console.core.fleet.filters import EVERYTHING, FleetFilter
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.pods import pods_document
@@ -28,20 +29,22 @@ LOOK_AGAIN_S = 2.0
 """Maximum between two redraws, so that a silent broker is noticed."""
 
 
-async def top(url: str) -> int:
+async def top(url: str, picked: FleetFilter = EVERYTHING) -> int:
     """Show it until q or a signal. Raises BusError, NotAnsweringError."""
     async with connected(url) as bus:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _print_once(await read_fleet_state(bus))
+            _print_once(await read_fleet_state(bus), picked)
             return 0
-        await top_on(bus, Terminal(sys.stdin.fileno(), sys.stdout.fileno()), IdleSince(url).of)
+        await top_on(
+            bus, Terminal(sys.stdin.fileno(), sys.stdout.fileno()), IdleSince(url).of, FleetView("gpus", filter=picked)
+        )
         return 0
 
 
-def _print_once(fleet_state: FleetState) -> None:
+def _print_once(fleet_state: FleetState, picked: FleetFilter) -> None:
     out = console()
     out.print(heading(gpus_document(fleet_state), pods_document(fleet_state), connected=True), markup=False)
-    for looked in (FleetView("gpus"), FleetView("pods")):
+    for looked in (FleetView("gpus", filter=picked), FleetView("pods", filter=picked)):
         out.print()
         looked.show(out, looked.document(fleet_state, {}), fleet_state, wide=False)
 

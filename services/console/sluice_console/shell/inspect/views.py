@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sluice_console.core.documents import Document, GpusDocument, PodsDocument
+from sluice_console.core.fleet.filters import EVERYTHING, FleetFilter
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
 from sluice_console.core.fleet.nodes import NodesDocument, nodes_document
@@ -39,40 +40,50 @@ class FleetView:
     """Pods: include ended ones."""
     idle_only: bool = False
     """Nodes: idle ones only."""
-    namespace: str = ""
-    """Pods: of this namespace only."""
-    node: str = ""
-    """Only what is on this node."""
-    waiting_only: bool = False
-    """Pods: those without a slice yet."""
+    filter: FleetFilter = EVERYTHING
+    """What is shown; without terms everything."""
 
     def document(self, fleet_state: FleetState, since: dict[str, str]) -> Document:
         """The document. `since`: since when idle nodes are idle."""
-        if self.view == "gpus":
-            return self._of_gpus(gpus_document(fleet_state))
         if self.view == "pods":
-            return self._of_pods(pods_document(fleet_state, with_ended=self.with_ended))
-        found = nodes_document(fleet_state, since, idle_only=self.idle_only)
-        return replace(found, nodes=tuple(each for each in found.nodes if self.node in {"", each.node}))
+            return self._of_pods(pods_document(fleet_state, with_ended=self.with_ended), fleet_state)
+        nodes = nodes_document(fleet_state, since, idle_only=self.idle_only)
+        if self.view == "gpus":
+            return self._of_gpus(gpus_document(fleet_state), nodes)
+        if not self.filter.terms:
+            return nodes
+        shown = {each.node for each in self._of_gpus(gpus_document(fleet_state), nodes).gpus}
+        shown |= {each.node for each in nodes.nodes if not each.gpus and self.filter.picks_bare_node(each)}
+        return replace(nodes, nodes=tuple(each for each in nodes.nodes if each.node in shown))
 
-    def _of_gpus(self, found: GpusDocument) -> GpusDocument:
-        gpus = tuple(each for each in found.gpus if self.node in {"", each.node})
-        return replace(found, gpus=gpus, nodes=tuple(each for each in found.nodes if self.node in {"", each.node}))
-
-    def _of_pods(self, found: PodsDocument) -> PodsDocument:
-        pods = tuple(
-            each
-            for each in found.pods
-            if self.namespace in {"", each.namespace}
-            and self.node in {"", each.node}
-            and not (self.waiting_only and each.state not in {"requested", "waiting", "making"})
+    def _of_gpus(self, found: GpusDocument, nodes: NodesDocument) -> GpusDocument:
+        if not self.filter.terms:
+            return found
+        known = {each.node: each for each in nodes.nodes}
+        warnings = {each.node: each.warnings for each in found.nodes}
+        gpus = tuple(
+            gpu
+            for gpu in found.gpus
+            if self.filter.lit(gpu, known.get(gpu.node), warnings.get(gpu.node, ())) is not None
         )
-        return replace(found, pods=pods)
+        shown = {gpu.node for gpu in gpus}
+        return replace(found, gpus=gpus, nodes=tuple(each for each in found.nodes if each.node in shown))
+
+    def _of_pods(self, found: PodsDocument, fleet_state: FleetState) -> PodsDocument:
+        if not self.filter.terms:
+            return found
+        model = {gpu.uuid: gpu.model for each in fleet_state.inventories().values() for gpu in each.snapshot.gpus}
+        pods = (
+            pod
+            for pod in found.pods
+            if self.filter.picks_pod(pod, {model.get(device.gpu, "") for device in pod.devices})
+        )
+        return replace(found, pods=tuple(pods))
 
     @property
     def is_part(self) -> bool:
         """Whether it leaves something out."""
-        return bool(self.namespace or self.node or self.waiting_only)
+        return bool(self.filter.terms)
 
     def show(
         self,

@@ -5,7 +5,7 @@ Every answer has the headers that keep pages of other origins out; data is marke
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,13 +19,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.contracts.reasons import shorten
 from sluice.runtime.bus import BusError
-from sluice_console.core.documents import Document, GpuDocument, PodDocument
+from sluice_console.core.documents import GpuDocument, PodDocument
+from sluice_console.core.fleet.filters import FilterError, parse_filter
+from sluice_console.core.fleet.report import span_s
 from sluice_console.core.web.board import Board
+from sluice_console.core.web.charts import SPAN_MAX_S
 from sluice_console.core.web.map_api import backendai_map, map_document
 from sluice_console.core.web.request_check import METHODS, denied
+from sluice_console.shell.live.allocator_client import NotAskableError
 from sluice_console.shell.web.hub import Hub, TooManyClientsError
 from sluice_console.shell.web.page_files import PageFiles
-from sluice_console.shell.web.stories import Stories
+from sluice_console.shell.web.reports import ROUNDED_S, Reports, Span
+from sluice_console.shell.web.stories import HOURS, Stories
 from sluice_console.shell.web.stream import EventStream
 from sluice_console.shell.web.usage import Usages
 
@@ -47,6 +52,7 @@ NO_STORE = {"cache-control": "no-store"}
 NODES_AT_ONCE = 25
 """Nodes mapped before other tasks run."""
 FORMS = ("sluice", "backendai")
+UNIX_DIGITS_MAX = 10
 _DATA = "/api/"
 
 
@@ -66,10 +72,21 @@ def problem(status: int, message: str) -> Response:
 
 
 def make_app(
-    board: Board, hub: Hub, stories: Stories, hosts: Collection[str] = (), usages: Usages | None = None
+    board: Board,
+    hub: Hub,
+    stories: Stories,
+    usages: Usages,
+    reports: Reports,
+    *,
+    hosts: Collection[str] = (),
+    trace_url: str = "",
 ) -> ASGIApp:
-    """The ASGI application. `hosts` are further names of this server besides `localhost` and addresses."""
-    answers = _Answers(board, hub, stories, usages or Usages())
+    """
+    The ASGI application. `hosts` are further names of this server besides `localhost` and addresses.
+
+    `trace_url`: where traces are viewed, with `{trace_id}`; empty for nowhere.
+    """
+    answers = _Answers(board, hub, stories, usages, reports, trace_url)
     routes = [
         Route("/", answers.page),
         Route("/healthz", _healthz),
@@ -79,6 +96,10 @@ def make_app(
         Route("/api/requests/{request}", answers.request),
         Route("/api/trace/{request}", answers.trace),
         Route("/api/usage/{request}", answers.usage),
+        Route("/api/filter", answers.filter),
+        Route("/api/idle", answers.idle),
+        Route("/api/ended", answers.ended),
+        Route("/api/report", answers.report),
         Route("/static/{name}", answers.file),
     ]
     app = Starlette(routes=routes, exception_handlers={404: _not_found})
@@ -96,8 +117,12 @@ async def _not_found(request: Request, _: Exception) -> Response:
 class _Answers:
     """The queries that need the board."""
 
-    def __init__(self, board: Board, hub: Hub, stories: Stories, usages: Usages) -> None:
+    def __init__(  # noqa: PLR0917 - what each query needs
+        self, board: Board, hub: Hub, stories: Stories, usages: Usages, reports: Reports, trace_url: str
+    ) -> None:
         self._board = board
+        self._reports = reports
+        self._trace_url = trace_url
         self._usages = usages
         self._hub = hub
         self._stories = stories
@@ -152,7 +177,10 @@ class _Answers:
         return await self._of_request(request, self._stories.of)
 
     async def trace(self, request: Request) -> Response:
-        return await self._of_request(request, self._stories.trace_of)
+        async def read(pod: PodDocument) -> object:
+            return {**msgspec.structs.asdict(await self._stories.trace_of(pod)), "viewer": self._trace_url}
+
+        return await self._of_request(request, read)
 
     async def usage(self, request: Request) -> Response:
         name = request.path_params["request"]
@@ -162,17 +190,77 @@ class _Answers:
             return problem(404, f"no request {shorten(name)!r} has a slice on a known node")
         return JsonAnswer(await self._usages.of(pod, address), headers=NO_STORE)
 
-    async def _of_request(self, request: Request, read: Callable[[PodDocument], Awaitable[Document]]) -> Response:
+    async def _of_request(self, request: Request, read: Callable[[PodDocument], Awaitable[object]]) -> Response:
         name = request.path_params["request"]
-        pod = self._board.pod(name)
-        if pod is None:
-            return problem(404, f"no request {shorten(name)!r} is known; `sluice explain` also finds ended ones")
         try:
+            pod = await self._stories.past(name, self._board.pod(name))
+            if pod is None:
+                return problem(404, f"no request {shorten(name)!r} is known: neither now nor in the history of a week")
             return JsonAnswer(await read(pod), headers=NO_STORE)
         except TimeoutError:
             return problem(503, "the history did not answer in time; try again")
         except BusError as error:
             return problem(503, f"the history cannot be read: {error}")
+
+    async def filter(self, request: Request) -> Response:
+        try:
+            return JsonAnswer({"terms": parse_filter(request.query_params.get("q", ""))}, headers=NO_STORE)
+        except FilterError as error:
+            return problem(400, str(error))
+
+    async def idle(self, _: Request) -> Response:
+        return JsonAnswer(await self._usages.idle(self._board.addresses()), headers=NO_STORE)
+
+    async def ended(self, request: Request) -> Response:
+        hours = request.query_params.get("hours", str(HOURS[0]))
+        if hours not in map(str, HOURS):
+            return problem(400, f"hours = {shorten(hours)!r}: must be one of {', '.join(map(str, HOURS))}")
+        try:
+            found = await self._stories.ended(int(hours))
+        except TimeoutError:
+            return problem(503, "the history did not answer in time; try again")
+        except BusError as error:
+            return problem(503, f"the history cannot be read: {error}")
+        again = (each for each in found.pods if self._is_over(each.request))
+        return JsonAnswer(msgspec.structs.replace(found, pods=tuple(again)), headers=NO_STORE)
+
+    def _is_over(self, request: str) -> bool:
+        pod = self._board.pod(request)
+        return pod is None or pod.state in {"ending", "ended"}
+
+    async def report(self, request: Request) -> Response:
+        try:
+            span = span_of(request.query_params)
+        except ValueError as error:
+            return problem(400, str(error))
+        try:
+            found = await (self._reports.since(span) if isinstance(span, int) else self._reports.between(span))
+        except (NotAskableError, BusError) as error:
+            return problem(503, str(error))
+        return JsonAnswer(found, headers=NO_STORE)
+
+
+def span_of(query: Mapping[str, str]) -> int | Span:
+    """
+    The span of `?since=7d` or `?from=...&until=...` in unix seconds.
+
+    Raises ValueError, which names the field and what would be right.
+    """
+    if "from" not in query:
+        since = query.get("since", "24h")
+        found = span_s(since)
+        if found is None or found > SPAN_MAX_S:
+            raise ValueError(f"since = {shorten(since)!r}: must be at most 90d, such as 24h, 7d or 30d")
+        return found
+    ends = []
+    for field in ("from", "until"):
+        text = query.get(field, "")
+        if not (text.isascii() and text.isdecimal() and len(text) <= UNIX_DIGITS_MAX):
+            raise ValueError(f"{field} = {shorten(text)!r}: must be unix seconds, such as 1767225600")
+        ends.append(int(text) // ROUNDED_S * ROUNDED_S)
+    if not 0 < ends[1] - ends[0] <= SPAN_MAX_S:
+        raise ValueError(f"until = {ends[1]}: must be after from, by at most {SPAN_MAX_S} seconds")
+    return Span(*ends)
 
 
 class Guard:

@@ -12,7 +12,7 @@ from typing import Protocol
 from sluice.contracts.messages import AnyMessage
 from sluice_console.core.web.board import Board
 from sluice_console.core.web.rows import BusState
-from sluice_console.shell.live.connect import connected
+from sluice_console.shell.live.connect import StoredTimes, connected
 from sluice_console.shell.live.live_fleet import UNREAD_MAX_S, LiveFleet, following
 from sluice_console.shell.process.broker_storage import trouble_at
 from sluice_console.shell.web.hub import Hub
@@ -42,8 +42,9 @@ class HasConnection(Protocol):
 class Feed:
     """From the bus to the board to the hub."""
 
-    def __init__(self, board: Board, hub: Hub) -> None:
-        """Start empty."""
+    def __init__(self, board: Board, hub: Hub, times: StoredTimes | None = None) -> None:
+        """Start empty. `times` gets when values were stored."""
+        self._times = times
         self._board = board
         self._hub = hub
         self._news = asyncio.Event()
@@ -59,7 +60,7 @@ class Feed:
         """Follow the bus at `url` until cancelled; wait while it is away. Raises BusError."""
         self._url = url
         await self._tell("connecting", "")
-        async with connected(url, within_s=None) as bus, following(bus, self._heard) as live:
+        async with connected(url, within_s=None, times=self._times) as bus, following(bus, self._heard) as live:
             while True:
                 await self._look(bus, live)
                 await self._wait()

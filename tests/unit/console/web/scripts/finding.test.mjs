@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { groupOf, match, words } from "../static/filter.js";
+import { groupOf, match } from "../static/filter.js";
 import { grid, idOf, inSight, place, sizeFor } from "../static/layout.js";
-import { matching, offered, reasons } from "../static/queue_view.js";
+import { age, longest, matching, offered, reasons, turns } from "../static/queue_view.js";
 import { standing } from "../static/head_view.js";
 import { after } from "../static/detail_view.js";
+import { moments, stacked, ticks } from "../static/time_view.js";
+import { colour, hueOf } from "../static/bars.js";
 import { bar, took } from "../static/trace_view.js";
 
 const node = { node: "gpu-1", state: "open", pool: "training", models: { "NVIDIA A100": 2 } };
@@ -12,9 +14,15 @@ const busy = { node: "gpu-1", uuid: "GPU-a", index: 0, model: "NVIDIA A100", uni
   places: [{ start: 0, size: 8, state: "ready", owner: "research/train", profile: "7g.40gb", request: "r1" }] };
 const empty = { node: "gpu-1", uuid: "GPU-b", index: 1, model: "NVIDIA A100", units: 8, places: [] };
 
+/** As the server parses them. */
+const terms = (query) => query.toLowerCase().split(/\s+/).filter(Boolean).map((word) => {
+  const [, minus, key, value] = /^(-?)(?:(\w+):)?(.*)$/.exec(word);
+  return { key: key ?? "", value, negated: minus === "-" };
+});
+const idle = new Map([["r1", 7200]]);
 const shows = (query, of = node, gpus = [busy, empty]) => {
-  const found = match(words(query), of, gpus);
-  return [found.shown, [...found.dimmed]];
+  const { shown, lit } = match(terms(query), of, gpus, idle);
+  return [shown, lit === null ? [] : gpus.filter((gpu) => !lit.has(gpu.uuid)).map((gpu) => gpu.uuid)];
 };
 
 test("every word must be found, on the GPU or on its node, in any case", () => {
@@ -28,13 +36,27 @@ test("every word must be found, on the GPU or on its node, in any case", () => {
 });
 
 test("what a GPU is can be asked for", () => {
-  assert.deepEqual(shows("is:room"), [true, ["GPU-a"]]);
   assert.deepEqual(shows("is:empty"), [true, ["GPU-a"]]);
   assert.deepEqual(shows("is:trouble"), [false, ["GPU-a", "GPU-b"]]);
   assert.deepEqual(shows("is:trouble", { ...node, state: "stale" })[0], true);
+  assert.deepEqual(shows("is:room", node, [{ ...empty, in_use: 0 }])[0], true);
   assert.deepEqual(shows("is:room", { ...node, state: "cordoned" })[0], false);
   assert.deepEqual(shows("is:trouble", node, [{ ...empty, trouble: "lost" }])[0], true);
   assert.deepEqual(shows("is:nothing-of-the-kind")[0], false);
+});
+
+test("of a GPU that several share only the slices that are meant are lit", () => {
+  const shared = { ...busy, places: [
+    { start: 0, size: 4, state: "ready", owner: "research/train", profile: "3g.20gb", request: "r1" },
+    { start: 4, size: 4, state: "ready", profile: "3g.20gb", shares: [
+      { owner: "batch/a", request: "r2", state: "making" }, { owner: "research/b", request: "r3", state: "ready" }] }] };
+  const lit = (query) => [...match(terms(query), node, [shared], idle).lit?.get("GPU-a") ?? []];
+  assert.deepEqual(lit("team:research"), ["0", "4/r3"]);
+  assert.deepEqual(lit("team:re*"), ["0", "4/r3"]);
+  assert.deepEqual(lit("-team:research"), ["4/r2"]);
+  assert.deepEqual(lit("is:idle"), ["0"]);
+  assert.deepEqual(lit("is:changing node:gpu-1"), ["4/r2"]);
+  assert.deepEqual(lit("node:gpu-2 team:batch"), []);
 });
 
 test("a node without GPUs is found by its name", () => {
@@ -84,8 +106,8 @@ const row = (name, state, reason) => ({ request: name, namespace: "ns", name, st
 test("who waits comes first, and reasons are counted by request", () => {
   const all = [row("b", "refused"), row("a10", "waiting", "GpuLayoutFull"), row("a9", "waiting", "GpuLayoutFull"), row("c", "waiting", "QuotaExceeded")];
   assert.deepEqual(matching(all, [], "").map((each) => each.name), ["a9", "a10", "c", "b"]);
-  assert.deepEqual(matching(all, ["a1"], "").map((each) => each.name), ["a10"]);
-  assert.deepEqual(matching(all, ["is:room"], "QuotaExceeded").map((each) => each.name), ["c"]);
+  assert.deepEqual(matching(all, terms("a1"), "").map((each) => each.name), ["a10"]);
+  assert.deepEqual(matching(all, terms("is:room"), "QuotaExceeded").map((each) => each.name), ["c"]);
   assert.deepEqual(reasons(all), [["GpuLayoutFull", 2], ["QuotaExceeded", 1]]);
 });
 
@@ -130,4 +152,29 @@ test("a reason that was chosen keeps its button, however many others there are",
 
 test("two minutes are not a minute and sixty seconds", () => {
   assert.equal(took(119_700), "2 min 0 s");
+});
+
+test("turns follow priority, then age, and the longest wait is found whatever its turn", () => {
+  const all = [["young", 0, "2026-01-01T11:00:00Z"], ["old", 0, "2026-01-01T01:00:00Z"], ["urgent", 5, "2026-01-01T12:00:00Z"]]
+    .map(([name, priority, asked_at]) => ({ ...row(name, "waiting"), priority, asked_at }));
+  assert.deepEqual([...turns(all)], [["urgent", 1], ["old", 2], ["young", 3]]);
+  assert.equal(longest(all).name, "old");
+  assert.equal(age("2026-01-01T01:00:00Z", Date.parse("2026-01-01T03:30:00Z")), "2 h 30 min");
+});
+
+test("axes have round numbers, and the hours or days between them", () => {
+  assert.deepEqual(ticks(16), [0, 10, 20]);
+  assert.deepEqual(ticks(3.2), [0, 2, 4]);
+  const day = Date.UTC(2026, 0, 1) / 1000;
+  assert.ok(moments(day, day + 86400, 10).length >= 5);
+  assert.ok(moments(day, day + 30 * 86400, 10).length <= 11);
+  assert.deepEqual(stacked([[1, 2], [3, 4]]), [{ low: [0, 0], high: [1, 2] }, { low: [1, 2], high: [4, 6] }]);
+});
+
+test("each team has a colour of its own while there are enough", () => {
+  const teams = ["a", "b", "c", "d", "e", "f", "g", "h"];
+  colour(teams);
+  assert.equal(new Set(teams.map(hueOf)).size, 8);
+  assert.equal(colour(teams), false);
+  assert.equal(hueOf("c/pod"), hueOf("c"));
 });

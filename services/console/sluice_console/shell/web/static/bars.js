@@ -94,19 +94,50 @@ export function titleOf(place) {
   return [whose, where, state ?? place.state, place.message, place.daemon].filter(Boolean).join(" · ");
 }
 
-const HUES = 8;
+export const HUES = 8;
+/** The colours of the teams that are there. @type {Map<string, number>} */
+const hues = new Map();
 
 /**
- * The colour of a namespace: always the same one, on every page. Two may share one; names tell them apart.
- * @param {string} owner `namespace/name`
+ * Give each team a colour: its own one while there are no more teams than colours. A team keeps it unless one with an
+ * earlier name wants the same.
+ * @param {string[]} teams
+ * @returns {boolean} whether any has changed
+ */
+export function colour(teams) {
+  const before = JSON.stringify([...hues]);
+  hues.clear();
+  const taken = new Set();
+  for (const team of [...teams].sort()) {
+    let hue = wanted(team);
+    for (let tries = 0; tries < HUES && taken.has(hue) && taken.size < HUES; tries += 1) hue = (hue + 1) % HUES;
+    taken.add(hue);
+    hues.set(team, hue);
+  }
+  return JSON.stringify([...hues]) !== before;
+}
+
+/**
+ * The colour of a team. Beyond eight, two may share one; names tell them apart.
+ * @param {string} owner `namespace/name`, or a namespace
  * @returns {number} 0 to 7
  */
 export function hueOf(owner) {
+  const team = teamOf(owner);
+  return hues.get(team) ?? wanted(team);
+}
+
+/** @param {string} owner `namespace/name`, or a namespace */
+export function teamOf(owner) {
   const slash = owner.indexOf("/");
-  const namespace = slash < 0 ? owner : owner.slice(0, slash);
+  return slash < 0 ? owner : owner.slice(0, slash);
+}
+
+/** @param {string} team */
+function wanted(team) {
   let hash = 2166136261; // FNV-1a, 32 bits
-  for (let at = 0; at < namespace.length; at += 1) {
-    hash = Math.imul(hash ^ namespace.charCodeAt(at), 16777619) >>> 0;
+  for (let at = 0; at < team.length; at += 1) {
+    hash = Math.imul(hash ^ team.charCodeAt(at), 16777619) >>> 0;
   }
   return ((hash ^ (hash >>> 15)) >>> 0) % HUES;
 }
@@ -114,9 +145,11 @@ export function hueOf(owner) {
 /**
  * A GPU in one sentence, for screen readers.
  * @param {Gpu} gpu
+ * @param {Map<string, number>} [idle] seconds by request
  */
-export function spoken(gpu) {
-  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start).map(titleOf);
+export function spoken(gpu, idle = new Map()) {
+  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start)
+    .map((place) => titleOf(place) + (idle.has(place.request ?? "") ? " · idle" : ""));
   const fits = fitsText(gpu);
   const parts = [
     `GPU ${gpu.index} on ${gpu.node}, ${shortModel(gpu.model)}, ${percent(gpu.in_use ?? 0)} in use`,
@@ -144,6 +177,11 @@ export function fitsText(gpu) {
   const counts = fitting(gpu);
   if (counts.length === 0) return "nothing more fits";
   return `fits ${counts.map(([profile, count]) => `${count}×${profile}`).join(" or ")}`;
+}
+
+/** @param {number} number @param {string} what */
+export function count(number, what) {
+  return `${number} ${what}${number === 1 ? "" : "s"}`;
 }
 
 /** @param {number} fraction */

@@ -4,7 +4,7 @@
  * @module
  */
 import { fitsText, memory, percent, shortModel, titleOf, WORDS } from "./bars.js";
-import { at, make } from "./dom.js";
+import { ask, at, make } from "./dom.js";
 import { clock } from "./head_view.js";
 import { waterfalls } from "./trace_view.js";
 import { uses } from "./use_view.js";
@@ -99,7 +99,11 @@ export class DetailView {
     const found = await ask(url);
     const parts = found.error ? [] : waterfalls(found);
     if (parts.length === 0) return;
-    box.append(...parts, make("a", { href: url, target: "_blank", rel: "noopener" }, "The trace as JSON"));
+    const viewers = found.viewer ? found.parts.map((/** @type {any} */ each) => make("a", {
+      href: found.viewer.replaceAll("{trace_id}", encodeURIComponent(each.trace_id)), target: "_blank", rel: "noopener",
+    }, `Open the trace of the ${each.part}`)) : [];
+    box.append(...parts, make("p", { class: "links" }, ...viewers,
+      make("a", { href: url, target: "_blank", rel: "noopener" }, "The trace as JSON")));
     box.hidden = false;
   }
 
@@ -172,14 +176,4 @@ export function after(first, when) {
   if (s < 60) return `${sign}${s.toFixed(s < 10 ? 2 : 1)} s`;
   const whole = Math.round(s);
   return s < 3600 ? `${sign}${Math.floor(whole / 60)} min ${whole % 60} s` : `${sign}${(s / 3600).toFixed(1)} h`;
-}
-
-/** @param {string} url @returns {Promise<any>} the document, or `{error}` in words */
-async function ask(url) {
-  try {
-    const answer = await fetch(url, { headers: { accept: "application/json" } });
-    return await answer.json();
-  } catch {
-    return { error: "The page's server does not answer." };
-  }
 }

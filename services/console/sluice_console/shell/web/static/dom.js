@@ -24,6 +24,30 @@ export function make(tag, properties = {}, ...children) {
 }
 
 /**
+ * An element of a drawing. All properties become attributes.
+ * @param {string} tag
+ * @param {Record<string, string | number>} properties
+ * @param {...(Node | string)} children
+ */
+export function draw(tag, properties, ...children) {
+  const space = document.querySelector("svg")?.namespaceURI ?? "";
+  const element = document.createElementNS(space, tag);
+  for (const [name, value] of Object.entries(properties)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
+}
+
+/** @param {string} url @returns {Promise<any>} the document, or `{error}` in words */
+export async function ask(url) {
+  try {
+    const answer = await fetch(url, { headers: { accept: "application/json" } });
+    return await answer.json();
+  } catch {
+    return { error: "The page's server does not answer." };
+  }
+}
+
+/**
  * @param {string} id
  * @returns {any} The element of the page's own markup.
  */

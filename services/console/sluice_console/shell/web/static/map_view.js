@@ -4,9 +4,9 @@
  * @import {Item} from "./layout.js"
  * @import {Gpu, NodeRow, Store} from "./store.js"
  */
-import { percent, shortModel } from "./bars.js";
+import { count, percent, shortModel } from "./bars.js";
 import { at, make } from "./dom.js";
-import { groupOf, match, words } from "./filter.js";
+import { groupOf, match } from "./filter.js";
 import { gpuElement } from "./gpu_view.js";
 import { clock } from "./head_view.js";
 import { grid, idOf, inSight, place, sizeFor } from "./layout.js";
@@ -22,13 +22,16 @@ export class MapView {
     this._chosen = chosen;
     this._box = at("map");
     this._canvas = at("canvas");
-    this._query = "";
+    /** @type {import("./filter.js").Term[]} */
+    this._terms = [];
+    /** Seconds by request. @type {Map<string, number>} */
+    this._idle = new Map();
     this._by = "";
     /** @type {"" | "l" | "m" | "s"} */
     this._size = "";
     this._marked = "";
     this._focus = "";
-    /** What the filter says of each node. @type {Map<string, {shown: boolean, dimmed: Set<string>, group: string, gpus: number}>} */
+    /** What the filter says of each node. @type {Map<string, {shown: boolean, lit: Map<string, Set<string>> | null, slices: number, group: string, gpus: number}>} */
     this._matched = new Map();
     /** @type {Item[]} */
     this._items = [];
@@ -44,13 +47,21 @@ export class MapView {
     this._canvas.addEventListener("focusin", (/** @type {FocusEvent} */ event) => this._focused(event));
   }
 
-  /** @param {{query?: string, by?: string, size?: string}} wanted */
+  /** @param {{terms?: import("./filter.js").Term[], by?: string, size?: string}} wanted */
   show(wanted) {
-    this._query = wanted.query ?? this._query;
+    this._terms = wanted.terms ?? this._terms;
     this._by = wanted.by ?? this._by;
     this._size = /** @type {any} */ (wanted.size ?? this._size);
     this._matched.clear();
     this.arrange();
+  }
+
+  /** Mark what is idle. @param {Map<string, number>} idle seconds by request; changed or other teams' colours redraw all */
+  mend(idle) {
+    this._idle = idle;
+    this._matched.clear();
+    this.arrange();
+    this._redraw();
   }
 
   /** Mark the places of one request. @param {string} request */
@@ -100,7 +111,7 @@ export class MapView {
     this._canvas.className = `size-${how.size}${how.narrow ? " narrow" : ""}`;
     this._canvas.style.setProperty("--columns", String(how.columns));
     this._canvas.style.setProperty("--tile", `${how.tile}px`);
-    at("found").textContent = shown.length === names.length ? "" : `${shown.length} of ${names.length} nodes`;
+    at("found").textContent = this._found(shown.length, names.length);
     if (!same) this._clear();
     this._draw();
     this.onArranged?.(shown.length, names.length);
@@ -109,13 +120,25 @@ export class MapView {
   /** @type {((shown: number, all: number) => void) | undefined} */
   onArranged;
 
+  /** What the filter has found, in words. @param {number} shown @param {number} all nodes */
+  _found(shown, all) {
+    if (this._terms.length === 0) return "";
+    let slices = 0;
+    let gpus = 0;
+    for (const said of this._matched.values()) {
+      slices += said.slices;
+      gpus += said.lit?.size ?? 0;
+    }
+    return `${count(slices, "slice")} on ${count(gpus, "GPU")}, ${shown} of ${count(all, "node")}`;
+  }
+
   /** @param {string} name */
   _look(name) {
     /** @type {NodeRow | undefined} */
     const node = this._store.get(`node/${name}`);
     if (node === undefined) return undefined;
     const gpus = this._store.gpus(name);
-    const said = { ...match(words(this._query), node, gpus), group: groupOf(node, this._by), gpus: gpus.length };
+    const said = { ...match(this._terms, node, gpus, this._idle), group: groupOf(node, this._by), gpus: gpus.length };
     this._matched.set(name, said);
     return said;
   }
@@ -187,10 +210,8 @@ export class MapView {
    * @param {string} name @param {HTMLElement} element
    */
   _dim(name, element) {
-    const dimmed = this._matched.get(name)?.dimmed;
-    for (const tile of element.querySelectorAll(".gpu")) {
-      tile.classList.toggle("dimmed", dimmed?.has(/** @type {HTMLElement} */ (tile).dataset.uuid ?? "") ?? false);
-    }
+    const lit = this._matched.get(name)?.lit ?? null;
+    for (const tile of element.querySelectorAll(".gpu")) dimTile(/** @type {HTMLElement} */ (tile), lit);
   }
 
   /** @param {{element: HTMLElement, top: number}} drawn @param {number} top */
@@ -226,8 +247,9 @@ export class MapView {
   _tile(key) {
     /** @type {Gpu} */
     const gpu = this._store.get(key);
-    const dimmed = this._matched.get(gpu.node)?.dimmed.has(gpu.uuid) ?? false;
-    const tile = gpuElement(key, gpu, { dimmed, chosen: this._marked, size: this._how.size, tile: this._how.tile });
+    const how = { chosen: this._marked, size: this._how.size, tile: this._how.tile, idle: this._idle };
+    const tile = gpuElement(key, gpu, how);
+    dimTile(tile, this._matched.get(gpu.node)?.lit ?? null);
     if (this._store.get(`node/${gpu.node}`)?.state === "stale") tile.classList.add("stale");
     if (key === this._focus) tile.tabIndex = 0;
     return tile;
@@ -333,8 +355,19 @@ export class MapView {
   }
 }
 
+/**
+ * Dim a GPU that is not meant, or those of its slices that are not.
+ * @param {HTMLElement} tile @param {Map<string, Set<string>> | null} lit what is meant, by UUID; null for everything
+ */
+function dimTile(tile, lit) {
+  const names = lit === null ? undefined : lit.get(tile.dataset.uuid ?? "");
+  tile.classList.toggle("dimmed", lit !== null && names === undefined);
+  for (const slot of /** @type {NodeListOf<HTMLElement>} */ (tile.querySelectorAll("[data-slot]"))) {
+    slot.classList.toggle("faint", names !== undefined && !names.has(slot.dataset.slot ?? ""));
+  }
+}
+
 /** @param {Item} item */
 function heading(item) {
-  const count = item.count ?? 0;
-  return make("h2", { class: "heading" }, item.name, make("small", {}, `${count} node${count === 1 ? "" : "s"}`));
+  return make("h2", { class: "heading" }, item.name, make("small", {}, count(item.count ?? 0, "node")));
 }

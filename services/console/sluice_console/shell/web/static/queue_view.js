@@ -1,10 +1,13 @@
 /**
- * The requests without a slice, and why they wait.
+ * The requests without a slice in the order of their turns: what they ask for, since when, why, and what helps.
  * @module
  * @import {RequestRow} from "./store.js"
+ * @import {Term} from "./filter.js"
  */
 import { at, make } from "./dom.js";
+import { picksRequest } from "./filter.js";
 import { reasonText } from "./reasons.js";
+import { lasting } from "./use_view.js";
 
 /** Rows drawn at most; the filter finds the others. */
 const SHOWN_MAX = 200;
@@ -12,21 +15,35 @@ const OFFERED_MAX = 8;
 const ORDER = ["waiting", "requested", "refused", "making", "ending"];
 
 /**
- * The requests that match, in display order.
+ * The requests that match, in turn: priority, then age.
  * @param {RequestRow[]} requests
- * @param {string[]} wanted the words of the filter; those for GPUs (`is:`) are ignored
+ * @param {Term[]} terms
  * @param {string} reason only requests that wait for it; empty for all
  */
-export function matching(requests, wanted, reason) {
-  const plain = wanted.filter((word) => !word.startsWith("is:"));
+export function matching(requests, terms, reason) {
   return requests
     .filter((row) => !reason || (row.reasons ?? []).some((each) => each.reason === reason))
-    .filter((row) => {
-      const text = `${row.namespace}/${row.name} ${row.request} ${row.state} ${row.message}`.toLowerCase();
-      return plain.every((word) => text.includes(word));
-    })
-    .sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state) ||
-      `${one.namespace}/${one.name}`.localeCompare(`${other.namespace}/${other.name}`, "en", { numeric: true }));
+    .filter((row) => picksRequest(terms, row))
+    .sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state) || inTurn(one, other));
+}
+
+/** @param {RequestRow} one @param {RequestRow} other */
+function inTurn(one, other) {
+  return (other.priority ?? 0) - (one.priority ?? 0) || (one.asked_at ?? "").localeCompare(other.asked_at ?? "") ||
+    `${one.namespace}/${one.name}`.localeCompare(`${other.namespace}/${other.name}`, "en", { numeric: true });
+}
+
+/** The turn of each waiting request in the whole queue, from 1. @param {RequestRow[]} requests @returns {Map<string, number>} */
+export function turns(requests) {
+  const waiting = requests.filter((row) => row.state === "waiting").sort(inTurn);
+  return new Map(waiting.map((row, index) => [row.request, index + 1]));
+}
+
+/** The request that has waited longest; undefined if unknown. @param {RequestRow[]} requests */
+export function longest(requests) {
+  const waiting = requests.filter((row) => row.state === "waiting" && row.asked_at);
+  return waiting.reduce((first, row) => (first && (first.asked_at ?? "") <= (row.asked_at ?? "") ? first : row),
+    /** @type {RequestRow | undefined} */ (undefined));
 }
 
 /**
@@ -54,49 +71,50 @@ export function offered(counted, chosen) {
   return counted.filter(([reason], index) => index < OFFERED_MAX || reason === chosen);
 }
 
+/** How long ago it was; empty if unknown. @param {string | undefined} time @param {number} [now] milliseconds */
+export function age(time, now = Date.now()) {
+  const began = new Date(time ?? "").getTime();
+  return Number.isNaN(began) ? "" : lasting(Math.max(0, (now - began) / 1000));
+}
+
 export class QueueView {
-  /** @param {(request: string) => void} chosen */
-  constructor(chosen) {
+  constructor() {
     this._reason = "";
     /** @type {RequestRow[]} */
     this._requests = [];
-    /** @type {string[]} */
-    this._wanted = [];
+    /** @type {Term[]} */
+    this._terms = [];
     this._unlisted = 0;
-    at("requests").addEventListener("click", (/** @type {any} */ event) => {
-      const button = event.target.closest("button");
-      if (button) chosen(button.dataset.request);
-    });
     at("reasons").addEventListener("click", (/** @type {any} */ event) => {
       const button = event.target.closest("button");
       if (!button) return;
       this._reason = this._reason === button.dataset.reason ? "" : button.dataset.reason;
-      this._draw();
+      this.draw();
     });
   }
 
-  /** @param {RequestRow[]} requests @param {string[]} wanted @param {number} unlisted */
-  show(requests, wanted, unlisted) {
+  /** @param {RequestRow[]} requests @param {Term[]} terms @param {number} unlisted */
+  show(requests, terms, unlisted) {
     this._requests = requests;
-    this._wanted = wanted;
+    this._terms = terms;
     this._unlisted = unlisted;
-    this._draw();
+    this.draw();
   }
 
-  _draw() {
+  /** Ages change by themselves. */
+  draw() {
     const counted = reasons(this._requests);
     if (this._reason && !counted.some(([reason]) => reason === this._reason)) this._reason = "";
-    const found = matching(this._requests, this._wanted, this._reason);
+    const found = matching(this._requests, this._terms, this._reason);
     const focused = /** @type {any} */ (document.activeElement)?.dataset?.request;
-    at("queue-title").textContent = this._requests.length ? `Requests without a slice (${this._requests.length + this._unlisted})` : "Requests";
+    const turn = turns(this._requests);
+    const first = longest(this._requests);
+    at("longest").replaceChildren(...(first ? ["Longest: ", make("button", { type: "button", class: "link", "data-request": first.request },
+      `${first.namespace}/${first.name}`), `, ${age(first.asked_at)}`] : []));
     at("reasons").replaceChildren(...offered(counted, this._reason).map(([reason, count]) => make("li", {},
       make("button", { type: "button", title: reason, "data-reason": reason, "aria-pressed": String(reason === this._reason) },
         reasonText(reason), make("small", {}, String(count))))));
-    at("requests").replaceChildren(...found.slice(0, SHOWN_MAX).map((row) => make("li", {},
-      make("button", { type: "button", class: row.state, "data-request": row.request },
-        make("span", { class: "tag" }, row.state),
-        make("b", {}, make("span", { class: "ns" }, row.namespace ? `${row.namespace}/` : ""), row.name || row.request),
-        make("p", {}, row.message.replace(/^(waits|refused): /, ""))))));
+    at("requests").replaceChildren(...found.slice(0, SHOWN_MAX).map((row) => element(row, turn.get(row.request))));
     const more = Math.max(0, found.length - SHOWN_MAX) + this._unlisted;
     at("queue-note").textContent = this._requests.length === 0
       ? "No request waits: each has its slice."
@@ -104,4 +122,19 @@ export class QueueView {
         : more ? `and ${more} more; narrow them down with the filter.` : "";
     if (focused) at("requests").querySelector(`[data-request="${CSS.escape(focused)}"]`)?.focus();
   }
+}
+
+/** @param {RequestRow} row @param {number | undefined} turn */
+function element(row, turn) {
+  const waited = age(row.asked_at);
+  return make("li", {}, make("button", { type: "button", class: row.state, "data-request": row.request },
+    make("span", { class: "line" },
+      turn !== undefined && make("span", { class: "turn", title: "its turn in the queue" }, `${turn}.`),
+      make("b", {}, make("span", { class: "ns" }, row.namespace ? `${row.namespace}/` : ""), row.name || row.request),
+      row.state !== "waiting" && make("span", { class: "tag" }, row.state),
+      row.reserved && make("span", { class: "tag good", title: "it starts there when the pods on it have ended" }, "place reserved"),
+      waited && make("time", { datetime: row.asked_at, title: `asked ${row.asked_at}` }, waited)),
+    make("span", { class: "asks" }, [row.ask && `asks for ${row.ask}`, row.priority && `priority ${row.priority}`].filter(Boolean).join(", ")),
+    make("p", {}, row.message.replace(/^(waits|refused): /, "")),
+    row.helps && row.state === "waiting" && make("p", { class: "helps" }, row.helps)));
 }

@@ -11,7 +11,10 @@
  * @typedef {{node: string, state: string, why?: string, pool?: string, models?: Record<string, number>, gpus?: number,
  *   empty?: number, free?: number, pods?: number, driver?: string, warnings?: string[], observed_at?: string}} NodeRow
  * @typedef {{request: string, namespace: string, name: string, state: string, message: string,
- *   reasons?: {reason: string, count: number}[]}} RequestRow
+ *   reasons?: {reason: string, count: number}[], ask?: string, asked_at?: string, priority?: number, helps?: string,
+ *   reserved?: boolean}} RequestRow
+ * @typedef {{gpus?: number, memory_mib?: number, compute_slices?: number}} Amounts
+ * @typedef {{team: string, used: Amounts, quota?: Amounts, guaranteed?: Amounts, pods?: number, waiting?: number}} TeamRow
  * @typedef {{revision: number, first?: boolean, complete?: boolean, rows: Record<string, any>, gone?: string[]}} Event
  */
 
@@ -78,8 +81,18 @@ export class Store {
 
   /** @returns {RequestRow[]} */
   requests() {
+    return this._of("request/");
+  }
+
+  /** @returns {TeamRow[]} by name */
+  teams() {
+    return this._of("team/").sort((one, other) => one.team.localeCompare(other.team));
+  }
+
+  /** @param {string} prefix */
+  _of(prefix) {
     const found = [];
-    for (const [key, row] of this.rows) if (key.startsWith("request/")) found.push(row);
+    for (const [key, row] of this.rows) if (key.startsWith(prefix)) found.push(row);
     return found;
   }
 
