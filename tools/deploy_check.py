@@ -243,7 +243,7 @@ MATRIX: dict[str, Document] = {
     },
     "of others": {
         "images": {"nats": {"name": "mirror/nats", "digest": f"sha256:{'0' * 64}"}},
-        "nats": {"externalUrl": "tls://nats.example:4333"},
+        "nats": {"externalUrl": "tls://nats.example:4333", "externalCa": "a certificate\n"},
         "tracing": {"endpoint": "http://traces.example:4318"},
         "handOver": "dra",
         "runtimeClass": "",
@@ -251,7 +251,7 @@ MATRIX: dict[str, Document] = {
         "podAnnotations": {"example/a": "1"},
         "env": {"SLUICE_LOG_LEVEL": "debug"},
         "services": {"priorityClass": "", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
-        "nodeAgent": {"kubeletRoot": "/data/kubelet", "priorityClass": "high", "credentials": "host"},
+        "nodeAgent": {"kubeletRoot": "/data/kubelet", "priorityClass": "high"},
         "networkPolicies": {"enabled": False},
         "namespaces": {"nodes": "gpu-nodes", "createNodes": False},
         "uninstall": {"hook": False},

@@ -36,10 +36,6 @@ COMPONENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "jaeger": ("A trace viewer in memory, and traces sent there.", {"tracing": {"jaeger": True}}),
     "metrics": ("Metrics and alerts for a Prometheus operator.", {"metrics": {"enabled": True}}),
     "no-time-quota": ("No time quota; SMs are summed up.", {"quotas": {"enforceTime": False}}),
-    "node-credentials-on-host": (
-        "Each node's credentials lie on the node (/etc/sluice).",
-        {"nodeAgent": {"credentials": "host"}},
-    ),
     "nvidia-classes": ("NVIDIA's DeviceClasses (Kubernetes 1.34).", {"deviceClasses": {"nvidia": True}}),
     "opt-in": ("Only namespaces labelled sluice.dev/enabled=true are served.", {"onlyEnabledNamespaces": True}),
     "record-claim": ("Use over time outlives the inventory's pod.", {"inventory": {"record": {"volume": "claim"}}}),

@@ -52,7 +52,6 @@ RULES: tuple[tuple[str, Json], ...] = (
     (r"handOver", {"enum": ["auto", "dra", "tickets"]}),
     (r"deviceClasses\.sluice", {"enum": ["auto", True, False]}),
     (r"webhook\.certificate", {"enum": ["self", "cert-manager"]}),
-    (r"nodeAgent\.credentials", {"enum": ["secret", "host"]}),
     (r"nodeAgent\.kubeletRoot", {"type": "string", "pattern": "^/."}),
     (r"(.*\.)?(env|nodeSelector|annotations|labels|podAnnotations)", _MAP),
     (r"(.*\.)?tolerations", _OBJECTS),

@@ -16,9 +16,9 @@ PAGE = REPOSITORY / "docs/operations.md"
 LIMIT_S = 240.0
 _READ = "kubectl -n sluice-system get {} -o go-template='{{{{index .data \"{}\"{}}}}}' > ~/{}"
 CERTIFIED = (
-    _READ.format("secret sluice-rpc-console", "tls.crt", " | base64decode", "tls.crt"),
-    _READ.format("secret sluice-rpc-console", "tls.key", " | base64decode", "tls.key"),
-    _READ.format("configmap sluice-rpc-ca", "ca.crt", "", "rpc-ca.crt"),
+    _READ.format("secret sluice-grpc-console", "tls.crt", " | base64decode", "tls.crt"),
+    _READ.format("secret sluice-grpc-console", "tls.key", " | base64decode", "tls.key"),
+    _READ.format("configmap sluice-grpc-ca", "ca.crt", "", "rpc-ca.crt"),
     "export SLUICE_GRPC_CERTIFICATE_FILE=~/tls.crt SLUICE_GRPC_KEY_FILE=~/tls.key SLUICE_GRPC_CA_FILE=~/rpc-ca.crt",
 )
 """Commands after which `sluice` may ask the allocator."""

@@ -61,8 +61,7 @@ def test_the_page_leads_to_the_bus(installed: Cluster, namespace: str, on_the_co
         "sluice doctor --no-cluster || [ $? -eq 2 ]",
         "! sluice cordon worker-1",
         "export SLUICE_NATS_USER=operator",
-        "kubectl -n sluice-system get secret sluice-bus-operator -o go-template='{{.data.password | base64decode}}' "
-        "> ~/sluice-password",
+        "kubectl -n sluice-system create token sluice-operator --audience sluice-bus > ~/sluice-token",
         "sluice cordon worker-1",
         "sluice uncordon worker-1",
     )

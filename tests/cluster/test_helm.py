@@ -15,6 +15,8 @@ NAMESPACE = "sluice-system"
 CHART = product.REPOSITORY / "deploy/helm/sluice"
 HELM_S = 400
 NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
+LATE = "test.example/not-yet"
+"""A taint of a node that takes no agent when Sluice is installed."""
 OPTIONS = ("--set=simulated.enabled=true", "--set=deviceClasses.sluice=true", f"--namespace={NAMESPACE}")
 
 
@@ -45,7 +47,10 @@ class Helm:
 
 @pytest.fixture(scope="module")
 def helm(cluster: Cluster) -> Iterator[Helm]:
-    """The cluster with Sluice by Helm; afterwards as other tests expect it: by kustomize where it was."""
+    """
+    The cluster with Sluice by Helm, which is all that is typed; afterwards as other tests expect it: by kustomize where
+    it was.
+    """
     try:
         program = build_extra("helm").executables["helm"]
     except NotFetchedError as error:
@@ -59,13 +64,14 @@ def helm(cluster: Cluster) -> Iterator[Helm]:
         product.bring_images(cluster)
         remains.keep(cluster)
     helm = Helm(cluster, str(program))
-    product.add_nodes(cluster, [node.name for node in cluster.workers])
+    cluster.kubectl("taint", "node", cluster.workers[-1].name, f"{LATE}=true:NoSchedule")
     try:
-        said = helm.done("install", "sluice", str(CHART), *OPTIONS, "--take-ownership", "--wait", "--timeout=180s")
+        said = helm.done("install", "sluice", str(CHART), *OPTIONS, "--create-namespace", "--wait", "--timeout=180s")
         assert f" is in {NAMESPACE}, on simulated GPUs" in said
         product.wait(cluster)
         yield helm
     finally:
+        cluster.kubectl("taint", "node", cluster.workers[-1].name, f"{LATE}-", check=False)
         helm.run("uninstall", "sluice", f"--namespace={NAMESPACE}", "--no-hooks", "--ignore-not-found")
         namespaces = ("delete", "namespace", NAMESPACE, "sluice-nodes", "--ignore-not-found", "--timeout=120s")
         _forget_volumes(cluster, lambda: cluster.kubectl(*namespaces, timeout_s=130))
@@ -88,6 +94,22 @@ def space(helm: Helm, cluster: Cluster) -> Iterator[str]:
 def test_a_fresh_installation_gives_a_pod_its_slice(helm: Helm) -> None:
     """A user has no other sign that it works."""
     assert "Succeeded" in helm.done("test", "sluice", f"--namespace={NAMESPACE}", "--timeout=120s")
+
+
+def test_a_node_that_joins_needs_nothing(helm: Helm, cluster: Cluster) -> None:
+    """Each new node of an autoscaler would need an operator, and could not serve before one came."""
+    del helm
+    late = cluster.workers[-1].name
+    assert {each["spec"]["nodeName"] for each in listed(cluster, "sluice-nodes")} == {cluster.workers[0].name}
+    cluster.kubectl("taint", "node", late, f"{LATE}-")
+    until(f"the GPUs of {late} are known", lambda: late in cluster.kubectl("get", "gpus"))
+    joins = pod("joins")
+    joins["spec"]["nodeSelector"] = {"kubernetes.io/hostname": late}
+    apply(cluster, "default", joins)
+    try:
+        wait_for(cluster, "default", "condition=Ready", "pod/joins")
+    finally:
+        cluster.kubectl("delete", "pod", "joins", "--timeout=90s", timeout_s=100)
 
 
 def test_an_upgrade_touches_no_running_pod(helm: Helm, cluster: Cluster, space: str) -> None:

@@ -1,20 +1,18 @@
 """An upgrade from the last release touches no running pod, and pods that come meanwhile get their slices."""
 
 import json
-import re
 import secrets
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from cluster import product
+from cluster import last_release, product
 from cluster.harness.cluster import Cluster
 from cluster.objects import (
     PROFILE,
     Json,
     apply,
     devices,
+    free_volumes,
     has_status,
     listed,
     pod,
@@ -24,8 +22,8 @@ from cluster.objects import (
 )
 from cluster.waiting import until
 
-RELEASE = Path(__file__).parent / "manifests/sluice-0.2.0.yaml"
-"""Of the last release, with the images of today: those of a release cannot be built from here."""
+LATE = "test.example/not-yet"
+"""A taint of a node that has no agent before the upgrade."""
 NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
 
 
@@ -33,23 +31,29 @@ NOWHERE = {**PROFILE, "sluice.dev/gpu-model": "H100"}
 def space(installed: Cluster) -> Iterator[str]:
     """A namespace on the last release, in which `old` runs and `waits` waits. At the end all is of today."""
     name = f"upgrade-{secrets.token_hex(3)}"
-    _forget_the_job(installed)
-    installed.kubectl("apply", "--server-side", "--filename=-", stdin=_release())
-    product.wait(installed)
+    claims = listed(installed, "sluice-system", "persistentvolumeclaims")
+    product.uninstall(installed)
+    free_volumes(installed, [each["spec"]["volumeName"] for each in claims])
+    installed.kubectl("taint", "node", installed.workers[-1].name, f"{LATE}=true:NoSchedule")
+    installed.kubectl("apply", "--server-side", "--filename=-", stdin=last_release.manifests())
+    known = [node.name for node in installed.workers[:-1]]
+    installed.kubectl("apply", "--server-side", "--filename=-", stdin=last_release.identities(known))
+    product.wait(installed, without="sluice-callout")
     installed.kubectl("create", "namespace", name)
     try:
         apply(installed, name, pod("old"), pod("waits", annotations=NOWHERE))
         wait_for(installed, name, "condition=Ready", "pod/old")
         yield name
     finally:
+        installed.kubectl("taint", "node", installed.workers[-1].name, f"{LATE}-", check=False)
         installed.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
         _forget_the_job(installed)
-        product.install(installed)
+        product.install(installed, components=["resource-claims"])
         wait_for_no_slice(installed)
 
 
 def test_an_upgrade_touches_no_running_pod(installed: Cluster, space: str) -> None:
-    """The page's three steps, while a job makes pods: they all run, and `old` is the same container as before."""
+    """The page's one step, while a job makes pods: they all run, and `old` is the same container as before."""
     before = _state(installed, space)
     agents = _agents(installed)
     job = {"template": template(annotations=PROFILE, script="echo $NVIDIA_VISIBLE_DEVICES", restartPolicy="Never")}
@@ -67,6 +71,18 @@ def test_an_upgrade_touches_no_running_pod(installed: Cluster, space: str) -> No
     assert all(device.startswith("MIG-") for device in printed)
 
 
+def test_a_node_that_the_release_did_not_know_needs_nothing(installed: Cluster, space: str) -> None:
+    """It never had a password."""
+    late = installed.workers[-1].name
+    installed.kubectl("taint", "node", late, f"{LATE}-")
+    until(f"the GPUs of {late} are known", lambda: late in installed.kubectl("get", "gpus"))
+    joins = pod("joins")
+    joins["spec"]["nodeSelector"] = {"kubernetes.io/hostname": late}
+    apply(installed, space, joins)
+    wait_for(installed, space, "condition=Ready", "pod/joins")
+    product.wait(installed)
+
+
 def test_a_restart_of_everything_touches_no_running_pod(installed: Cluster, space: str) -> None:
     """As where every image is new: all of Sluice's pods at once, and a pod that is created meanwhile runs."""
     before = _state(installed, space)
@@ -82,18 +98,12 @@ def test_a_restart_of_everything_touches_no_running_pod(installed: Cluster, spac
 
 def test_pods_of_before_an_upgrade_end_well(installed: Cluster, space: str) -> None:
     """Their slices are given back, and the one that waited still says why."""
-    names = ("pod/old", "pod/new")
+    names = ("pod/old", "pod/new", "pod/joins")
     installed.kubectl(f"--namespace={space}", "delete", *names, "--timeout=120s", timeout_s=130)
     installed.kubectl(f"--namespace={space}", "delete", "job", "during", "--ignore-not-found")
     wait_for_no_slice(installed)
     waits = next(each for each in listed(installed, space) if each["metadata"]["name"] == "waits")
     assert has_status(waits, "sluice.dev/SliceReady", "False")
-
-
-def _release() -> str:
-    project = tomllib.loads((product.REPOSITORY / "pyproject.toml").read_text())["project"]
-    services = "allocator|inventory|node-agent|pod-watcher|console"
-    return re.sub(rf"(image: sluice-(?:{services})):\S+", rf"\1:{project['version']}", RELEASE.read_text())
 
 
 def _forget_the_job(cluster: Cluster) -> None:

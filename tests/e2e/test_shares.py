@@ -189,7 +189,7 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert has_ended(other.daemon.pid)
     assert not [*(up.data_dir / "mps").glob("*/*")]
     news = shares.watching.live.fleet_state.news()
-    found = await snapshots({node: message.endpoint for node, message in news.items()})
+    found = await snapshots({node: message.address for node, message in news.items()})
     assert not [report for node in found for gpu in node.gpus for report in (*gpu.daemons, *gpu.instances)]
 
 

@@ -78,7 +78,7 @@ async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(up):
         up.remove("two-containers")
         await watching.empty()
         news = watching.live.fleet_state.news()
-        found = await snapshots({node: message.endpoint for node, message in news.items()})
+        found = await snapshots({node: message.address for node, message in news.items()})
         assert {str(snapshot.node) for snapshot in found} == set(running.nodes)
         assert not [place for snapshot in found for gpu in snapshot.gpus for place in gpu.instances]
         assert not [report for snapshot in found for report in snapshot.slices]

@@ -1,11 +1,8 @@
-"""The program that makes a cluster's credentials, and its files; wrong ones are made with its own parts."""
+"""Certificates of a test, good and bad, in files."""
 
 import datetime as dt
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -13,18 +10,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from sluice.runtime.tls import certificate_authority
 
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-_PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "credentials.py"
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("credentials", _PROGRAM)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["credentials"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-credentials: Any = _load()
 
 
 def days(count: float) -> dt.timedelta:

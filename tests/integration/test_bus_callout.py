@@ -115,7 +115,7 @@ async def test_agents_wait_for_a_late_callout(rig: CalloutRig) -> None:
     """The broker says the same as of a wrong token; agents that ended would crash in a loop in every new cluster."""
     agents = [rig.in_file(NODE).source() for _ in range(3)]
     waiting = [asyncio.create_task(Connection.open(rig.broker.url, name="agent", credentials=each)) for each in agents]
-    done, _ = await asyncio.wait(waiting, timeout=3.0)  # longer than the broker waits
+    done, _ = await asyncio.wait(waiting, timeout=5.0)  # longer than the broker waits
     assert not done
     async with rig.answering():
         async with asyncio.timeout(30):
@@ -123,6 +123,14 @@ async def test_agents_wait_for_a_late_callout(rig: CalloutRig) -> None:
         for each in connections:
             await works(each)
             await each.close()
+
+
+async def test_a_login_that_takes_seconds_ends_in_a_connection_that_works(rig: CalloutRig) -> None:
+    """The broker pings a new client meanwhile, which the client library takes for the end of the login."""
+    rig.kube.faults.slow(3.0)
+    async with rig.answering(), rig.connected(rig.credentials(AGENT, NODE), within_s=20.0) as connection:
+        assert connection.up
+        assert b'"seq"' in (await connection.request(WORD, b"word")).data
 
 
 async def test_a_token_that_stays_wrong_ends_the_service(rig: CalloutRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,12 +23,11 @@ from sluice.runtime.nats.credential_files import CredentialFiles
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import NatsServer, NatsServerConfig
 from sluice.runtime.settings import CommonSettings
+from sluice.runtime.tls.certificate_authority import new_authority
 from sluice_pod_watcher.core.bus_access import AGENT, Namespaces
-from sluice_pod_watcher.shell.callout import keeper as keeper_module
 from sluice_pod_watcher.shell.callout.answers import Answers
 from sluice_pod_watcher.shell.callout.keeper import ANNOTATION, KEYS, BusKeeper, BusObjects
 from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES
-from sluice_pod_watcher.shell.callout.rpc_identities import NODES as RPC_NODES
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 
@@ -36,7 +35,7 @@ pytestmark = pytest.mark.timeout(120)
 SYSTEM, NODES, NODE = "sluice-system", "sluice-nodes", NodeName("gpu-1.example")
 ACCOUNTS = Path(__file__).parents[2] / "deploy" / "helm" / "sluice" / "files" / "accounts.conf"
 OBJECTS = BusObjects(
-    SYSTEM, NODES, "sluice-bus-keys", "sluice-nats-server", "sluice-bus-ca", "sluice-nats", ("localhost",)
+    SYSTEM, NODES, "sluice-bus-keys", "sluice-nats-keys", "sluice-bus-authorities", "sluice-nats", ("localhost",)
 )
 
 
@@ -76,11 +75,10 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         try:
             for space in (SYSTEM, NODES):
                 await api.call("POST", "/api/v1/namespaces", body={"metadata": {"name": space}})
-                for name in ("sluice-bus-ca", CA):
+                for name in ("sluice-bus-authorities", CA):
                     await api.call("POST", f"/api/v1/namespaces/{space}/configmaps", body={"metadata": {"name": name}})
-            for name in ("sluice-bus-keys", "sluice-nats-server", AUTHORITY, *SERVICES):
+            for name in ("sluice-bus-keys", "sluice-nats-keys", AUTHORITY, *SERVICES):
                 await api.call("POST", f"/api/v1/namespaces/{SYSTEM}/secrets", body={"metadata": {"name": name}})
-            await api.call("POST", f"/api/v1/namespaces/{NODES}/secrets", body={"metadata": {"name": RPC_NODES}})
             template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "nats", "image": "nats"}]}}
             spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template}
             body = {"metadata": {"name": "sluice-nats"}, "spec": spec}
@@ -97,13 +95,13 @@ async def test_two_replicas_fill_what_was_installed_empty_and_then_write_nothing
     await asyncio.gather(*(each.refresh() for each in keepers))
     assert all(each.ready.is_set() for each in keepers)
     assert keepers[0].current().nkey == keepers[1].current().nkey
-    assert set(site.data("secrets", SYSTEM, "sluice-nats-server")) == {"tls.crt", "tls.key", "ca.crt", "keys.conf"}
-    bundles = [site.data("configmaps", space, "sluice-bus-ca")["ca.crt"] for space in (SYSTEM, NODES)]
+    assert set(site.data("secrets", SYSTEM, "sluice-nats-keys")) == {"tls.crt", "tls.key", "ca.crt", "keys.conf"}
+    bundles = [site.data("configmaps", space, "sluice-bus-authorities")["ca.crt"] for space in (SYSTEM, NODES)]
     assert bundles[0] == bundles[1] != ""
-    mark, wrote = site.mark(), len(_writes(site))
-    assert mark
+    wrote = len(_writes(site))
     await keepers[1].refresh()
-    assert (site.mark(), len(_writes(site))) == (mark, wrote)
+    assert len(_writes(site)) == wrote
+    assert site.mark() == ""  # a broker cannot have started before, so none is started again
 
 
 def _writes(site: Site) -> list[str]:
@@ -114,12 +112,12 @@ async def test_what_was_overwritten_is_written_again(site: Site) -> None:
     """An installer that applies its empty objects again takes the broker's certificate away."""
     keeper = site.keeper()
     await keeper.refresh()
-    before = site.data("secrets", SYSTEM, "sluice-nats-server")
-    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-nats-server"
+    before = site.data("secrets", SYSTEM, "sluice-nats-keys")
+    path = f"/api/v1/namespaces/{SYSTEM}/secrets/sluice-nats-keys"
     empty = {"data": dict.fromkeys(before)}
     await site.api.call("PATCH", path, body=empty, content_type="application/merge-patch+json")
     await keeper.refresh()
-    assert site.data("secrets", SYSTEM, "sluice-nats-server") == before
+    assert site.data("secrets", SYSTEM, "sluice-nats-keys") == before
 
 
 async def test_emptied_keys_are_replaced_and_running_replicas_start_again(site: Site) -> None:
@@ -134,7 +132,7 @@ async def test_emptied_keys_are_replaced_and_running_replicas_start_again(site: 
     second = site.keeper()
     await second.refresh()
     assert second.current().nkey not in {old, ""}
-    assert site.mark() != mark
+    assert site.mark() not in {mark, ""}
 
 
 async def test_damaged_keys_are_told_and_kept(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,35 +147,32 @@ async def test_damaged_keys_are_told_and_kept(site: Site, capsys: pytest.Capture
     assert site.data("secrets", SYSTEM, "sluice-bus-keys")[KEYS] == '{"version": 7}'
 
 
-async def test_nodes_get_certificates_as_they_come_and_go(
-    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A cluster grows and shrinks by itself; certificates of those that stay do not change."""
+async def test_services_and_people_get_certificates_of_one_authority(site: Site) -> None:
+    """Inventory and agents would not talk to each other; what is still good is not replaced under them."""
     site.clock.behind = timedelta(0)
-    keeper = site.keeper()
-    site.kube.nodes.add("gpu-1.example")
-    await keeper.refresh()
-    first = site.data("secrets", NODES, RPC_NODES)
-    assert set(first) == {"gpu-1.example"}
-    authority = x509.load_pem_x509_certificate(site.data("configmaps", NODES, CA)["ca.crt"].encode())
-    leaf = x509.load_pem_x509_certificate(first["gpu-1.example"].encode())
-    leaf.verify_directly_issued_by(authority)
-    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["gpu-1.example.node.sluice.internal"]
-    for name in SERVICES:
-        pair = site.data("secrets", SYSTEM, name)
+    await site.keeper().refresh()
+    bundles = [site.data("configmaps", space, CA)["ca.crt"] for space in (SYSTEM, NODES)]
+    authority = x509.load_pem_x509_certificate(bundles[0].encode())
+    before = {name: site.data("secrets", SYSTEM, name) for name in SERVICES}
+    for pair in before.values():
         x509.load_pem_x509_certificate(pair["tls.crt"].encode()).verify_directly_issued_by(authority)
-    site.kube.nodes.add("gpu-2.example")
     await site.keeper().refresh()  # another replica
-    second = site.data("secrets", NODES, RPC_NODES)
-    assert set(second) == {"gpu-1.example", "gpu-2.example"}
-    assert second["gpu-1.example"] == first["gpu-1.example"]
-    await site.api.call("DELETE", "/api/v1/nodes/gpu-1.example")
+    assert {name: site.data("secrets", SYSTEM, name) for name in SERVICES} == before
+    assert bundles[0] == bundles[1]
+
+
+async def test_a_broker_of_ones_own_is_trusted_by_its_own_authority(site: Site, tmp_path: Path) -> None:
+    """The callout would never reach it, and no service could log in."""
+    now = datetime.now(UTC)
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_bytes(new_authority("a site's own", now).certificate)
+    keeper = BusKeeper(site.api, replace(OBJECTS, statefulset="", ca_file=ca_file), site.clock)
     await keeper.refresh()
-    assert set(site.data("secrets", NODES, RPC_NODES)) == {"gpu-2.example"}
-    monkeypatch.setattr(keeper_module, "NODES_BYTES_MAX", 100)
+    assert keeper.ready.is_set()
+    assert keeper.current().trusts == ca_file.read_bytes()
+    ca_file.write_text("no certificate")
     await keeper.refresh()
-    assert "certificates of 1 nodes are more than the Secret sluice-rpc-nodes can hold" in capsys.readouterr().out
+    assert keeper.current().trusts != b"no certificate"
 
 
 class Rotating:
@@ -209,10 +204,10 @@ class Rotating:
 
     def show(self) -> None:
         """What kubelets do a minute later: to the broker's files, and to those of clients."""
-        for name, text in self._site.data("secrets", SYSTEM, "sluice-nats-server").items():
+        for name, text in self._site.data("secrets", SYSTEM, "sluice-nats-keys").items():
             (self._folder / "credentials" / name).write_text(text)
         draft = self._folder / "ca.draft"
-        draft.write_text(self._site.data("configmaps", NODES, "sluice-bus-ca")["ca.crt"])
+        draft.write_text(self._site.data("configmaps", NODES, "sluice-bus-authorities")["ca.crt"])
         draft.rename(self.ca)
 
     @asynccontextmanager
@@ -258,7 +253,7 @@ async def test_a_rotation_cuts_off_no_agent_and_no_callout(site: Site, tmp_path:
                         await asyncio.sleep(0.05)
             assert len(set(keeper.issuers()) - issuers) == 1
             assert len(marks) == 3
-            issuer = site.data("secrets", SYSTEM, "sluice-nats-server")["keys.conf"].split()[1]
+            issuer = site.data("secrets", SYSTEM, "sluice-nats-keys")["keys.conf"].split()[1]
             assert issuer not in issuers
     finally:
         serving.cancel()

@@ -8,7 +8,7 @@ import pytest
 from factories.inventory import NODE, gpu_report, snapshot
 
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
-from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.messages import AgentAddress, NodeSnapshot
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.proto.snapshots import snapshot_to_proto
 from sluice.runtime.bus import BusError
@@ -66,9 +66,10 @@ async def test_who_asks_agents_for_a_person_is_told_of_an_answer_that_is_no_mess
     """`sluice usage` and `sluice demo` would end with a traceback, for one node of many."""
     monkeypatch.setattr(agent_snapshots, "trusted", lambda: LOOPBACK)
     async with agent(NOT_OURS) as endpoint:
-        assert await ask_agents({NODE: endpoint}, LOOPBACK) == {NODE: "INTERNAL: its answer is not a message of Sluice"}
+        addresses = {NODE: AgentAddress(endpoint)}
+        assert await ask_agents(addresses, LOOPBACK) == {NODE: "INTERNAL: its answer is not a message of Sluice"}
         with pytest.raises(BusError, match="its answer is not a message of Sluice"):
-            await agent_snapshots.snapshots({NODE: endpoint})
+            await agent_snapshots.snapshots(addresses)
 
 
 def _unknown_state() -> bytes:

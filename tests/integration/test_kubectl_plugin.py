@@ -1,7 +1,6 @@
 """`kubectl sluice` with a stand-in for kubectl, at a broker whose certificate is for its name in a cluster."""
 
 import asyncio
-import base64
 import json
 import os
 import sys
@@ -33,10 +32,11 @@ for word; do case $word in --namespace=*) namespace=$word ;; esac; done
 [ "$1" = --context=lab ] && shift
 case "$1 $2 $3" in
 "config view"*) echo '{{"contexts": [{{"name": "lab", "context": {{"namespace": "red"}}}}]}}' ;;
-"get secret sluice-bus-operator")
-  echo 'Error from server (Forbidden): secrets "sluice-bus-operator" is forbidden' >&2; exit 1 ;;
-"get secret sluice-bus-console") cat {folder}/secret ;;
-"get configmap sluice-bus-ca") cat {folder}/ca ;;
+"create token sluice-operator")
+  echo 'error: failed to create token: serviceaccounts "sluice-operator" is forbidden' >&2; exit 1 ;;
+"create token sluice-console")
+  case "$*" in *--audience=sluice-bus*) echo password-of-console ;; esac ;;
+"get configmap sluice-bus-authorities") cat {folder}/ca ;;
 "port-forward"*)
   [ -e {folder}/broken ] && {{ echo "error: no pod is running" >&2; exit 1; }}
   echo $$ > {folder}/forward
@@ -93,8 +93,6 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     bus_ca = Authority(tmp_path / "bus", "Sluice bus")
     broker = PasswordBroker(tmp_path, free_ports(1)[0], bus_ca, Authority(tmp_path / "users", "Sluice users"))
     broker.shows(bus_ca, NAME)
-    password = base64.b64encode(b"password-of-console").decode()
-    (tmp_path / "secret").write_text(json.dumps({"data": {"password": password}}))
     (tmp_path / "ca").write_text(json.dumps({"data": {"ca.crt": bus_ca.pair.certificate.decode()}}))
     (tmp_path / "kubectl").write_text(KUBECTL.format(folder=tmp_path, port=broker.port))
     (tmp_path / "kubectl").chmod(0o755)
@@ -171,7 +169,7 @@ async def test_what_rbac_does_not_give_is_not_had(desk: Desk):
     """To read a Secret is to be that user: the sentence is the API server's, and nothing was tried."""
     code, out, err = await desk.sluice("cordon", "gpu-1", "--system-namespace", "gpu-system")
     assert (code, out) == (1, "")
-    assert 'kubectl sluice: Error from server (Forbidden): secrets "sluice-bus-operator" is forbidden' in err
+    assert 'serviceaccounts "sluice-operator" is forbidden' in err
     code, out, _ = await desk.sluice("quota", "list", "--system-namespace", "gpu-system")
     assert code == 0
     assert "up to 5" in out

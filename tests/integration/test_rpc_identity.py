@@ -5,7 +5,7 @@ import datetime as dt
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 import pytest_asyncio
-from factories.credentials import Authority, Files, credentials
+from factories.credentials import Authority, Files
 from factories.inventory import news
 from factories.words import write_of
 
@@ -31,6 +31,8 @@ from sluice.runtime.grpc.usage_client import ask_agents
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.free_ports import free_ports
 from sluice.runtime.nats_server.process import Broker
+from sluice.runtime.tls.certificate_authority import AS_SERVER, issue
+from sluice_pod_watcher.shell.callout.rpc_identities import authority_of, of_services
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 FLEET = """
@@ -143,13 +145,16 @@ class Rig:
 
 @pytest_asyncio.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A broker, and all certificates from `credentials.py`."""
-    objects = credentials.manifests([NODE, OTHER], {}, dt.datetime.now(dt.UTC))
-    made = credentials.read_kept(json.dumps({"kind": "List", "items": objects}))
+    """A broker, certificates of services as a cluster has them, and of nodes as an installation without one has."""
+    now = dt.datetime.now(dt.UTC)
+    authority = authority_of({}, now)
+    made = of_services(authority, {}, now)
     for caller in Caller:
-        _lay(tmp_path / "made" / caller.value, made[f"sluice-rpc-{caller.value}"], made)
-    for node, both in made["sluice-rpc-nodes"].items():
-        _lay(tmp_path / "made" / node, {"identity.pem": both}, made)
+        _lay(tmp_path / "made" / caller.value, {**made[f"sluice-grpc-{caller.value}"], "ca.crt": authority.certificate})
+    for node in (NODE, OTHER):
+        pair = issue(authority, (node_dns_name(node),), (AS_SERVER,), now)
+        both = {"identity.pem": pair.certificate + pair.key, "ca.crt": authority.certificate}
+        _lay(tmp_path / "made" / node, both)
     ports = dict(zip(("allocator", "inventory", "node-agent", "serving"), free_ports(4), strict=True))
     async with Broker(tmp_path / "nats") as broker:
         bus = await NatsBus.connect(broker.url, name="test")
@@ -160,9 +165,9 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
             await bus.close()
 
 
-def _lay(folder: Path, content: dict[str, bytes], made: dict[str, dict[str, bytes]]) -> None:
+def _lay(folder: Path, content: Mapping[str, bytes]) -> None:
     folder.mkdir(parents=True)
-    for name, data in (content | {"ca.crt": made["sluice-rpc-authority"]["ca.crt"]}).items():
+    for name, data in content.items():
         (folder / name).write_bytes(data)
 
 
@@ -199,11 +204,12 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
     agent = {
         "SLUICE_NODE_AGENT_FLEET_FILE": str(fleet),
         "SLUICE_NODE_AGENT_HEALTH_ADDRESS": f"127.0.0.1:{rig.ports['node-agent']}",
+        "SLUICE_GRPC_CA_FILE": str(rig.files(NODE).authority),  # it makes its own certificate
     }
     async with rig.runs("inventory", rig.files("inventory"), **inventory) as logged:
         async with (
             rig.runs("allocator", rig.files("allocator"), **allocator),
-            rig.runs("node_agent", rig.files(NODE), **agent),
+            rig.runs("node_agent", None, **agent),
         ):
             await rig.inventory(lambda found: not found.stale)
             for service in ("allocator", "inventory", "node-agent"):
@@ -236,10 +242,12 @@ async def _page_asks(rig: Rig, pod: Path) -> None:
     """The page: it can read what slices are used for, and its certificate gives access to nothing else."""
     news = await rig.bus.last(Stream.STATE, subjects.node(NODE).subject)
     assert isinstance(news.message, NodeChanged)
-    answers = await ask_agents({NODE: news.message.endpoint}, rig.security("web"))
+    answers = await ask_agents({NODE: news.message.address}, rig.security("web"))
     assert isinstance(answers[NODE], NodeUsage), answers
     async with transport.channel(
-        news.message.endpoint, security=rig.security("web"), server_name=node_dns_name(NODE)
+        news.message.endpoint,
+        security=rig.security("web").trusting(news.message.certificate),
+        server_name=node_dns_name(NODE),
     ) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(agent_pb2.GetInventoryRequest(node=NODE))

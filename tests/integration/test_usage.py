@@ -9,7 +9,7 @@ from factories.web_page import asked, page
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import Incarnation, NodeName, RunId
-from sluice.contracts.messages import Grant
+from sluice.contracts.messages import AgentAddress, Grant
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.grpc.security import LOOPBACK
@@ -35,7 +35,7 @@ def settings(tmp_path):
 async def _usage(endpoint, holds):
     async with asyncio.timeout(WITHIN_S):
         while True:
-            (answer,) = (await ask_agents({N1: endpoint}, LOOPBACK)).values()
+            (answer,) = (await ask_agents({N1: AgentAddress(endpoint)}, LOOPBACK)).values()
             if isinstance(answer, NodeUsage) and holds(answer):
                 return answer
             await asyncio.sleep(0.05)
@@ -64,7 +64,7 @@ async def test_who_asks_is_told_what_a_slice_is_used_for(settings, capsys):
     assert answer.every_s == 0.2
     idle = usages_document({N1: answer}, {}, idle_s=0.0)
     assert [each.device for each in idle.slices] == [two]
-    (silent,) = (await ask_agents({N1: news.endpoint}, LOOPBACK)).values()
+    (silent,) = (await ask_agents({N1: news.address}, LOOPBACK)).values()
     assert isinstance(silent, str)
     assert "UNAVAILABLE" in silent
 

@@ -12,7 +12,7 @@ SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory")
 OWNED = {
     "aiohttp": {"pod-watcher"},
     "cel-expr-python": {"pod-watcher"},
-    "cryptography": {"pod-watcher"},
+    "cryptography": {"pod-watcher", "node-agent"},
     "kubernetes": {"pod-watcher"},
     "pyyaml": {"pod-watcher", "allocator"},
     "watchfiles": {"pod-watcher"},

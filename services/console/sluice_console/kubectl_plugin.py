@@ -21,8 +21,8 @@ NAMESPACED = "pods"
 HELP = f"""kubectl sluice [--context NAME] [--kubeconfig FILE] [--system-namespace NS] COMMAND ...
 
 GPU slices of the cluster, by your rights in it:
-  {", ".join(READ)}   need the Secret sluice-bus-console
-  {", ".join(WRITE)}           need the Secret sluice-bus-operator
+  {", ".join(READ)}   need to create tokens of sluice-console
+  {", ".join(WRITE)}           need to create tokens of sluice-operator
   doctor                                        needs rights to look at what it checks
 
 `pods` shows the namespace of your context: -n NAME another, -A all.

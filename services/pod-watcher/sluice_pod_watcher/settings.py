@@ -146,8 +146,6 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     leave_slices: bool = False
     """`uninstall`: leave slices on the GPUs."""
     # -- callout --------------------------------------------------------------------------------------------------
-    agent_selector: str = "sluice.dev/agent=true"
-    """`callout`: label selector of nodes with an agent, which get a certificate; empty are all."""
     token_audience: str = "sluice-bus"  # noqa: S105 - an audience
     """`callout`: the audience of tokens for the broker."""
     bus_service: str = "sluice-nats"
@@ -158,9 +156,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """`callout`: the broker, restarted when its keys change; empty restarts none."""
     bus_keys_secret: str = "sluice-bus-keys"  # noqa: S105 - the name of an object
     """`callout`: Secret with all keys of the bus; must exist, may be empty. To replace all keys, empty it."""
-    bus_server_secret: str = "sluice-nats-server"  # noqa: S105 - the name of an object
+    bus_server_secret: str = "sluice-nats-keys"  # noqa: S105 - the name of an object
     """`callout`: Secret that the broker mounts: certificate, and public keys; must exist, may be empty."""
-    bus_ca: str = "sluice-bus-ca"
+    bus_ca: str = "sluice-bus-authorities"
     """`callout`: ConfigMap with the broker's authorities in both namespaces; must exist, may be empty."""
 
     def __post_init__(self) -> None:

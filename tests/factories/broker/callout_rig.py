@@ -139,7 +139,7 @@ class TokenFile:
         return CredentialFiles(settings, permissions_of(Role.NODE_AGENT, self.node).user, look_s=0.05)
 
 
-ANSWER_S = 2.0
+ANSWER_S = 4.0
 """How long the broker of these tests waits for an answer."""
 
 

@@ -7,6 +7,14 @@ EVERYWHERE = ""
 CLAIMS = "resource.k8s.io"
 ADMISSION = "admissionregistration.k8s.io"
 
+KEPT = (
+    "sluice-bus-keys",
+    "sluice-nats-keys",
+    "sluice-grpc-authority",
+    *(f"sluice-grpc-{each}" for each in ("allocator", "inventory", "console", "operator", "web")),
+)
+"""Secrets that the callout fills."""
+
 
 @dataclass(frozen=True, order=True)
 class Right:
@@ -47,6 +55,18 @@ NEEDED = {
         Right("delete", "gpus", "sluice.dev"),
         Right("patch", "gpus/status", "sluice.dev"),
         Right("bind", "slices", "sluice.dev"),
+    },
+    "callout": {
+        Right("create", "tokenreviews", "authentication.k8s.io"),
+        *(Right(verb, "secrets", "", name, "sluice-system") for verb in ("get", "patch") for name in KEPT),
+        *(
+            Right(verb, "configmaps", "", name, space)
+            for verb in ("get", "patch")
+            for name in ("sluice-bus-authorities", "sluice-grpc-ca")
+            for space in ("sluice-system", "sluice-nodes")
+        ),
+        Right("get", "statefulsets", "apps", "sluice-nats", "sluice-system"),
+        Right("patch", "statefulsets", "apps", "sluice-nats", "sluice-system"),
     },
     "webhook": {
         Right("get", "mutatingwebhookconfigurations", ADMISSION, "sluice"),

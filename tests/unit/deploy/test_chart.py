@@ -63,6 +63,7 @@ class TestWithHelm:
             ({"uninstall": {"waitSeconds": 0}}, "at '/uninstall/waitSeconds': minimum: got 0, want 1"),
             ({"allocator": {"resources": {"limits": {}}}}, ""),
             ({"namespaces": {"nodes": "sluice-system"}}, 'namespaces.nodes is "sluice-system", the release\'s own'),
+            ({"nats": {"externalUrl": "tls://a:1"}}, "nats.externalCa is empty: it must be the authority (PEM) of"),
             ({"tracing": {"jaeger": True, "endpoint": "http://a:1"}}, 'tracing.endpoint is "http://a:1" and'),
         ],
     )

@@ -1,7 +1,5 @@
 """No service gets more than it needs: of the host, of its own file system, of the API server's trust."""
 
-from pathlib import Path
-
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, pod_specs
 from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
@@ -35,10 +33,7 @@ def test_only_the_agent_is_privileged(rendered: Rendering, overlay, components):
         if security.get("privileged"):
             assert owner["metadata"]["name"] == "sluice-node-agent"
             continue
-        if container["name"] == "credentials":  # what it copies is for the agent alone, which is root
-            assert security["runAsUser"] == 0
-        else:
-            assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 65532)
+        assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 65532)
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -84,17 +79,15 @@ def test_only_who_calls_the_api_server_has_a_token(rendered: Rendering, overlay)
         owner["metadata"]["name"] for owner, spec in pod_specs(objects) if spec["automountServiceAccountToken"]
     }
 
-    assert with_token == {"sluice-pod-watcher", "sluice-webhook"}
+    assert with_token == {"sluice-pod-watcher", "sluice-webhook", "sluice-callout"}
     assert all(not each["automountServiceAccountToken"] for each in objects if each["kind"] == "ServiceAccount")
 
 
 def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
     """A mount that stays in the driver's container is an empty directory to every pod."""
     agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    assert [container["name"] for container in agent["containers"]] == ["csi", "credentials", "node-agent"]
+    assert [container["name"] for container in agent["containers"]] == ["csi", "node-agent"]
     for container in agent["containers"]:
-        if container["name"] == "credentials":
-            continue
         mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
         seen = environment(container)
         assert mounts["/run/sluice"]["mountPropagation"] == "Bidirectional"
@@ -107,40 +100,16 @@ def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
             assert {f"{KUBELET}/plugins/{DRIVER}", f"{KUBELET}/plugins_registry", "/var/run/cdi"} <= set(mounts)
 
 
-def test_an_agent_sees_its_own_password_and_certificate_only(rendered: Rendering):
-    """With another node's an agent could write what that node has, and answer for it."""
-    agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    of_all = {volume["name"] for volume in agent["volumes"] if "secret" in volume}
-    assert of_all == {"bus-of-all", "rpc-of-all"}
-    sees = {each["name"]: {mount["name"] for mount in each["volumeMounts"]} for each in agent["containers"]}
-    assert [name for name, mounts in sees.items() if mounts & of_all] == ["credentials"]
-    on_host = named(rendered("single", COMPONENTS), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    assert {each["name"] for each in on_host["containers"]} == {"csi", "node-agent"}
-    volumes = {each["name"]: each for each in on_host["volumes"]}
-    assert not of_all & set(volumes)
-    for name in ("bus", "rpc"):
-        assert volumes[name] == {"name": name, "hostPath": {"path": f"/etc/sluice/{name}", "type": "Directory"}}
-
-
-def test_what_is_taken_for_a_node_lies_where_its_agent_looks(rendered: Rendering):
-    """Its password could not be read, for ever. It is on no disk, and no subPath, which would stay as it was."""
-    agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    takes, looks = (next(c for c in agent["containers"] if c["name"] == name) for name in ("credentials", "node-agent"))
-    inside = {mount["mountPath"]: mount["name"] for mount in takes["volumeMounts"]}
-    outside = {mount["name"]: mount["mountPath"] for mount in looks["volumeMounts"] if "subPathExpr" not in mount}
-    node, *pairs = takes["args"]
-    secrets, files = pairs[::2], pairs[1::2]
-    volumes = {each["name"]: each for each in agent["volumes"]}
-
-    assert node == "$(NODE_NAME)"
-    assert [volumes[inside[path]]["secret"]["secretName"] for path in secrets] == [
-        "sluice-bus-nodes",
-        "sluice-rpc-nodes",
-    ]
-    at = [Path(outside[inside[str(Path(path).parent)]]) / Path(path).name for path in files]
-    seen = environment(looks)
-    assert [str(path) for path in at] == [seen["SLUICE_NATS_PASSWORD_FILE"], seen["SLUICE_GRPC_CERTIFICATE_FILE"]]
-    assert all(volumes[inside[str(Path(path).parent)]]["emptyDir"]["medium"] == "Memory" for path in files)
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_secret_reaches_a_node_and_each_service_sees_its_own(rendered: Rendering, overlay):
+    """A secret of all nodes on each of them would let an attacker of one act for all."""
+    mounted: dict[str, set[str]] = {}
+    for owner, spec in pod_specs(rendered(overlay)):
+        volumes = [each for volume in spec["volumes"] for each in volume.get("projected", {}).get("sources", [volume])]
+        found = {each["secret"].get("secretName") or each["secret"]["name"] for each in volumes if "secret" in each}
+        mounted[owner["metadata"]["labels"]["app.kubernetes.io/component"]] = found
+    own = {name: {f"sluice-grpc-{name}"} for name in ("allocator", "inventory", "web")}
+    assert {name: found for name, found in mounted.items() if found} == own | {"nats": {"sluice-nats-keys"}}
 
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
@@ -155,15 +124,15 @@ def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, com
         speaking.add(owner["metadata"]["labels"]["app.kubernetes.io/component"])
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
-        for setting in ("CERTIFICATE", "KEY", "CA"):
-            path = seen[f"SLUICE_GRPC_{setting}_FILE"]
-            volume = volumes[mounts.get(path) or mounts[path.rpartition("/")[0]]]
-            if setting == "CA":
-                assert volume["configMap"] == {"name": "sluice-rpc-ca"}
-            elif "secret" in volume:
-                whose = owner["metadata"]["labels"]["app.kubernetes.io/component"]
-                name = "sluice-rpc-nodes" if whose == "node-agent" else f"sluice-rpc-{whose}"
-                assert volume["secret"]["secretName"] == name
+        whose = owner["metadata"]["labels"]["app.kubernetes.io/component"]
+        own = () if whose == "node-agent" else ("CERTIFICATE", "KEY")  # an agent makes its own
+        for setting in (*own, "CA"):
+            folder, _, file = seen[f"SLUICE_GRPC_{setting}_FILE"].rpartition("/")
+            sources = volumes[mounts[folder]]["projected"]["sources"]
+            kind, name = ("configMap", "sluice-grpc-ca") if setting == "CA" else ("secret", f"sluice-grpc-{whose}")
+            (source,) = [each[kind] for each in sources if kind in each]
+            assert source["name"] == name
+            assert file in {item["path"] for item in source["items"]}
     assert speaking == {"allocator", "inventory", "node-agent", "web"}
 
 
@@ -203,6 +172,7 @@ def test_a_single_one_does_not_stop_a_drain(rendered: Rendering):
     assert {each["metadata"]["name"] for each in budgets} == {
         "sluice-nats",
         "sluice-allocator",
+        "sluice-callout",
         "sluice-pod-watcher",
         "sluice-webhook",
     }

@@ -1,12 +1,10 @@
 """What is applied can be applied, starts what it means to start, and gives no service more than it needs."""
 
-import datetime as dt
 import re
 
 import deploy_check
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
-from factories.credentials import credentials
 from unit.deploy.reading import EVERY, VALUES, Rendering, environment, every_container, named
 
 from sluice.contracts.bus.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
@@ -66,8 +64,6 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
     """A pod whose ConfigMap, Secret, account or priority has another name never starts."""
     objects = rendered(overlay)
     there = {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in objects}
-    made = credentials.manifests(["gpu-1"], {}, dt.datetime.now(dt.UTC))
-    there |= {(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in made}
     for owner, spec in pod_specs(objects):
         namespace = owner["metadata"]["namespace"]
         assert ("ServiceAccount", namespace, spec["serviceAccountName"]) in there
@@ -75,9 +71,10 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
             assert ("PriorityClass", "", spec["priorityClassName"]) in there
         volumes = {volume["name"] for volume in spec["volumes"]}
         claims = {each["metadata"]["name"] for each in owner["spec"].get("volumeClaimTemplates", ())}
-        for volume in spec["volumes"]:
+        for volume in (one for each in spec["volumes"] for one in each.get("projected", {}).get("sources", [each])):
             if "secret" in volume:
-                assert ("Secret", namespace, volume["secret"]["secretName"]) in there
+                secret = volume["secret"]
+                assert ("Secret", namespace, secret.get("secretName") or secret["name"]) in there
             if "configMap" in volume and not volume["configMap"].get("optional"):
                 assert ("ConfigMap", namespace, volume["configMap"]["name"]) in there
         mounted = {mount["name"] for container in containers(spec) for mount in container["volumeMounts"]}
@@ -275,6 +272,7 @@ def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
     assert all(port in served[sink] for _, sink, port in into)
     assert {(source, sink) for source, sink, _ in into - console} == {
         *((speaker, "nats") for speaker in ("allocator", "inventory", "pod-watcher", "streams", "node-agent", "web")),
+        ("callout", "nats"),
         ("nats", "nats"),
         ("inventory", "node-agent"),
         ("web", "node-agent"),

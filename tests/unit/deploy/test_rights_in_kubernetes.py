@@ -6,7 +6,18 @@ import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document
 from factories.cluster.account_rights import ADMISSION, EVERYWHERE, NEEDED, PLACEHOLDERS, Right
 
-ACCOUNTS = ("pod-watcher", "webhook", "allocator", "inventory", "nats", "streams", "node-agent")
+ACCOUNTS = (
+    "pod-watcher",
+    "callout",
+    "console",
+    "operator",
+    "webhook",
+    "allocator",
+    "inventory",
+    "nats",
+    "streams",
+    "node-agent",
+)
 FORBIDDEN = (
     Right("get", "pods"),
     Right("create", "pods"),
@@ -19,8 +30,9 @@ FORBIDDEN = (
     Right("patch", "nodes/status"),
     Right("create", "events"),
     Right("list", "secrets"),
-    Right("get", "secrets", "", "sluice-nats-ca", "sluice-system"),
-    Right("get", "secrets", "", "sluice-bus-nodes", "sluice-nodes"),
+    Right("create", "secrets"),
+    Right("get", "secrets", "", "any", "sluice-system"),
+    Right("get", "secrets", "", "others", "sluice-nodes"),
     Right("create", "serviceaccounts/token"),
     Right("patch", "mutatingwebhookconfigurations", ADMISSION, "another"),
     Right("patch", "validatingadmissionpolicies", ADMISSION, "sluice-keep"),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
+from sluice.contracts.messages import AgentAddress
 from sluice_node_agent.shell import app
 from sluice_node_agent.shell import app as file_limit
 from sluice_node_agent.shell.app import FILES_MAX, raise_file_limit
@@ -27,7 +28,7 @@ def test_tickets_that_cannot_be_read_are_told_in_a_sentence(call):
     marks = SimpleNamespace(found=lambda _gpus, all_told: ((), ()), unmarked=tuple)
     journal = SimpleNamespace(problem="it is torn", is_new=False, records=tuple)
     with pytest.raises(NodeBackendError, match=r"the tickets of this node cannot be .*/run/sluice/pods"):
-        read_node(site, journal, tickets, marks, "host:1")
+        read_node(site, journal, tickets, marks, AgentAddress("host:1"))
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-{{/* Everything about who a process is on the bus and over gRPC: settings, mounts and volumes. Objects that hold it are made before
-(deploy/kubernetes/credentials.py). */}}
+{{/* Everything about who a process is on the bus and over gRPC: settings, mounts and volumes. The callout fills the objects, which
+identity.yaml ships empty; a pod that mounts one waits until it is filled. */}}
 
 {{- define "sluice.natsUrl" -}}
 {{- .Values.nats.externalUrl | default (printf "tls://sluice-nats.%s.svc:4222" .Release.Namespace) }}
@@ -11,86 +11,47 @@
 {{- with index . 1 }}
 - {name: SLUICE_NATS_USER, value: {{ . }}}
 {{- end }}
-- {name: SLUICE_NATS_PASSWORD_FILE, value: /etc/sluice/bus/password}
-- {name: SLUICE_NATS_CA_FILE, value: /etc/sluice/ca/ca.crt}
+- {name: SLUICE_NATS_TOKEN_FILE, value: /etc/sluice/bus/token}
+- {name: SLUICE_NATS_CA_FILE, value: /etc/sluice/bus/ca.crt}
 {{- end }}
 {{- define "sluice.busMounts" -}}
 - {name: bus, mountPath: /etc/sluice/bus, readOnly: true}
-- {name: ca, mountPath: /etc/sluice/ca, readOnly: true}
 {{- end }}
-{{/* Entries of `volumes`: USER. */}}
+{{/* Entries of `volumes`: the token that is the password, and whom to trust. */}}
 {{- define "sluice.busVolumes" -}}
 - name: bus
-  secret: {secretName: sluice-bus-{{ . }}, defaultMode: 0440}
-- name: ca
-  configMap: {name: sluice-bus-ca}
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken: {audience: sluice-bus, expirationSeconds: 3600, path: token}
+      - configMap: {name: {{ include "sluice.busAuthorities" . }}, items: [{key: ca.crt, path: ca.crt}]}
+{{- end }}
+{{- define "sluice.busAuthorities" -}}
+{{- .Values.nats.externalUrl | empty | ternary "sluice-bus-authorities" "sluice-bus-external" }}
 {{- end }}
 
-{{/* A caller over gRPC. An agent has its node's certificate with its key, in one file. */}}
+{{/* A caller over gRPC. */}}
 {{- define "sluice.rpcEnv" -}}
-- {name: SLUICE_GRPC_CERTIFICATE_FILE, value: /etc/sluice/rpc/{{ . | ternary "identity.pem" "tls.crt" }}}
-- {name: SLUICE_GRPC_KEY_FILE, value: /etc/sluice/rpc/{{ . | ternary "identity.pem" "tls.key" }}}
-- {name: SLUICE_GRPC_CA_FILE, value: /etc/sluice/rpc-ca/ca.crt}
+- {name: SLUICE_GRPC_CERTIFICATE_FILE, value: /etc/sluice/grpc/tls.crt}
+- {name: SLUICE_GRPC_KEY_FILE, value: /etc/sluice/grpc/tls.key}
+- {name: SLUICE_GRPC_CA_FILE, value: /etc/sluice/grpc/ca.crt}
 {{- end }}
 {{- define "sluice.rpcMounts" -}}
-- {name: rpc, mountPath: /etc/sluice/rpc, readOnly: true}
-- {name: rpc-ca, mountPath: /etc/sluice/rpc-ca, readOnly: true}
+- {name: grpc, mountPath: /etc/sluice/grpc, readOnly: true}
 {{- end }}
-{{/* Entries of `volumes`: CALLER. */}}
+{{/* Entries of `volumes`: CALLER; an agent's is "": it makes its own certificate, and publishes it. */}}
 {{- define "sluice.rpcVolumes" -}}
-- name: rpc
-  secret: {secretName: sluice-rpc-{{ . }}, defaultMode: 0440}
-- name: rpc-ca
-  configMap: {name: sluice-rpc-ca}
+- name: grpc
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- with . }}
+      - secret: {name: sluice-grpc-{{ . }}, items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]}
+      {{- end }}
+      - configMap: {name: sluice-grpc-ca, items: [{key: ca.crt, path: ca.crt}]}
 {{- end }}
 
-{{/* The broker's certificate and users. */}}
-{{- define "sluice.brokerVolumes" -}}
-- name: credentials
-  secret: {secretName: sluice-nats-server, defaultMode: 0440}
-{{- end }}
-
-{{/* Takes this node's password and certificate out of those of all nodes, also when they come later or change. The agent sees its
-own and no other's. It is root, whose files a kubelet lets the agent alone read. */}}
-{{- define "sluice.agentIdentityContainer" -}}
-{{- if eq .Values.nodeAgent.credentials "secret" }}
-- name: credentials
-  {{- include "sluice.containerImage" (list . "nodeAgent") | nindent 2 }}
-  command: [/opt/sluice/bin/own-credentials]
-  args: [$(NODE_NAME), /all/bus, /own/bus/password, /all/rpc, /own/rpc/identity.pem]
-  env:
-    - name: NODE_NAME
-      valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
-  resources:
-    requests: {cpu: 5m, memory: 16Mi}
-    limits: {memory: 64Mi}
-  securityContext:
-    runAsUser: 0
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities: {drop: [ALL]}
-    seccompProfile: {type: RuntimeDefault}
-  volumeMounts:
-    - {name: bus-of-all, mountPath: /all/bus, readOnly: true}
-    - {name: rpc-of-all, mountPath: /all/rpc, readOnly: true}
-    - {name: bus, mountPath: /own/bus}
-    - {name: rpc, mountPath: /own/rpc}
-{{- end }}
-{{- end }}
-{{- define "sluice.agentIdentityVolumes" -}}
-- name: ca
-  configMap: {name: sluice-bus-ca}
-- name: rpc-ca
-  configMap: {name: sluice-rpc-ca}
-{{- range list "bus" "rpc" }}
-{{- if eq $.Values.nodeAgent.credentials "secret" }}
-- name: {{ . }}
-  emptyDir: {medium: Memory, sizeLimit: 1Mi}
-- name: {{ . }}-of-all
-  secret: {secretName: sluice-{{ . }}-nodes, defaultMode: 0400}
-{{- else }}
-- name: {{ . }}
-  hostPath: {path: /etc/sluice/{{ . }}, type: Directory}
-{{- end }}
-{{- end }}
+{{/* Secrets that the callout fills; of these the broker mounts one. */}}
+{{- define "sluice.identitySecrets" -}}
+sluice-bus-keys sluice-nats-keys sluice-grpc-authority sluice-grpc-allocator sluice-grpc-inventory sluice-grpc-console sluice-grpc-operator sluice-grpc-web
 {{- end }}

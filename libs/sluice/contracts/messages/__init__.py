@@ -28,6 +28,7 @@ from sluice.contracts.messages.ledger import NodeClosed as NodeClosed
 from sluice.contracts.messages.ledger import NodeOpened as NodeOpened
 from sluice.contracts.messages.ledger import Revoke as Revoke
 from sluice.contracts.messages.ledger import Share as Share
+from sluice.contracts.messages.nodes import AgentAddress as AgentAddress
 from sluice.contracts.messages.nodes import DaemonState as DaemonState
 from sluice.contracts.messages.nodes import DeviceState as DeviceState
 from sluice.contracts.messages.nodes import GpuCounts as GpuCounts

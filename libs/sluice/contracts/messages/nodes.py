@@ -1,6 +1,6 @@
 """What nodes have: announcements, and the snapshot that inventory pulls."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -75,6 +75,13 @@ MPS_CLIENTS_MAX = 48
 """The default limit (NVIDIA MPS documentation: 48 since Volta, 60 with CUDA 13.1 and later)."""
 
 
+class AgentAddress(NamedTuple):
+    """Where an agent is asked over gRPC, and the certificate that it must have; empty: one of our authorities'."""
+
+    endpoint: str
+    certificate: str = ""
+
+
 class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The counts of one GPU in an announcement."""
 
@@ -97,6 +104,13 @@ class NodeChanged(Message, frozen=True, kw_only=True):
     gpus: tuple[GpuCounts, ...]
     version: str = ""
     """Sluice version of the agent: for people, during a rolling update. Empty when unknown."""
+    certificate: str = ""
+    """The agent's own certificate for gRPC (PEM), which callers must trust alone; empty: one of their authorities'."""
+
+    @property
+    def address(self) -> AgentAddress:
+        """Where its agent is asked."""
+        return AgentAddress(self.endpoint, self.certificate)
 
 
 class NodeRemoved(Message, frozen=True, kw_only=True):

@@ -1,12 +1,15 @@
 """
 This process's gRPC certificate and the authorities it trusts: files, read again when they change.
 
-It proves identity; rights are in `sluice.contracts.rpc_permissions`.
+It proves identity; rights are in `sluice.contracts.rpc_permissions`. An agent may make its certificate itself
+(`self_made_identity`): callers trust the one that is in the agent's last message on the bus, which no other process may
+write.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +97,39 @@ def _streaming_after(check: _Check, behaviour: Callable[[Any, Any], AsyncIterato
     return stream
 
 
-@dataclass(eq=False)
-class TlsIdentity:
+class Identity(ABC):
     """The certificate of this process, its key, and the authorities that it trusts. Thread-safe."""
+
+    @abstractmethod
+    def current(self) -> CertificateMaterial:
+        """What is valid now: another object when the files have changed, the same one until then."""
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """
+        For a server that shows this certificate and requires one of every client.
+
+        Each handshake uses the files' current content; existing connections stay.
+        """
+        shown: list[CertificateMaterial] = [self.current()]
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            found = self.current()
+            if found is shown[0]:
+                return None  # as before (grpc.dynamic_ssl_server_credentials)
+            shown[0] = found
+            return _configuration(found)
+
+        return grpc.dynamic_ssl_server_credentials(_configuration(shown[0]), fetch, require_client_authentication=True)
+
+    def channel_credentials(self, pinned: bytes = b"") -> grpc.ChannelCredentials:
+        """For a client, as the files are now; a channel keeps them for its life. Trusts only `pinned` if given."""
+        found = self.current()
+        return grpc.ssl_channel_credentials(pinned or found.authority, found.key, found.certificate)
+
+
+@dataclass(eq=False)
+class TlsIdentity(Identity):
+    """Everything in files."""
 
     certificate_file: Path
     key_file: Path
@@ -119,24 +152,6 @@ class TlsIdentity:
         self._ending.look(found)
         return found
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that requires client certificates. Each handshake uses the files' current content."""
-        shown: list[CertificateMaterial] = [self.current()]
-
-        def fetch() -> grpc.ServerCertificateConfiguration | None:
-            found = self.current()
-            if found is shown[0]:
-                return None  # as before (grpc.dynamic_ssl_server_credentials)
-            shown[0] = found
-            return _configuration(found)
-
-        return grpc.dynamic_ssl_server_credentials(_configuration(shown[0]), fetch, require_client_authentication=True)
-
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a client, as the files are now: a channel keeps them for its life."""
-        found = self.current()
-        return grpc.ssl_channel_credentials(found.authority, found.key, found.certificate)
-
 
 def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authority)
@@ -146,9 +161,15 @@ def _configuration(found: CertificateMaterial) -> grpc.ServerCertificateConfigur
 class TransportSecurity:
     """How a process uses gRPC: with its certificate, or in plain text on the loopback only."""
 
-    identity: TlsIdentity | None = None
+    identity: Identity | None = None
     plain_text: bool = False
     """Allow plain text to and from any address: the network is trusted."""
+    pinned: str = ""
+    """The one certificate (PEM) that a server must have; empty: any of the authorities."""
+
+    def trusting(self, certificate: str) -> "TransportSecurity":
+        """The same for a server that has published its certificate; empty is none."""
+        return replace(self, pinned=certificate)
 
     def current(self) -> CertificateMaterial | None:
         """What a new channel would use; compare it to decide whether to replace an open one."""
@@ -159,8 +180,15 @@ LOOPBACK = TransportSecurity()
 """Plain text on this machine, and nothing else."""
 
 
-def security_from_settings(settings: CommonSettings, *names: str) -> TransportSecurity:
-    """From the settings, for all of `names`. Reads files. Raises CertificateError, also when only some are set."""
+def security_from_settings(
+    settings: CommonSettings, *names: str, make: Callable[[Path, Sequence[str]], Identity] | None = None
+) -> TransportSecurity:
+    """
+    From the settings; a certificate must have all of `names`. Blocks for reading small files.
+
+    `make` gives the identity where only `grpc_ca_file` is set. Raises CertificateError, also when only some of
+    the files are set.
+    """
     files = {
         "grpc_certificate_file": settings.grpc_certificate_file,
         "grpc_key_file": settings.grpc_key_file,
@@ -169,10 +197,12 @@ def security_from_settings(settings: CommonSettings, *names: str) -> TransportSe
     paths = [path for path in files.values() if path is not None]
     if not paths:
         return TransportSecurity(plain_text=settings.grpc_plain_text)
+    if settings.grpc_plain_text:
+        raise CertificateError("grpc_plain_text is true, and grpc_certificate_file is set; only one of them can hold")
+    if make is not None and paths == [settings.grpc_ca_file]:
+        return TransportSecurity(make(paths[0], names))
     missing = [name for name, path in files.items() if path is None]
     if missing:
         raise CertificateError(f"{', '.join(missing)} must be set too: all three of them, or none")
-    if settings.grpc_plain_text:
-        raise CertificateError("grpc_plain_text is true, and grpc_certificate_file is set; only one of them can hold")
     certificate_file, key_file, ca_file = paths
     return TransportSecurity(TlsIdentity(certificate_file, key_file, ca_file, names))

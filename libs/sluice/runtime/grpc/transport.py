@@ -179,7 +179,7 @@ async def channel(
         named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
         made = grpc.aio.secure_channel(
             address,
-            security.identity.channel_credentials(),
+            security.identity.channel_credentials(security.pinned.encode()),
             options=(*_CHANNEL_OPTIONS, *named),
             interceptors=interceptors,
         )
@@ -209,8 +209,9 @@ _FAILURES = (
     ("certificate is not yet valid", "its certificate is not valid yet; is a clock wrong?"),
     ("unsupported certificate purpose", "its certificate is not one of a server"),
     ("WRONG_VERSION_NUMBER", "it speaks plain text, and TLS is configured"),
-    ("certificate signature failure", "its certificate is of an authority that grpc_ca_file does not hold"),
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is of an authority that grpc_ca_file does not hold"),
+    ("certificate signature failure", "its certificate is {unknown}"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is {unknown}"),
+    ("Failed to create security handshaker", "what it has published is no certificate"),
 )
 """Error texts of grpcio 1.85 (tests/unit/sluice/runtime/grpc/test_security.py provokes each of them), and ours."""
 _CLOSED = ("Socket closed", "Connection reset by peer", "Broken pipe")
@@ -226,7 +227,9 @@ def why_untrusted(error: grpc.aio.AioRpcError, *, security: TransportSecurity, s
         return ""
     for words, ours in _FAILURES:
         if words in details:
-            return f"the server is not trusted: {ours.format(name=server_name or 'its own address')}"
+            unknown = "not the one on the bus" if security.pinned else "of an authority that grpc_ca_file does not hold"
+            why = ours.format(name=server_name or "its own address", unknown=unknown)
+            return f"the server is not trusted: {why}"
     if any(words in details for words in _CLOSED):
         asked = "does it require TLS" if security.identity is None else "does it accept our certificate"
         return f"the server closed the connection at once: {asked}?"

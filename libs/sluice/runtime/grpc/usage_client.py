@@ -8,6 +8,7 @@ import grpc.aio
 
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import AgentAddress
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.slice_usage import usage_from_proto
 from sluice.contracts.reasons import shorten
@@ -22,16 +23,16 @@ ANSWER_WITHIN_S = 3.0
 _WHY_MAX = 200
 
 
-async def ask_agents(endpoints: Mapping[str, str], security: TransportSecurity) -> dict[str, NodeUsage | str]:
+async def ask_agents(addresses: Mapping[str, AgentAddress], security: TransportSecurity) -> dict[str, NodeUsage | str]:
     """Each agent's answer, or why there is none. Each has at most `ANSWER_WITHIN_S`."""
     slots = asyncio.Semaphore(ASKED_MAX)
 
-    async def ask(node: str, endpoint: str) -> NodeUsage | str:
+    async def ask(node: str, address: AgentAddress) -> NodeUsage | str:
         async with slots:
-            return await _ask(node, endpoint, security)
+            return await _ask(node, address.endpoint, security.trusting(address.certificate))
 
-    answers = await asyncio.gather(*(ask(node, endpoint) for node, endpoint in endpoints.items()))
-    return dict(zip(endpoints, answers, strict=True))
+    answers = await asyncio.gather(*(ask(node, address) for node, address in addresses.items()))
+    return dict(zip(addresses, answers, strict=True))
 
 
 async def _ask(node: str, endpoint: str, security: TransportSecurity) -> NodeUsage | str:

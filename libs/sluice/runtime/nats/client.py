@@ -11,6 +11,7 @@ import re
 from sluice.runtime.optional_imports import without
 
 with without("aiohttp"):
+    from nats.aio.client import PONG_PROTO
     from nats.aio.client import Client as _Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
@@ -83,6 +84,8 @@ class Client(_Client):
       subject can store one.
     - It takes a stored message with a header `Status` for the server's own and ends a reading, or drops it: the message
       is delivered without that header.
+    - It takes any first line after its login for the server's PONG, and stays unconnected if that was a PING or INFO,
+      as after a slow login.
     - It closes for good when the server ends a login: at its expiry, and of a login by token at each reload.
     """
 
@@ -135,10 +138,24 @@ class Client(_Client):
 
     def _connect_command(self) -> bytes:
         self.options["connect_timeout"] = self.login_s  # of the answer to this, which is awaited next
+        transport = self._transport
+        assert transport is not None
+        readline = transport.readline
+
+        async def answer() -> bytes:
+            while True:
+                line = bytes(await readline())
+                if line.startswith(b"PING"):
+                    transport.write(PONG_PROTO)
+                elif not line.startswith(b"INFO"):
+                    return line
+
+        transport.readline = answer  # type: ignore[method-assign]
         return bytes(super()._connect_command())
 
     async def _process_connect_init(self) -> None:
         self.options["connect_timeout"] = CONNECT_S
+        vars(self._transport).pop("readline", None)  # one transport serves all connections
         try:
             await super()._process_connect_init()
         except (OSError, Error, TimeoutError):

@@ -6,6 +6,7 @@ ECDSA on P-256, extensions by RFC 5280. Writes no file; its messages contain no 
 
 import datetime as dt
 import ipaddress
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -107,21 +108,10 @@ def new_authority(common_name: str, now: dt.datetime) -> KeyPair:
     """An authority that may sign certificates, and no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
     certificate = (
         _certificate(name, name, key.public_key(), now, dt.timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -151,6 +141,40 @@ def issue(
         .sign(signer, hashes.SHA256())
     )
     return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+
+
+def self_signed(names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], now: dt.datetime) -> KeyPair:
+    """
+    A certificate for those that trust it and no other of this key.
+
+    Its subject is random: of two with one subject, a peer that trusts the newer could take the older for its issuer.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"sluice-{secrets.token_hex(8)}")])
+    certificate = (
+        _certificate(name, name, key.public_key(), now, dt.timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.SubjectAlternativeName([_alternative(each) for each in names]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """Of an authority, or of the end of a chain."""
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _certificate(

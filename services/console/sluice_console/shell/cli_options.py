@@ -18,7 +18,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 OPERATORS_ALONE = (
     "the user 'console' only reads, and may not publish {0}: use the user 'operator' for changes "
-    "(SLUICE_NATS_USER and its password; in a cluster that of the Secret sluice-bus-operator)"
+    "(SLUICE_NATS_USER and its password; in a cluster a token of sluice-operator)"
 )
 
 Server = Annotated[

@@ -34,6 +34,8 @@ class Pull:
 
     node: NodeName
     endpoint: str
+    certificate: str = ""
+    """That the agent must have (PEM); empty: one of our authorities'."""
 
 
 Instruction = BusInstruction | Pull

@@ -24,7 +24,7 @@ from sluice.contracts.bus.events import (
     WriteUnknown,
 )
 from sluice.contracts.ids import Incarnation, NodeName, RunId
-from sluice.contracts.messages import NodeChanged, NodeInventory, NodeRemoved
+from sluice.contracts.messages import AgentAddress, NodeChanged, NodeInventory, NodeRemoved
 from sluice.contracts.outbox import Outbox
 from sluice_inventory.core.config import InventoryConfig
 from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, PullSucceeded
@@ -98,10 +98,10 @@ class Inventory:
         node = self._nodes.get(name)
         return node.view() if node is not None else None
 
-    def endpoint(self, name: NodeName) -> str:
-        """The gRPC address of a node's agent as last announced; empty when unknown."""
+    def address(self, name: NodeName) -> AgentAddress | None:
+        """The gRPC address of a node's agent as last announced; None when unknown."""
         node = self._nodes.get(name)
-        return node.announcement.endpoint if node is not None and node.announcement is not None else ""
+        return node.announcement.address if node is not None and node.announcement is not None else None
 
     # -- the bus --------------------------------------------------------------------------------------------------
 

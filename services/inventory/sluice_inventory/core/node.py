@@ -61,7 +61,7 @@ class Node:
     def observe(self, announcement: NodeChanged, now: float) -> None:
         """Take in an announcement; pull at once when it names another agent or a newer generation."""
         before, self.announcement, self.listed = self.announcement, announcement, True
-        if before is None or _agent(before) != _agent(announcement) or before.endpoint != announcement.endpoint:
+        if before is None or _agent(before) != _agent(announcement) or before.address != announcement.address:
             self.restart(now)
         elif self.is_behind() and not self.failures:
             self.next_pull_at = min(self.next_pull_at, now)
@@ -114,7 +114,7 @@ class Node:
         assert self.announcement is not None, "may_pull says when"
         self.pulling, self.superseded = True, False
         self.requested_generation = self.announcement.generation
-        return Pull(self.name, self.announcement.endpoint)
+        return Pull(self.name, *self.announcement.address)
 
     def succeed(self, snapshot: NodeSnapshot, observed_at: str, now: float, config: InventoryConfig) -> bool:
         """A pull was answered. Returns whether the snapshot to publish has changed."""

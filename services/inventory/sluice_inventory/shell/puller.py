@@ -53,10 +53,15 @@ class _AgentChannel:
     """An open channel to one node's agent."""
 
     endpoint: str
+    certificate: str
     stack: AsyncExitStack
     agent: AgentServiceStub
     shown: CertificateMaterial | None
     """The certificate that we use on this channel."""
+
+    def goes_to(self, pull: Pull) -> bool:
+        """Whether it leads to the agent that is asked."""
+        return (self.endpoint, self.certificate) == (pull.endpoint, pull.certificate)
 
 
 class Puller:
@@ -93,7 +98,8 @@ class Puller:
             self._refused.pop(pull.node, None)
             await self._put_back(pull.node, channel)
         except grpc.aio.AioRpcError as error:
-            untrusted = transport.why_untrusted(error, security=self._security, server_name=node_dns_name(pull.node))
+            security, name = self._security.trusting(pull.certificate), node_dns_name(pull.node)
+            untrusted = transport.why_untrusted(error, security=security, server_name=name)
             if untrusted:
                 return self._refuse(pull, untrusted)
             message = f"{error.code().name}: {shorten(error.details() or '', 200)}"
@@ -140,7 +146,7 @@ class Puller:
         """The node's channel, for the time of one call, protected from being closed."""
         channel = self._channels.pop(pull.node, None)
         shown = self._security.current()
-        if channel is not None and channel.endpoint == pull.endpoint and channel.shown is shown:
+        if channel is not None and channel.goes_to(pull) and channel.shown is shown:
             return channel
         if channel is not None:
             await channel.stack.aclose()
@@ -148,11 +154,12 @@ class Puller:
         opened = transport.channel(
             pull.endpoint,
             deadline_s=self._timeout_s,
-            security=self._security,
+            security=self._security.trusting(pull.certificate),
             server_name=node_dns_name(pull.node),
             traces=self._traces,
         )
-        return _AgentChannel(pull.endpoint, stack, AgentServiceStub(await stack.enter_async_context(opened)), shown)
+        agent = AgentServiceStub(await stack.enter_async_context(opened))
+        return _AgentChannel(pull.endpoint, pull.certificate, stack, agent, shown)
 
     async def _put_back(self, node: NodeName, channel: _AgentChannel) -> None:
         self._channels[node] = channel

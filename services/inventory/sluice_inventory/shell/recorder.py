@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import NodeInventory
+from sluice.contracts.messages import AgentAddress, NodeInventory
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime.bus import Bus
@@ -100,17 +100,17 @@ class Recording:
         """Ask the agents of nodes with slices, once a minute. Those that do not answer are left out."""
         while True:
             await self._service.clock.sleep(MEASURE_S)
-            found = await ask_agents(self._endpoints(), self._security)
+            found = await ask_agents(self._addresses(), self._security)
             self._usage = {node: usage for node, usage in found.items() if isinstance(usage, NodeUsage)}
 
-    def _endpoints(self) -> dict[str, str]:
-        return {name: endpoint for name in self._core.names() if (endpoint := self._endpoint_with_slices(name))}
+    def _addresses(self) -> dict[str, AgentAddress]:
+        return {name: address for name in self._core.names() if (address := self._address_with_slices(name))}
 
-    def _endpoint_with_slices(self, name: NodeName) -> str:
+    def _address_with_slices(self, name: NodeName) -> AgentAddress | None:
         view = self._core.view(name)
         inventory: NodeInventory | None = view.inventory if view is not None else None
         has_slices = inventory is not None and not inventory.stale and bool(inventory.snapshot.slices)
-        return self._core.endpoint(name) if has_slices else ""
+        return self._core.address(name) if has_slices else None
 
 
 def _row(row: Row, span: Span) -> pb.ReportRow:

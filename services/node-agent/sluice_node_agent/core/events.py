@@ -133,6 +133,7 @@ class AgentStarted:
     boot_id: str
     endpoint: str
     gpus: tuple[GpuReport, ...]
+    certificate: str = ""
     records: tuple[Record, ...] = ()
     journal_problem: str = ""
     driver_version: str = ""

@@ -11,6 +11,7 @@ import grpc.aio
 from sluice.contracts.bus.nats_permissions import user_name
 from sluice.contracts.bus.streams import Role
 from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import AgentAddress
 from sluice.contracts.rpc_permissions import node_dns_name
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
@@ -65,9 +66,13 @@ async def run_agents(service: Service[NodeAgentSettings], connect: Connect, heal
 
 
 async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
+    from sluice.runtime.grpc.self_made_identity import SelfMadeIdentity  # noqa: PLC0415 - not in the volume driver
+
     sites = backends_of(service.settings)
     health.expect(site.name for site in sites)
-    security = security_from_settings(service.settings, *(node_dns_name(site.name) for site in sites))
+    security = security_from_settings(
+        service.settings, *(node_dns_name(site.name) for site in sites), make=SelfMadeIdentity
+    )
     pulled = AgentServicer()
     pulled.agents.update({site.name: None for site in sites})
     gpus = sum(site.gpus_max for site in sites)
@@ -85,7 +90,8 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
             ) as endpoint,
             asyncio.TaskGroup() as agents,
         ):
-            shared = ProcessContext(service, endpoint, pulled, threads, helpers, connect, health)
+            own = security.identity.certificate if isinstance(security.identity, SelfMadeIdentity) else ""
+            shared = ProcessContext(service, AgentAddress(endpoint, own), pulled, threads, helpers, connect, health)
             for number, site in enumerate(sites):
                 agents.create_task(AgentRunner(site, f"{service.run}-{number}", shared).run())
     finally:

@@ -53,7 +53,7 @@ def rights_on_bus(owner: TokenOwner, asked: str, where: Namespaces) -> Permissio
     if not owner.pod and account not in PEOPLE:
         return f"the token of {account} is bound to no pod; it must be a projected token of the pod that uses it"
     if role is Role.NODE_AGENT and not owner.node:
-        return f"the token of {account} names no node; Kubernetes 1.32 or newer writes it into projected tokens"
+        return f"the token of {account} names no node; Kubernetes 1.30 or newer writes it into projected tokens"
     rights = permissions_of(role, NodeName(owner.node) if role is Role.NODE_AGENT else None)
     if asked != rights.user:
         return f"the token is that of user {rights.user}, and asks for {shorten(asked)!r}"

@@ -224,11 +224,11 @@ def test_an_agent_that_cannot_start_says_why(well):
         "containerStatuses": [
             {
                 "name": "node-agent",
-                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no sluice-bus-ca"}},
+                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no sluice-bus-authorities"}},
             }
         ]
     }
-    assert "(node-agent: CreateContainerConfigError: no sluice-bus-ca)" in only(well, Check.NODES, "problem")
+    assert "(node-agent: CreateContainerConfigError: no sluice-bus-authorities)" in only(well, Check.NODES, "problem")
 
 
 def test_two_who_hand_out_one_gpu_are_found(well):

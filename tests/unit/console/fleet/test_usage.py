@@ -83,7 +83,7 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
     fleet_state = make.fleet_state(inventory=make.inventory(make.gpu_report()), head=make.opened(), node=make.changed())
     assert nodes_with_slices(fleet_state) == {}
     fleet_state = make.fleet_state(ledger=make.grant(), node=make.changed())
-    assert nodes_with_slices(fleet_state) == {NODE: make.changed().endpoint}
+    assert nodes_with_slices(fleet_state) == {NODE: make.changed().address}
     document = usages_document({}, {"gpu-2": "UNAVAILABLE: it does not answer"}, idle_s=1.0)
     assert silent_lines(document) == ["usage is unknown for the slices on gpu-2: UNAVAILABLE: it does not answer"]
     lines = silent_lines(usages_document({}, {f"gpu-{number:03}": "why" for number in range(1000)}))

@@ -6,7 +6,7 @@ Answers are taken as they are; missing values are shown as unknown, never as zer
 
 from collections.abc import Iterable, Mapping
 
-from sluice.contracts.messages import Mode
+from sluice.contracts.messages import AgentAddress, Mode
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.fleet.fleet_state import FleetState
@@ -61,11 +61,11 @@ class UsagesDocument(Document, frozen=True, kw_only=True):
     """Nodes whose agents did not answer, and why."""
 
 
-def nodes_with_slices(fleet_state: FleetState) -> dict[str, str]:
-    """Endpoints of agents that have slices, by node."""
+def nodes_with_slices(fleet_state: FleetState) -> dict[str, AgentAddress]:
+    """Addresses of agents that have slices, by node."""
     news = fleet_state.news()
     nodes = dict.fromkeys(booking.node for _, booking in fleet_state.bookings())
-    return {node: news[node].endpoint for node in nodes if node in news}
+    return {node: news[node].address for node in nodes if node in news}
 
 
 def usages_document(

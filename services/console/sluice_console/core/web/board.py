@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.contracts.bus.subjects import Address, SubjectError, parse
-from sluice.contracts.messages import AllocationRequested, AnyMessage, Grant, QuotaSet
+from sluice.contracts.messages import AgentAddress, AllocationRequested, AnyMessage, Grant, QuotaSet
 from sluice_console.core.documents import GpuDocument, PodDocument
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.gpus import gpus_document
@@ -244,20 +244,20 @@ class Board:
         """One request, ended or not; None if the bus has nothing about it."""
         return self._pod(request)
 
-    def endpoints(self) -> dict[str, str]:
-        """Endpoints of the agents whose nodes have slices."""
+    def addresses(self) -> dict[str, AgentAddress]:
+        """Addresses of the agents whose nodes have slices."""
         busy = (
             name
             for name, parts in self._nodes.items()
             if any(isinstance(each, Grant) for each in parts.values.values())
         )
-        return {name: endpoint for name in busy if (endpoint := self.endpoint_of(name))}
+        return {name: address for name in busy if (address := self.address_of(name))}
 
-    def endpoint_of(self, node: str) -> str:
-        """The endpoint of a node's agent, as last published; empty if unknown."""
+    def address_of(self, node: str) -> AgentAddress | None:
+        """Where a node's agent is asked, as last published; None if unknown."""
         parts = self._nodes.get(node)
         news = FleetState(parts.values, self._incarnation).news().get(node) if parts is not None else None
-        return news.endpoint if news is not None else ""
+        return news.address if news is not None else None
 
     def _pod(self, request: str) -> PodDocument | None:
         parts = self._requests.get(request)

@@ -208,7 +208,7 @@ async def _nothing_left(stage: Stage) -> None:
     stage.remove(*sorted(file.name for file in stage.pods_dir.iterdir()))
     scene = await stage.until(_is_empty, "every pod to be gone and every GPU to be empty")
     stage.show(scene)
-    found = await snapshots({node: news.endpoint for node, news in stage.live.fleet_state.news().items()})
+    found = await snapshots({node: news.address for node, news in stage.live.fleet_state.news().items()})
     instances = sum(len(gpu.instances) for snapshot in found for gpu in snapshot.gpus)
     slices = sum(len(snapshot.slices) for snapshot in found)
     daemons = sum(len(gpu.daemons) for snapshot in found for gpu in snapshot.gpus)

@@ -1,10 +1,10 @@
 """
-A way to the bus of a cluster through `kubectl`: its credential from a Secret, and a port-forward to the broker.
+A way to the bus of a cluster through `kubectl`: a token of a ServiceAccount, and a port-forward to the broker.
 
-So RBAC decides who may: to read the Secret of a bus user is to be that user. kubectl supports every way to log in.
+So RBAC decides who may: to create tokens of a bus user's account is to be that user. kubectl supports every way to log
+in.
 """
 
-import base64
 import json
 import os
 import queue
@@ -23,7 +23,9 @@ from sluice_console.shell.errors import CommandError
 
 SYSTEM_NAMESPACE = "sluice-system"
 SERVICE, PORT = "sluice-nats", 4222
-CA = "sluice-bus-ca"
+CA = "sluice-bus-authorities"
+AUDIENCE, LASTS = "sluice-bus", "12h"
+"""Of a token. A command that runs longer is disconnected then."""
 ASK_S = 30.0
 """For one question to the API server, a login included."""
 FORWARD_S = 30.0
@@ -72,15 +74,27 @@ class KubectlRunner:
         namespace = (contexts[0].get("context") or {}).get("namespace")
         return Target(str(contexts[0].get("name") or "of this pod"), str(namespace or "default"))
 
-    def data_of(self, kind: str, name: str, key: str) -> str:
-        """One entry of a Secret or ConfigMap of Sluice, as stored."""
-        found = self._json("get", kind, name, f"--namespace={self._system}", "--output=json")
-        value = (found.get("data") or {}).get(key)
+    def authorities(self) -> str:
+        """Whom to trust as broker, PEM."""
+        found = self._json("get", "configmap", CA, f"--namespace={self._system}", "--output=json")
+        value = (found.get("data") or {}).get("ca.crt")
         if not isinstance(value, str) or not value:
-            raise ClusterError(f"the {kind} {name} in {self._system} has no {key}: is Sluice installed there?")
+            raise ClusterError(f"the configmap {CA} in {self._system} has no ca.crt: is Sluice installed there?")
         return value
 
+    def token(self, account: str) -> str:
+        """A new token for the bus."""
+        options = (f"--namespace={self._system}", f"--audience={AUDIENCE}", f"--duration={LASTS}")
+        return self._output("create", "token", account, *options).strip()
+
     def _json(self, *words: str) -> dict[str, Any]:
+        try:
+            document: dict[str, Any] = json.loads(self._output(*words))
+        except ValueError as error:
+            raise ClusterError(f"kubectl {words[0]} printed no JSON: {error}") from error
+        return document
+
+    def _output(self, *words: str) -> str:
         try:
             done = subprocess.run(  # noqa: S603 - kubectl is from PATH, which is the person's
                 [*self.command, *words], capture_output=True, text=True, timeout=ASK_S, check=False
@@ -89,11 +103,7 @@ class KubectlRunner:
             raise ClusterError(f"kubectl {words[0]}: {error}") from error
         if done.returncode != 0:
             raise ClusterError(" ".join(done.stderr.split())[:_ERROR_MAX] or f"kubectl {words[0]} failed")
-        try:
-            document: dict[str, Any] = json.loads(done.stdout)
-        except ValueError as error:
-            raise ClusterError(f"kubectl {words[0]} printed no JSON: {error}") from error
-        return document
+        return done.stdout
 
     @contextmanager
     def forwarded(self) -> Iterator[int]:
@@ -153,10 +163,9 @@ def bus_of_cluster(kubectl: KubectlRunner, system_namespace: str, user: str) -> 
 
     Credentials are in files of this user alone, which are removed at the end.
     """
-    password = base64.b64decode(kubectl.data_of("secret", f"sluice-bus-{user}", "password"))
-    ca = kubectl.data_of("configmap", CA, "ca.crt")
+    token, ca = kubectl.token(f"sluice-{user}"), kubectl.authorities()
     with TemporaryDirectory(prefix="kubectl-sluice-") as folder, kubectl.forwarded() as port:
-        files = {"password": password, "ca.crt": ca.encode()}
+        files = {"token": token.encode(), "ca.crt": ca.encode()}
         for name, content in files.items():
             descriptor = os.open(Path(folder) / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "wb") as file:
@@ -164,7 +173,7 @@ def bus_of_cluster(kubectl: KubectlRunner, system_namespace: str, user: str) -> 
         yield {
             "SLUICE_NATS_URL": f"tls://127.0.0.1:{port}",
             "SLUICE_NATS_USER": user,
-            "SLUICE_NATS_PASSWORD_FILE": f"{folder}/password",
+            "SLUICE_NATS_TOKEN_FILE": f"{folder}/token",
             "SLUICE_NATS_CA_FILE": f"{folder}/ca.crt",
             "SLUICE_NATS_SERVER_NAME": f"{SERVICE}.{system_namespace}.svc",
         }

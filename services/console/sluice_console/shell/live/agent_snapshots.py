@@ -7,7 +7,7 @@ import grpc.aio
 
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.messages import AgentAddress, NodeSnapshot
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.contracts.proto.snapshots import snapshot_from_proto
 from sluice.contracts.rpc_permissions import node_dns_name
@@ -18,17 +18,18 @@ from sluice.runtime.grpc.security import TransportSecurity
 from sluice_console.shell.live.allocator_client import trusted
 
 
-async def snapshots(endpoints: Mapping[str, str]) -> list[NodeSnapshot]:
-    """The present snapshot of each node from its agent's endpoint. Raises BusError if one does not answer."""
+async def snapshots(addresses: Mapping[str, AgentAddress]) -> list[NodeSnapshot]:
+    """The present snapshot of each node from its agent. Raises BusError if one does not answer."""
     try:
         security = trusted()
     except ServiceError as error:
         raise BusError(str(error)) from error
-    return list(await asyncio.gather(*(_snapshot(node, where, security) for node, where in endpoints.items())))
+    return list(await asyncio.gather(*(_snapshot(node, where, security) for node, where in addresses.items())))
 
 
-async def _snapshot(node: str, endpoint: str, security: TransportSecurity) -> NodeSnapshot:
-    name = node_dns_name(NodeName(node))
+async def _snapshot(node: str, address: AgentAddress, security: TransportSecurity) -> NodeSnapshot:
+    endpoint, name = address.endpoint, node_dns_name(NodeName(node))
+    security = security.trusting(address.certificate)
     try:
         async with transport.channel(endpoint, security=security, server_name=name) as opened:
             request = agent_pb2.GetInventoryRequest(node=node)

@@ -4,7 +4,7 @@ files.
 
 The broker knows users by their certificates, so its list of users holds nothing secret, and adding or removing a node
 changes that list alone. Three authorities, for brokers, users and gRPC, because no certificate of one kind may pass for
-another. deploy/kubernetes/credentials.py makes the Secrets of a cluster.
+another. In a cluster the callout does all that.
 """
 
 import datetime as dt

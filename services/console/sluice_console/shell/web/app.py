@@ -185,10 +185,10 @@ class _Answers:
     async def usage(self, request: Request) -> Response:
         name = request.path_params["request"]
         pod = self._board.pod(name)
-        endpoint = self._board.endpoint_of(pod.node) if pod is not None else ""
-        if pod is None or not endpoint:
+        address = self._board.address_of(pod.node) if pod is not None else None
+        if pod is None or address is None:
             return problem(404, f"no request {shorten(name)!r} has a slice on a known node")
-        return JsonAnswer(await self._usages.of(pod, endpoint), headers=NO_STORE)
+        return JsonAnswer(await self._usages.of(pod, address), headers=NO_STORE)
 
     async def _of_request(self, request: Request, read: Callable[[PodDocument], Awaitable[object]]) -> Response:
         name = request.path_params["request"]
@@ -209,7 +209,7 @@ class _Answers:
             return problem(400, str(error))
 
     async def idle(self, _: Request) -> Response:
-        return JsonAnswer(await self._usages.idle(self._board.endpoints), headers=NO_STORE)
+        return JsonAnswer(await self._usages.idle(self._board.addresses), headers=NO_STORE)
 
     async def ended(self, request: Request) -> Response:
         hours = request.query_params.get("hours", str(HOURS[0]))

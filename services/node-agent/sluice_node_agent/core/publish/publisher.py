@@ -127,6 +127,7 @@ class SnapshotVersions:
             generation=self._generation,
             gpus=tuple(_counts(gpu) for gpu in gpus),
             version=self._start.version,
+            certificate=self._start.certificate,
         )
 
     def _all_warnings(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Entry, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
-from sluice.contracts.messages import Grant
+from sluice.contracts.messages import AgentAddress, Grant
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner
@@ -65,7 +65,7 @@ class ProcessContext:
     """What all agents of a process share."""
 
     service: Service[NodeAgentSettings]
-    endpoint: str
+    address: AgentAddress
     pulled: AgentServicer
     gpu_threads: Threads
     helpers: ThreadPools
@@ -120,7 +120,7 @@ class AgentRunner:
         files = files_of(settings, site)
         started = await self._in_thread(
             lambda: read_node(
-                site, journal, tickets, marks, shared.endpoint, pods=pods, files=files, hand_over=hands_over(settings)
+                site, journal, tickets, marks, shared.address, pods=pods, files=files, hand_over=hands_over(settings)
             )
         )
         if started.journal_problem:
@@ -178,7 +178,9 @@ class AgentRunner:
             )
             shared.pulled.usage[node] = usage
             shared.pulled.agents[node] = core
-            log.info("agent of a node", run=run, endpoint=shared.endpoint, gpus=len(started.gpus), modes=site.modes)
+            log.info(
+                "agent of a node", run=run, endpoint=shared.address.endpoint, gpus=len(started.gpus), modes=site.modes
+            )
             socket = paths.control_socket(settings.data_dir, node)
             control = ControlServicer(node, core, runner.offer)
             with shared.health.runs(node, runner, lambda: bus.connected), metrics.collecting_from(usage.now):
@@ -239,7 +241,7 @@ def read_node(
     journal: Journal,
     tickets: Tickets,
     marks: OwnershipMarks,
-    endpoint: str,
+    address: AgentAddress,
     *,
     pods: PodProcesses | None = None,
     files: ClaimFiles | None = None,
@@ -286,7 +288,8 @@ def read_node(
         raise NodeBackendError(f"the tickets of this node cannot be read: {error}") from error
     return AgentStarted(
         boot_id=backend.boot_id(),
-        endpoint=endpoint,
+        endpoint=address.endpoint,
+        certificate=address.certificate,
         gpus=gpus,
         records=records,
         journal_problem=problem,

@@ -28,7 +28,7 @@ async def serve_callout(service: Service[PodWatcherSettings]) -> None:
         if settings.watch_health_address:
             address = ListenAddress(*address_of(settings.watch_health_address, "watch_health_address"))
             await open_things.enter_async_context(serving_health(address, why_not_ready))
-        keeper = BusKeeper(api, _objects(settings), service.clock)
+        keeper = BusKeeper(api, objects_of(settings), service.clock)
         tasks.create_task(keeper.run(), name="keys")
         await keeper.ready.wait()
         connection = await Connection.open(settings.nats_url, name="callout", credentials=keeper)
@@ -39,7 +39,8 @@ async def serve_callout(service: Service[PodWatcherSettings]) -> None:
         await answers.serve(connection)
 
 
-def _objects(settings: PodWatcherSettings) -> BusObjects:
+def objects_of(settings: PodWatcherSettings) -> BusObjects:
+    """What it keeps."""
     space = settings.namespace
     hosts = (f"{settings.bus_service}.{space}.svc", f"*.{settings.bus_service}-servers.{space}.svc")
     return BusObjects(
@@ -49,6 +50,6 @@ def _objects(settings: PodWatcherSettings) -> BusObjects:
         server_secret=settings.bus_server_secret,
         ca_config_map=settings.bus_ca,
         statefulset=settings.bus_statefulset,
-        agent_selector=settings.agent_selector,
+        ca_file=settings.nats_ca_file,
         names=settings.bus_names or tuple(f"{host}{end}" for host in hosts for end in ("", ".cluster.local")),
     )

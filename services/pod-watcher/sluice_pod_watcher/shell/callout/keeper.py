@@ -1,6 +1,6 @@
 """
-Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise all
-certificates for gRPC, those of nodes as nodes come and go.
+Keep the keys of the bus in one Secret, and give the broker and its clients what they need of them; and likewise the
+certificates of services and people for gRPC.
 
 The objects come with the manifests, empty, and are neither created nor deleted here: RBAC cannot limit `create` to a
 name. An outage of the API server does no harm while the certificate is valid: it is logged, and retried in the next
@@ -14,6 +14,7 @@ import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,26 +26,27 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.tls.certificate_authority import CredentialsError
+from sluice.runtime.tls.certificate_files import CertificateError, invalid_ca_error, read_pem_file
 from sluice_pod_watcher.shell.callout.bus_keys import BusKeys, broker_files, fingerprint, renewed, trusted
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
 from sluice_pod_watcher.shell.callout.rpc_identities import (
     AUTHORITY,
     CA,
-    NODES,
-    NODES_BYTES_MAX,
     SERVICES,
     authority_of,
-    of_nodes,
     of_services,
 )
-from sluice_pod_watcher.shell.kube.client import LIST_S, MERGE, METADATA_LIST, STRATEGIC_MERGE, KubeApi, KubeError
+from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
 from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
 
 REFRESH_S, RETRY_S = 30.0, 2.0
-"""Between two rounds, which a joining node waits for; while something fails."""
+"""Between two rounds; while something fails."""
 ANNOTATION = "sluice.dev/bus-keys"
-"""On the broker's pods: changed with their files, so that they are started again one after another."""
+"""
+On the broker's pods: changed with their files, so that they are started again one after another. On the Secret of these
+files: the first ones, without which no broker can have started.
+"""
 KEYS = "keys.json"
 _ATTEMPTS_MAX = 4
 
@@ -61,26 +63,19 @@ class BusObjects:
     statefulset: str
     names: tuple[str, ...]
     """Of the broker, in its certificate."""
-    agent_selector: str = ""
-    """Labels of nodes with an agent; empty are all."""
+    ca_file: Path | None = None
+    """The authorities of a broker that is not ours; None trusts ours."""
 
 
 class _Meta(msgspec.Struct):
     name: str = ""
     version: str = msgspec.field(default="", name="resourceVersion")
+    annotations: dict[str, str] | None = None
 
 
 class _Object(msgspec.Struct):
     metadata: _Meta
     data: dict[str, str] | None = None
-
-
-class _Listed(msgspec.Struct):
-    metadata: _Meta
-
-
-class _Nodes(msgspec.Struct):
-    items: list[_Listed]
 
 
 class BusKeeper:
@@ -125,7 +120,7 @@ class BusKeeper:
             self._use(keys)
             self.ready.set()
             await self._certify()
-        except (KubeError, StoreUnavailableError, NotAKeyError, CredentialsError) as error:
+        except (KubeError, StoreUnavailableError, NotAKeyError, CredentialsError, CertificateError) as error:
             if str(error) != self._trouble:
                 self._log.warning("the keys of the bus cannot be refreshed; retrying", why=str(error))
             self._trouble = str(error)
@@ -155,10 +150,11 @@ class BusKeeper:
         files = broker_files(keys, here.names, now, published=published)
         if files is None:
             raise StoreUnavailableError("no certificate of the broker is valid now; is the clock of this node wrong?")
-        encoded = _text({name: text.encode() for name, text in files.items()})
-        await self._put(f"/api/v1/namespaces/{here.namespace}/secrets/{here.server_secret}", encoded)
+        held, mark = await self._held(here.namespace, here.server_secret), fingerprint(files)
+        first = (held.found.metadata.annotations or {}).get(ANNOTATION, "" if held.found.data else mark)
+        await self._write(held, _text({name: text.encode() for name, text in files.items()}), {ANNOTATION: first})
         if here.statefulset:
-            await self._restart_broker(fingerprint(files))
+            await self._restart_broker(mark, first)
 
     async def _certify(self) -> None:
         """gRPC: the authority first, which only one of several replicas can make."""
@@ -172,15 +168,6 @@ class BusKeeper:
         for namespace in dict.fromkeys((here.namespace, here.agents_namespace)):
             path = f"/api/v1/namespaces/{namespace}/configmaps/{CA}"
             await self._put(path, {"ca.crt": pair.certificate.decode()})
-        query = {"resourceVersion": "0", **({"labelSelector": here.agent_selector} if here.agent_selector else {})}
-        listed = await self._api.call("GET", "/api/v1/nodes", query=query, accept=METADATA_LIST, timeout_s=LIST_S)
-        nodes = _read(listed, _Nodes, "the list of nodes")
-        shown = await self._held(here.agents_namespace, NODES)
-        names = {node.metadata.name for node in nodes.items}
-        made = await asyncio.to_thread(of_nodes, pair, names, _bytes(shown), now)
-        if sum(map(len, made.values())) > NODES_BYTES_MAX:
-            raise CredentialsError(f"the certificates of {len(made)} nodes are more than the Secret {NODES} can hold")
-        await self._write(shown, _text(made))
 
     async def _held(self, namespace: str, secret: str) -> "_Held":
         path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
@@ -192,22 +179,23 @@ class BusKeeper:
         await self._write(held, data)
         return held.found.data or {}
 
-    async def _write(self, held: "_Held", data: Mapping[str, str]) -> None:
+    async def _write(self, held: "_Held", data: Mapping[str, str], marks: Mapping[str, str] | None = None) -> None:
         """Make an object hold this and nothing else, unless it has changed since. Raises KubeError."""
         before = held.found.data or {}
         if before != data:
             gone = dict.fromkeys(before.keys() - data.keys())
-            body = {"metadata": {"resourceVersion": held.found.metadata.version}, "data": {**data, **gone}}
+            about = {"resourceVersion": held.found.metadata.version, "annotations": marks or {}}
+            body = {"metadata": about, "data": {**data, **gone}}
             await self._api.call("PATCH", held.path, body=body, content_type=MERGE)
             self._log.info("written", path=held.path)
 
-    async def _restart_broker(self, mark: str) -> None:
+    async def _restart_broker(self, mark: str, first: str) -> None:
         path = f"/apis/apps/v1/namespaces/{self._objects.namespace}/statefulsets/{self._objects.statefulset}"
         wanted = {"spec": {"template": {"metadata": {"annotations": {ANNOTATION: mark}}}}}
         found: Any = json.loads(await self._api.call("GET", path))
         template = found.get("spec", {}).get("template", {}) if isinstance(found, dict) else {}
         annotations = (template.get("metadata") or {}).get("annotations") or {}
-        if annotations.get(ANNOTATION) != mark:
+        if annotations.get(ANNOTATION, first) != mark:
             await self._api.call("PATCH", path, body=wanted, content_type=STRATEGIC_MERGE)
             self._log.info("the broker is restarted with its new files", statefulset=self._objects.statefulset)
 
@@ -215,15 +203,24 @@ class BusKeeper:
         if self._keys is not None and (keys.user, keys.curve) != (self._keys.user, self._keys.curve):
             raise ServiceError("the keys of the bus were replaced: starting again with the new ones")
         self._keys, self._issuers = keys, keys.issuers()
-        bundle = trusted(keys, self._clock.utc())
-        if bundle.encode() != self._credentials.trusts:
+        ca_file = self._objects.ca_file
+        ours = trusted(keys, self._clock.utc()).encode()
+        trusts = ours if ca_file is None else read_pem_file("nats_ca_file", ca_file)
+        if trusts != self._credentials.trusts:
             user = NKey.from_seed(keys.user, KeyKind.USER)
             self._credentials = Credentials(
                 nkey=user.public,
                 sign=lambda challenge: base64.b64encode(user.sign(challenge.encode())),
-                tls=ssl.create_default_context(cadata=bundle),
-                trusts=bundle.encode(),
+                tls=_context(trusts, ca_file),
+                trusts=trusts,
             )
+
+
+def _context(trusts: bytes, ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=trusts.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise invalid_ca_error("nats_ca_file", ca_file or Path("ca.crt"), error) from error
 
 
 @dataclass(frozen=True, slots=True)

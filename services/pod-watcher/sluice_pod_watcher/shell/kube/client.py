@@ -26,7 +26,6 @@ with without("kubernetes_validate"):  # for its synchronous client, which it imp
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 JSON = "application/json"
-METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # without spec and status
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"

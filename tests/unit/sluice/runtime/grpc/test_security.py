@@ -16,6 +16,7 @@ from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice.contracts.rpc_permissions import Caller, dns_name, node_dns_name
 from sluice.runtime.grpc import transport
 from sluice.runtime.grpc.security import TlsIdentity, TransportSecurity, security_from_settings
+from sluice.runtime.grpc.self_made_identity import SelfMadeIdentity
 from sluice.runtime.settings import CommonSettings
 from sluice.runtime.tls.certificate_files import CertificateError, CertificateFiles, CertificateMaterial, WatchedFiles
 
@@ -63,6 +64,29 @@ def ours(tmp_path) -> Authority:
 @pytest.fixture
 def theirs(tmp_path) -> Authority:
     return Authority(tmp_path / "theirs")
+
+
+async def test_an_agent_with_a_key_of_its_own_is_the_one_that_was_published(ours, theirs):
+    """A node joins without a certificate made for it; no other process can answer in its name."""
+
+    def made(*names: str) -> SelfMadeIdentity:
+        return SelfMadeIdentity(ours.files("ca", "x").authority, names or (NODE,), look_s=0)
+
+    agent, later, another = made(), made(), made(OTHER)
+    caller, stranger = security(ours.files("inventory", INVENTORY)), security(theirs.files("inventory", INVENTORY))
+    async with transport.serve(_Agent().register, security=TransportSecurity(agent)) as address:
+        assert await asked(address, caller.trusting(agent.certificate)) == "gpu-1.example"
+        for pinned, why in (
+            (later.certificate, "its certificate is not the one on the bus"),
+            (another.certificate, "its certificate is not the one on the bus"),
+            ("no certificate\n", "what it has published is no certificate"),
+            ("", "its certificate is of an authority that grpc_ca_file does not hold"),
+        ):
+            assert await asked(address, caller.trusting(pinned)) == f"the server is not trusted: {why}"
+        said = await asked(address, caller.trusting(agent.certificate), OTHER)
+        assert said == f"the server is not trusted: its certificate is not for {OTHER}"
+        assert "does it accept our certificate?" in await asked(address, stranger.trusting(agent.certificate))
+    assert agent.current().key not in agent.certificate.encode()
 
 
 @pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
@@ -113,7 +137,7 @@ class _Shameless(TlsIdentity):
     def __post_init__(self) -> None:
         """Skip the checks."""
 
-    def channel_credentials(self) -> grpc.ChannelCredentials:
+    def channel_credentials(self, pinned: bytes = b"") -> grpc.ChannelCredentials:
         certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
         return grpc.ssl_channel_credentials(self.ca_file.read_bytes(), key, certificate)
 
