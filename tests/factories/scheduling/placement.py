@@ -104,3 +104,7 @@ def share(percent: int, **changes: object) -> Claim:
 def given(devices: tuple[DeviceGrant, ...]) -> list[tuple[str | None, int, int]]:
     """Profile, start and size of each device."""
     return [(device.profile, device.start, device.size) for device in devices]
+
+
+def percents(devices: tuple[DeviceGrant, ...]) -> list[int]:
+    return [device.share.sm_partition for device in devices if device.share is not None]
