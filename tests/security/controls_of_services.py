@@ -206,7 +206,7 @@ CONTROLS = (
     Control(
         "an agent writes only about its own node",
         _agents_rights,
-        patched("sluice.contracts.bus.nats_permissions._agent_publish", lambda _: ["sluice.>", "$JS.>"]),
+        patched("sluice.contracts.bus.nats_permissions._agents", lambda *_: ["sluice.>", "$JS.>"]),
     ),
     Control(
         "no reply to an agent passes for another's message",
