@@ -3,7 +3,6 @@
 Only schedules and the plans that are kept in `kept/` show them.
 """
 
-import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
@@ -121,7 +120,7 @@ def _only_what_is_bound_lands_late(original: Any, ctx: Any, request: Any, asked:
 def _whoever_asks_says_all(original: Any, ctx: Any, request: Any) -> Any:
     """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
     member = original(ctx, request)
-    return dataclasses.replace(member, adopted_for=None) if member is not None else None
+    return replace(member, adopted_for=None) if member is not None else None
 
 
 BELIEVED_BUGS = (
