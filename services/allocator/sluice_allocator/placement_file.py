@@ -1,4 +1,4 @@
-"""The operator's file about places (TOML) as `PlacingRules`: every mistake names file, key, value and cure.
+"""The operator's file about places (TOML) as `PlacementConfig`: every mistake names file, key, value and cure.
 
     auto_waste_percent = 10
 
