@@ -335,3 +335,14 @@ async def test_a_wrong_pin_stays_wrong_after_opening(kube: Cluster, pods: str) -
 
 
 # -- other kinds of patch ---------------------------------------------------------------------------------------------
+
+
+async def test_a_strategic_merge_for_another_uid_says_so(kube: Cluster, pods: str) -> None:
+    """A recreated pod is distinct from other refusals."""
+    await made(kube, pods, pod())
+
+    reply = await kube.patch(f"{pods}/p", {"metadata": {"uid": "another"}})
+
+    assert reply.code == 422
+    assert "metadata.uid" in reply.message
+    assert "field is immutable" in reply.message

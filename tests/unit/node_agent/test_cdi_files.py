@@ -278,3 +278,9 @@ def test_a_file_is_written_again_though_its_folder_was_removed(tmp_path):
     (tmp_path / "cdi").rmdir()
     files.write(CLAIM, {"kind": "x"})
     assert files.claims() == (CLAIM,)
+
+
+def test_the_nvidia_runtime_adds_nothing_whatever_the_image_says():
+    """An image that says `all` would otherwise see every GPU of the node."""
+    spec = cdi_spec(CLAIM, [HandedOver("d-0", _mps(), ())], CommonEdits({"env": ["NVIDIA_VISIBLE_DEVICES=all"]}))
+    assert spec["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]

@@ -162,3 +162,13 @@ async def test_a_volume_at_no_place_is_told_in_the_log(tmp_path, proc):
         with capture_logs() as lines, pytest.raises(grpc.aio.AioRpcError):
             await node.NodePublishVolume(csi_pb2.NodePublishVolumeRequest(target_path="/elsewhere"))
     assert any("/elsewhere" in str(line.get("why")) for line in lines)
+
+
+def test_zombies_do_not_count_and_threads_without_their_first_one_do(proc):
+    """A pod can end when only zombies are left; a process whose first thread ended still holds the device."""
+    proc.add(100, UID, state="Z")
+    assert all_of(Processes(proc.root)) == {OTHER: (7,)}
+    proc.end(100)
+    proc.add(101, UID, state="Z", threads=(102,))
+    (proc.root / "hidden" / "102").rename(proc.root / "102")  # reachable, though a real /proc does not list it
+    assert all_of(Processes(proc.root))[UID][0] == 101

@@ -181,3 +181,37 @@ def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody
         if ended:
             break
     assert steps > 4
+
+
+def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
+    """The administrator's instances would be destroyed with the pods that run on them."""
+    booking, _ = granted(node)
+    share = node.share("a2", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(share))
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].fixed = False
+    node.live()
+    node.own_done.clear()
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert isinstance(revoked(node, share), SliceGone)
+    assert changes(node) == []
+    assert node.instances() == LAYOUT
+    assert [each.allocation for each in report(node).instances] == [None, None, None]
+
+
+def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
+    """An instance that was kept warm would be destroyed under a layout that is fixed by now."""
+    node = make_node(fleet=FLEET, keep_warm_s=5.0)
+    node.live()
+    booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
+    revoked(node, booking)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.own_done.clear()
+    node.live()
+    for _ in range(4):
+        node.tick(5.0)
+    assert changes(node) == []
+    (seen,) = report(node, 1).instances
+    assert (seen.start, seen.unusable) == (2, "it has no compute instance; its administrator has to create it")

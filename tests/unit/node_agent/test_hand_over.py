@@ -390,3 +390,25 @@ def test_the_health_of_a_claims_device_is_its_gpus(node):
     (health,) = node.agent.device_health()
     assert health.health == "unhealthy"
     assert "Xid 48: an uncorrectable (double-bit) memory error" in health.message
+
+
+def test_a_claim_of_a_revoked_slice_is_refused_at_once(node):
+    """Its device is about to be another tenant's."""
+    booking = _booking(node)
+    _ready(node, booking)
+    node.pods["pod-1"] = LEFT
+    node.prepare("u1")
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    call = node.prepare("u1")
+    node.work()
+    assert "is being taken back" in node.answers[call].error
+    assert node.cdi == {}
+
+
+def test_unpreparing_an_unknown_claim_succeeds(node):
+    """A kubelet repeats it, also when the slice is long gone."""
+    call = node.unprepare("u9")
+    node.work()
+    assert node.answers == {call: do.AnswerCall(call)}

@@ -313,3 +313,16 @@ def test_a_directory_that_cannot_be_used_is_said_in_one_sentence(tmp_path):
         Journal(tmp_path / "n1", "n1")
     (tmp_path / "n1" / "journal").rmdir()
     Journal(tmp_path / "n1", "n1").close()
+
+
+def test_a_note_of_an_older_life_harms_nothing(directory):
+    """After a power cut the note may be older than the journal, or of a file that was replaced."""
+    journal = Journal(directory, "n1")
+    before = (directory / "journal.told").read_bytes()
+    journal.append([_stone(5)])
+    journal.close()
+    (directory / "journal.told").write_bytes(before)
+    assert _records(directory).records()[-1] == _stone(5)
+    for note in (b"", b"torn", before):
+        (directory / "journal.told").write_bytes(note)
+        assert _records(directory).problem == ""

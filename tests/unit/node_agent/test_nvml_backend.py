@@ -830,3 +830,33 @@ def test_gpus_are_worked_on_from_many_threads(library, begin):
     for thread in threads:
         thread.join(30)
     assert not failed
+
+
+def test_more_instances_than_the_profile_says_are_all_found(library, begin):
+    """An instance that is not seen is capacity that is given twice."""
+    gpu = library.gpu()
+    for number in range(6):
+        library.instance(gpu, "7g.40gb", 0, number, device=False)
+    (report,) = begin().read()
+    assert [i.gi_id for i in report.instances] == list(range(6))
+
+
+def test_profiles_that_appear_with_mig_mode_are_seen(library, begin):
+    """A GPU that was read with MIG off would have no profiles until the agent's restart."""
+    gpu = library.gpu(mig=[0, 0], errors={"profiles": UNSUPPORTED})
+    gpus = begin()
+    assert gpus.read()[0].profiles == ()
+    gpu.mig, gpu.errors = [1, 1], {}
+    assert len(gpus.read()[0].profiles) == 7
+
+
+def test_a_gpu_that_the_driver_does_not_list_any_more_is_lost(library, begin):
+    """Its slices would look as if they had never been."""
+    library.gpu()
+    gone = library.gpu()
+    gpus = begin()
+    library.gpus.remove(gone)
+    gone.gone()
+    reports = gpus.read()
+    assert [(report.uuid == gone.uuid, report.lost) for report in reports] == [(False, False), (True, True)]
+    assert gpus.read_gpu(gone.uuid).lost

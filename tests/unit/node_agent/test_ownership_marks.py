@@ -252,3 +252,24 @@ def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(mar
     monkeypatch.setattr(ownership_file.os, "write", lambda *args: write(*args) if room and room.pop() else 0)
     assert marks.carry_out(Made(), CREATE) == GpuInstanceCreated(1, 3)
     assert (marks.found(()), marks.unmarked()) == ((PLACE,), (PLACE,))
+
+
+@pytest.mark.parametrize("kind", [DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT])
+def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
+    """Somebody else has destroyed it, and may make another."""
+    marks.carry_out(Made(), CREATE)
+    with pytest.raises(DeviceError):
+        marks.carry_out(Refusing(kind, lambda: None), DESTROY)
+    assert there(tmp_path) == []
+
+
+def test_a_reading_ends_the_marks_of_what_vanished(node):
+    """After a reset an administrator may make an instance at the same place."""
+    node.start()
+    gpu, other = node.gpus[:2]
+    for each in (gpu, other):
+        node.marks.carry_out(node.backend, CreateGpuInstance(1, each, 14, 4, 2))
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.marks.carry_out(node.backend, ReadGpu(2, gpu))
+    assert node.marks.found(()) == (OwnershipMark(other, 4, 2),)

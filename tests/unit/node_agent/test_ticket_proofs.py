@@ -268,3 +268,13 @@ def test_what_a_ticket_says_is_read_by_the_next_version():
     read = unpack(GOLDEN)
     assert (read.booking.allocation, read.revision, read.boot_id) == ("a1", 1, "boot-1")
     assert read.devices == (DeviceRecord(step="made", gi_id=9, uuid="MIG-1"),)
+
+
+def test_a_journal_that_is_whole_is_asked_and_no_ticket(node):
+    """A ticket that somebody copied would become a slice."""
+    run(node, node.booking("a1", SMALL))
+    ticket = node.word("a1").ticket
+    shutil.copytree(node.tmp_path / "tickets" / ticket, node.tmp_path / "tickets" / f"{ticket}9")
+    node.live()
+    assert reported(node) == {("a1", 1, "ready")}
+    assert node.agent.snapshot().warnings == ()

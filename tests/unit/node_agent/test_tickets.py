@@ -253,3 +253,31 @@ def test_a_pods_directory_that_goes_away_while_it_is_read_ends_nothing(tmp_path,
         pod.mkdir()
         assert look() == ()
         assert not pod.exists()
+
+
+def test_a_daemon_survives_the_removal_of_a_ticket(tmp_path, home):
+    """When one tenant leaves, the sockets of those who stay are still there."""
+    tickets = Tickets(tmp_path / "t")
+    tickets.make(_order(_sharing(home)))
+    tickets.remove(TICKET)
+    assert tickets.names() == ()
+    assert (home / "pipe" / "control").is_socket()
+    assert (home / "log").is_dir()
+
+
+def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
+    """A daemon's directory mounted into a ticket survives the ticket."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 0 0:1 / / rw - rootfs rootfs rw\n")
+    tickets = Tickets(tmp_path / "t t", mounts=mounts)
+    tickets.make(_order(_sharing(home)))
+    inside = tmp_path / "t t" / f".{TICKET}" / "main" / "mnt"
+    escaped = str(inside).replace(" ", "\\040")
+    mounts.write_text(f"1 0 0:1 / / rw - rootfs rootfs rw\n2 1 0:2 / {escaped} rw - tmpfs tmpfs rw\n")
+    with pytest.raises(OSError, match="something is mounted at"):
+        tickets.remove(TICKET)
+    assert not (tmp_path / "t t" / TICKET).exists(), "no container can start with it any more"
+    assert (tmp_path / "t t" / f".{TICKET}" / "slice.json").exists()
+    mounts.write_text("")
+    tickets.remove(TICKET)
+    assert tickets.names() == ()

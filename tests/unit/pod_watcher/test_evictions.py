@@ -127,3 +127,10 @@ def test_it_asks_anew_for_what_its_file_says_by_now(running, manifest):
     assert running.requests()[OLD].priority == 0
     running.observe(subjects.eviction(OLD), ORDER)
     assert (running.requests()[NEW].priority, running.requests()[NEW].revision) == (7, 1)
+
+
+def test_somebody_elses_order_is_none_of_ours(running):
+    """Two folders on one bus."""
+    other = RequestId("w9-1")
+    running.observe(subjects.eviction(other), msg.EvictionOrdered(request=other, cause=WHY))
+    assert (list(running.requests()), evicted(running), running.writes) == ([OLD], {}, [])

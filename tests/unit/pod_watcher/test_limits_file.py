@@ -103,3 +103,11 @@ async def test_what_is_no_text_file_of_bounded_size_is_refused(tmp_path):
         assert isinstance(event, LimitsUnreadable)
         whys.append(event.why.removeprefix(f"the limits file {path} cannot be read: "))
     assert whys == ["no regular file", f"larger than {BYTES_MAX} bytes", "no UTF-8 at byte 2", "no regular file"]
+
+
+async def test_a_file_that_is_empty_for_a_moment_lifts_no_limit(tmp_path):
+    """Editors truncate a file before they write it."""
+    path = tmp_path / "limits.toml"
+    path.write_text("a")
+    found = await seen(path, nothing, lambda: path.write_text(""), lambda: path.write_text("b"), nothing)
+    assert found == [LimitsRead("a"), LimitsRead("b")]

@@ -252,3 +252,11 @@ def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has
     synced = msg.SourceSynced(source=a.source, run=RunId("w1"), epoch=1, count=1)
     said = everything(bench, bench.observe(subjects.source(a.source), synced)) + tick(bench, 20_000.0)
     assert [type(each) for each in said if isinstance(each, (msg.Waived, msg.Revoke))] == [msg.Waived, msg.Revoke]
+
+
+def test_groups_of_two_namespaces_do_not_know_each_other():
+    """A name is unique within its namespace only."""
+    bench = fleet(2)
+    said = ask(bench, member("a", WHOLE), member("b", WHOLE, namespace="other"))
+    assert not grants(said)
+    assert waits(said)["b"].message == "1 of 2 pods of group train have asked"

@@ -115,3 +115,13 @@ def test_over_booked_devices_give_nothing() -> None:
     """A device with less than nothing free would lend to others what it does not have."""
     assert split([-50, 100, 0], 100) == (0, 100, 0)
     assert split([-50, 100, 0], 101) is None
+
+
+def test_a_small_share_and_then_a_large_one_end_at_six_and_eight_tenths() -> None:
+    """The best known example of an even split would come out uneven."""
+    free = [100, 100]
+    for want in (20, 120):
+        parts = split(free, want, 10)
+        assert parts is not None
+        free = [left - part for left, part in zip(free, parts, strict=True)]
+    assert sorted(100 - left for left in free) == [60, 80]

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
 from factories.scheduling.quotas import (
     HALF,
     HALF_MIB,
@@ -25,7 +25,7 @@ from factories.scheduling.quotas import (
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
@@ -251,3 +251,38 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(offers, "find_free", find_free)
     monkeypatch.setattr(offers, "find_place_on", find_place_on)
     return seen
+
+
+@pytest.mark.parametrize("shape", [HALF, claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)])
+def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(bench, shape):
+    """A node that drops out of the inventory would make room in the quota while its pods run on."""
+    grant = granted(bench, "p1", shape)
+    before = used(bench)
+    bench.observe(
+        subjects.inventory(NodeName("node-a")),
+        msgspec.structs.replace(
+            bench.allocator.ctx.facts.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
+        ),
+    )
+    assert used(bench) == before
+    bench.observe(
+        subjects.inventory(NodeName("node-a")),
+        msgspec.structs.replace(
+            bench.allocator.ctx.facts.inventories[NodeName("node-a")],
+            snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
+        ),
+    )
+    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
+    end(bench, grant)
+    assert used(bench) == Usage()
+
+
+def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
+    """An allocator that starts before its inventory would find every quota unused."""
+    other = working_allocator()
+    other.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    grant = granted(other, "p1", HALF)
+    empty.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant)
+    assert used(empty) == Usage(1, 20 * 1024, 3000)
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    assert used(empty) == Usage(1, HALF_MIB, 3000)

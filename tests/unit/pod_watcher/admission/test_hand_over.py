@@ -148,3 +148,9 @@ def test_the_mounted_value_decides_and_tickets_where_there_is_none(tmp_path, tex
     if text is not None:
         path.write_text(text)
     assert now() == mode
+
+
+def test_the_extended_resource_of_another_class_is_left_alone():
+    """Other drivers publish their devices."""
+    key = "deviceclass.resource.kubernetes.io/nic.example.com"
+    assert answer(pod(container(resources={"limits": {key: "1"}}))).allowed

@@ -48,3 +48,15 @@ def test_marks_set_by_hand_are_refused_as_on_every_pod():
     made = taken(pod(container(resources=USES), resourceClaims=[CLAIM]), DRA)
     made["metadata"]["annotations"]["granted.sluice.dev/allocation"] = "stolen"
     assert "Sluice writes this with a grant" in answer(made, DRA).message
+
+
+def test_with_tickets_such_a_pod_is_left_as_it_is():
+    """No kubelet would get devices of ours: the claim is another driver's, or waits for the scheduler."""
+    response = answer(pod(container(resources=USES), resourceClaims=[CLAIM]), AdmissionConfig())
+    assert (response.allowed, sent_patch(response)) == (True, [])
+
+
+def test_a_pod_that_is_on_a_node_already_is_left_as_it_is():
+    """The API server takes no gate of such a pod."""
+    made = pod(container(resources=USES), resourceClaims=[CLAIM], nodeName="n1")
+    assert sent_patch(answer(made, DRA)) == []

@@ -86,3 +86,9 @@ def test_a_container_for_debugging_sees_no_gpu_by_its_image(ours, runtime, more)
     response = answer(new, operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
     added = patched(new, sent_patch(response))["spec"]["ephemeralContainers"]
     assert added == [before, {"name": "debugger", **more, "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}]
+
+
+def test_a_claim_of_any_driver_shows_an_image_no_other_gpu():
+    """The runtime gives what an image asks for beside the claim's devices."""
+    made = pod(container(resources={"claims": [{"name": "nic"}]}), runtimeClassName="nvidia")
+    assert env_of(patched(made, sent_patch(answer(made))), "main") == VOID

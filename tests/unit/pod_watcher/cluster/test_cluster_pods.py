@@ -539,3 +539,12 @@ def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturb
     after.bind("u1")
     assert after.api.opened == ["u1"]
     assert after.word("u1").claims == before.claims
+
+
+def test_a_force_deleted_pod_is_said_to_be_gone_and_not_to_have_ended(bench):
+    """Its processes live on for half a minute; the agent must know that nothing was proven."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.delete("u1")
+    assert bench.word("u1").cause == "pod gone"

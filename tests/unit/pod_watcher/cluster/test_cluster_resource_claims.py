@@ -12,6 +12,7 @@ from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.kube.names import claim_name
 from sluice.contracts.messages import AllocationRequested, NodeInventory, Released, ResourceClaimRef
 from sluice_pod_watcher.core.cluster import events as e
+from sluice_pod_watcher.core.folder.events import WriteLogLine
 
 CLAIM = claim_name("r1")
 REF = ResourceClaimRef(uid="claim-1", name=CLAIM, requests={"main": "main"})
@@ -307,3 +308,22 @@ def test_new_pods_get_claims_once_every_gpu_node_can_hand_them_over(dra, sick_no
     report(dra, sick_node("ready"), can=False)
     dra.pass_time(10)
     assert dra.modes == ["tickets", "dra", "tickets"]
+
+
+def test_a_pod_with_another_gate_gets_no_claim_yet(dra):
+    """A queueing system counts claims against a quota only when it has admitted the pod."""
+    pod = handed_over_pod("train", "u1", CLAIM, gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
+    dra.show(dra.api.store(pod))
+    assert dra.api.claims.objects == {}
+    dra.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
+    assert dra.word("u1").resource_claims == (REF,)
+
+
+def test_nothing_of_claims_happens_to_a_pod_with_a_ticket(dra):
+    """Both ways live in one cluster while it is upgraded."""
+    dra.create("old", "u5")
+    dra.bind("u5")
+    assert dra.api.opened == ["u5"]
+    assert dra.word("u5").resource_claims == ()
+    assert dra.api.claims.writes == []
+    assert not [each for each in dra.calls if not isinstance(each, WriteLogLine)]

@@ -6,10 +6,11 @@ import pytest
 from factories.scheduling.allocator import snapshot
 
 from sluice.contracts.ids import NodeName, SourceName
+from sluice.contracts.kube.names import LABEL_CAPACITY
 from sluice.contracts.messages import HostRoom, NodeInventory, NodeTemplate, PoolDemand, Taint
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.config import ClusterConfig
-from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders
+from sluice_pod_watcher.core.cluster.placeholders.placeholders import Placeholders, is_placeholder
 
 CONFIG = ClusterConfig(placeholders_max=5)
 TEMPLATE = NodeTemplate(
@@ -182,3 +183,9 @@ def test_nothing_is_created_for_another_cluster_nor_before_all_is_known(cluster:
     assert not cluster.turn()
     cluster.placeholders.was_read()
     assert not cluster.turn(), "the new bus has no such pool"
+
+
+def test_a_pod_of_a_user_is_no_placeholder() -> None:
+    """What it takes of its node would not count."""
+    pod = {"metadata": {"namespace": "default", "labels": {LABEL_CAPACITY: "gpu"}}}
+    assert not is_placeholder(pod, CONFIG.namespace)
