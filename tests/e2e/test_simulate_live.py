@@ -51,8 +51,6 @@ NEAREST = {
     "hostmem": "it requests 2048 GiB of memory, and the largest node has 512 GiB",
     "hamitypo": "no node here has the resource nvidia.com/gpu-mem; did you mean nvidia.com/gpumem?",
 }
-
-
 IN_A_CLUSTER = """\
 apiVersion: v1
 kind: Namespace

@@ -42,8 +42,6 @@ SOURCE = (
     "deploy/docker",
 )
 TOOLS = ("pip", "gcc", "cc", "ld", "make")
-
-
 WHY_NOT = why_not()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.timeout(BUILD_S + 120)]
 

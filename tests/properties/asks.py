@@ -26,8 +26,6 @@ PROFILES = (
     *("1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"),
 )
 GPU_CHAINS = ("", "", *GPU_POLICIES, "numa,binpack", "mutex,spread")
-
-
 UUIDS = [GpuUuid(f"GPU-{node}-{index}") for node in NODES for index in range(4)]
 """Of GPUs that may be there; one that is not is a name that somebody mistyped."""
 SOME_UUIDS = st.just(()) | st.just(()) | st.lists(st.sampled_from(UUIDS), max_size=3, unique=True).map(tuple)

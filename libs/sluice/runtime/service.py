@@ -47,8 +47,6 @@ EXIT_NEW_CONTAINER = 75
 """Only a new container helps (EX_TEMPFAIL of sysexits.h): deploy/docker/keep-running ends with it."""
 
 S = TypeVar("S", bound=CommonSettings)
-
-
 KNOWN = (BusError, ServiceError)
 """Errors shown in their own sentence, without a traceback."""
 

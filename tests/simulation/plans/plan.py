@@ -84,8 +84,6 @@ CLUSTER_SEEDS = 0.1
 """In so many seeds the pods are those of a cluster, and not a folder's."""
 KEEPING_WARM = 0.3
 KEEP_WARM_S = 4.0
-
-
 _Nodes = tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]
 
 

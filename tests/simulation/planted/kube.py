@@ -257,8 +257,6 @@ KUBE_BUGS = (
     ),
     *CLAIM_BUGS_OF_CLUSTERS,
 )
-
-
 KEPT_OUT = PlantedBug(
     "pinned without a node check",
     "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
@@ -274,8 +272,6 @@ NOT_TAKEN_BACK = PlantedBug(
     ("I4",),
     ((reconcile, "is_declined", always(False)), (grant_validity, "is_declined", always(False))),
 )
-
-
 DECLINED_FORGOTTEN = PlantedBug(
     "pinned with a declined slice",
     "its slice: it is being taken back",

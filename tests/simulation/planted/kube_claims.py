@@ -44,7 +44,7 @@ CLAIM_BUGS_OF_CLUSTERS = (
         "gate opened before the claim is allocated",
         "a start: no scheduler places the pod",
         ("cluster claims",),
-        ((ClaimReconciler, "allocates", always(False)),),
+        ((ClaimReconciler, "keeps_gate_closed", always(False)),),
         _claiming,
     ),
     PlantedBug(

@@ -95,8 +95,6 @@ TRUTH_BUGS = (
         _keeping_warm,
     ),
 )
-
-
 NEVER_ENTERED = PlantedBug(
     "adopted once only",
     "its slice, and the place: its node was opened on an older word than what its agent was just making",

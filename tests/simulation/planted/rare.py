@@ -71,8 +71,6 @@ OPENED_BEFORE_IT_IS_CLOSED = PlantedBug(
     ("I13",),
     ((reconcile, "_is_to_be_closed", always(False)), (Devices, "may_be_ours", always(True))),
 )
-
-
 RARE_BUGS = (
     PlantedBug(
         "reservation never swapped",

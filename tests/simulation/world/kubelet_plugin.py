@@ -17,8 +17,6 @@ How often a kubelet loses an answer, calls late, prepares again, calls twice at 
 before the containers have ended.
 """
 LATE_S, REPEATED_AFTER_S = 6.0, 8.0
-
-
 SHARED = "-shared"
 """What the UID of a claim ends with that several pods use: its agent knows the one that asked."""
 

@@ -11,8 +11,6 @@ TEMPLATE = {
     "metadata": {"annotations": {"sluice.dev/profile": "1g.5gb"}},
     "spec": {"containers": [{"name": "main", "image": "x"}]},
 }
-
-
 GROUPS = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1"}
 
 

@@ -85,8 +85,6 @@ variables = st.sampled_from(
     ]
 )
 environments = st.none() | st.none() | st.none() | st.lists(variables, max_size=2)
-
-
 LABELS = st.sampled_from([*[None, {}] * 5, {"sluice.dev/ignore": ""}, {"sluice.dev/managed": "true"}])
 MORE = {
     "hostPID": True,
@@ -212,8 +210,6 @@ INIT_ONLY = {
         "containers": [{"name": "main"}],
     },
 }
-
-
 CLUSTERS = st.sampled_from(
     [
         *[(DEFAULT, "")] * 4,

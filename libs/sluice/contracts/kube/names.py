@@ -47,8 +47,6 @@ CONDITION_READY = "sluice.dev/SliceReady"
 RESOURCE_GROUP = "resource.k8s.io"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
-
-
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
 GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
 """The pod's granted allocation. Under the same guard as the keys of its containers."""

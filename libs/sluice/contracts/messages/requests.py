@@ -154,8 +154,6 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_NEEDS = HostNeeds()
-
-
 Substitute = Literal["no", "stay", "return"]
 """Whether a larger compatible profile may serve: no; yes; yes, and the pod moves back when its own is available."""
 

@@ -12,13 +12,15 @@ class SchedulerConfig:
 
     max_gpus_per_node: int = 8  # what no node with so many GPUs could hold is refused
     orphan_grace_s: float = 30.0
-    """How long a grant without a request lives on after its source has said all it has (PROTOCOL §6)."""
+    """How long a grant without a request lives on after its source has said all it has (PROTOCOL §6); also how long a
+    node stays unadopted, and a slice or binding without entry, before that counts."""
     removed_grace_s: float = 30.0
     """How long a removed node's grants stand before they are closed. Its agent looks every few seconds whether the bus
     has its news: one that lives has said them again by then, and nothing of its node is lost."""
     closing_ttl_s: int = 4 * 3600  # closing messages: far above any pause of any process (PROTOCOL W5)
     pending_refresh_s: float = 5.0
-    """The reasons of one waiting request are written at most this often, unless the first reason changes."""
+    """The reasons of one waiting request are written at most this often, unless the first reason changes, and its
+    shape is searched again at most this often by the refresh."""
     pending_refresh_batch: int = 24  # at most so many waiting requests are looked at again in one tick
     rebind_anyway_s: float = 60.0
     """Strings that differ from the binding's for this long replace them, even where nothing tells that they are newer:

@@ -26,11 +26,7 @@ WAIVED = msg.Waived(
     incarnation=INCARNATION,
     source=FOLDER,
 )
-
-
 LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
-
-
 LATE_BOUND = msg.Bound(
     request=GONE,
     request_revision=1,

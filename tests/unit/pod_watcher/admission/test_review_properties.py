@@ -64,8 +64,6 @@ annotations = st.dictionaries(
     st.sampled_from(["1g.5gb", "4Gi", "mps", "mig", "exclusive,mps", "20", "1073741824", ""]),
     max_size=3,
 )
-
-
 PLAIN_ASKS = st.sampled_from(
     [
         {"sluice.dev/profile": "1g.5gb"},

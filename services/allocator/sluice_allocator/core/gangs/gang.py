@@ -1,6 +1,6 @@
 """Remembers groups of pods that are granted together: their members, and how far each group is. All of it follows from
-requests, ledger and bindings, and is computed again when one of those changes (`groups`). Only the clocks and the trial
-are memory of their own: losing them costs time, never a slice."""
+requests, ledger and bindings, and is computed again when one of those changes (`gangs.reconcile`). Only the clocks and
+the trial are memory of their own: losing them costs time, never a slice."""
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows.
 
     fewer than its size have asked       -> all wait, and no places are held
-    all have asked, none has a place     -> one of them waits in the queue for all (`trials` finds the places)
+    all have asked, none has a place     -> one of them waits in the queue for all (`gangs.trial` finds the places)
     some have a place, some have none    -> those without search at once
     all have a place, and all are ready  -> all may be bound, and the first one starts the job
     one is bound                         -> the rest is served as single pods

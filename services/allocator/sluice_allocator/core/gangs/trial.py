@@ -190,7 +190,7 @@ def _of(ctx: GangContext, leader: RequestId) -> tuple[Gang, GangInstance]:
 
 
 def _asked(ctx: GangContext, request: RequestId) -> AllocationRequested:
-    """A member's request. A withdrawn one has ended the trial before (`groups`)."""
+    """A member's request. A withdrawn one has ended the trial before (`gangs.reconcile`)."""
     asked = ctx.facts.requests[request]
     assert isinstance(asked, AllocationRequested)
     return asked

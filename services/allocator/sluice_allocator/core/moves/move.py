@@ -1,6 +1,6 @@
 """Moves a pod: books its new place, evicts it, and gives the place to its replacement.
 
-    the new place is booked    -> a Grant of the old request, `after` its own allocation: `ordering` orders the eviction
+    the new place is booked    -> a Grant of the old request, `after` its own: `request.eviction_orders` has it evicted
     its replacement asks       -> a Grant of the new request at that place, `after` the kept one, which is then revoked
     no replacement comes       -> the place is given up
     it cannot be evicted       -> the place is given up, and the order to evict is lifted
@@ -9,7 +9,7 @@ All of it is derived from the ledger and the requests: the grant itself shows th
 restart in the middle and a second allocator come to the same. A pod is moved again only after `move_cooldown_s`,
 whatever for, and never before a place is booked for it.
 
-Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `defragmenting`."""
+Pods with larger profiles are moved back here too (`substitute: return`); moves for others are in `moves.defragment`."""
 
 import msgspec
 from msgspec.structs import replace

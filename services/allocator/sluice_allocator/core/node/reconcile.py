@@ -68,7 +68,8 @@ def _take_in_host(ctx: SchedulerContext, node: NodeName) -> bool:
 
 
 def _look_at_grants_on(ctx: SchedulerContext, node: NodeName) -> None:
-    """Look again at requests that wait for a slice there: they may be served elsewhere (`standing`)."""
+    """Look again at requests that wait for a slice there: they may be served elsewhere
+    (`grant_validity.why_decline`)."""
     for allocation in ctx.facts.allocations_on.get(node, ()):
         entry = ctx.facts.ledger[allocation]
         if isinstance(entry, msg.Grant):

@@ -40,6 +40,9 @@ class ReservedPlace:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ReservationSpot:
+    """A span to reserve, best first: fewest live tenants to wait for, fewest occupied slices, then the order of nodes
+    and GPUs; `start` in memory slices."""
+
     weight: int
     occupied: int
     node_number: int
@@ -213,7 +216,8 @@ class _ReservationSearch:
 
     def _with_room(self, node: Node, gone: tuple[AllocationId, ...]) -> tuple[AllocationId, ...] | None:
         """The tenants to go so that the node has room for the pod besides; None when that is not enough."""
-        have = [node.taken[each] for each in gone if each in node.taken]  # a card that was moved has others'
+        # a GPU moved from another node has that node's bookings, which are not in `taken`
+        have = [node.taken[each] for each in gone if each in node.taken]
         others = [each for each in node.taken if each not in gone and self.wait_for(each) is not None]
         others.sort(key=lambda each: (self.wait_for(each), -node.taken[each].cpu_milli, -node.taken[each].memory_mib))
         more: list[AllocationId] = []
@@ -258,8 +262,8 @@ class _ReservationSearch:
             gpus = (
                 [self.context.cluster.gpus.get(device.gpu) for device in booking.devices] if booking is not None else []
             )
-            term_count = max((len(gpu.spans) for gpu in gpus if gpu is not None), default=0)
-            return -(self.wait_for(allocation) or 0), -term_count
+            neighbours = max((len(gpu.spans) for gpu in gpus if gpu is not None), default=0)
+            return -(self.wait_for(allocation) or 0), -neighbours
 
         return sorted(gone, key=key)
 

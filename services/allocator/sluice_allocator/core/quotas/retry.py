@@ -71,15 +71,17 @@ class UnadoptedUsage:
 class QuotaRetry:
     """Namespaces to offer what they released, and requests that wait until this process has read its own grant."""
 
-    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)  # being tried again; the last turn
+    woken: OrderedDict[str, QueueKey | None] = field(default_factory=OrderedDict)
+    """Being tried again: the turn tried last; None: none yet."""
     again: dict[str, None] = field(default_factory=dict)
-    """Those of them that released more meanwhile: tried once more from the first turn on."""
+    """Those of `woken` that released more meanwhile: tried once more from the first turn on."""
     unread: list[tuple[int, RequestId]] = field(default_factory=list)
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
     unbooked: UnadoptedUsage = field(default_factory=UnadoptedUsage)  # what counts without a ledger entry
     complete: dict[SourceName, None] = field(default_factory=dict)  # sources that synced in this incarnation
-    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)  # the same, each once
+    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)  # the items of `unread`, each once
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
+    """By claims and number of GPU models."""
 
     def wake(self, namespace: str) -> None:
         """A namespace has more room, or other limits: its waiting requests are tried again, in turn."""

@@ -187,7 +187,8 @@ def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[s
 
 
 def _not_enforced(booking: Booking) -> tuple[str, ...]:
-    """Its SMs are added up instead (docs/sharing.md), so that no two shares are promised the same ones."""
+    """Warnings of time quotas that nothing enforces; the shares' SMs are added up instead (docs/sharing.md), so that no
+    two shares are promised the same ones."""
     quotas: dict[str, tuple[int, int]] = {}
     for device in booking.devices:
         share = device.share

@@ -4,7 +4,7 @@
     revoked in an earlier incarnation     -> Revoke again, or no agent would act on it
     its slice is gone                     -> Closed
 
-The request itself is `requests`' part."""
+The request itself is `request.reconcile`'s part."""
 
 import msgspec
 

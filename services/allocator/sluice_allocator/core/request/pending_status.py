@@ -88,7 +88,7 @@ def note_taken_back(ctx: SchedulerContext, message: msg.AnyMessage | None) -> No
 def tell_backoff(ctx: SchedulerContext, request: RequestId, asked: msg.AllocationRequested) -> bool:
     if not ctx.backoff.rests(request, ctx.now):
         return False
-    if not ctx.gangs.leads(request):  # a member keeps the turn of its group, which is not tried meanwhile (`trials`)
+    if not ctx.gangs.leads(request):  # a member keeps its group's turn; that is not tried meanwhile (`gangs.trial`)
         ctx.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")

@@ -1,7 +1,7 @@
-"""The scheduling cycle: which request is tried when, and which reasons the others show. A new request is tried at once,
-on the whole fleet. A waiting one fits nowhere but where something changed: what is freed is offered, node by node, to
-the head of each group in the order of turns; behind a head that got a place the next becomes head, at its own later
-turn.
+"""Serves the queue (step 5 of `core.cycle`): which request is tried when, and which reasons the others show. A new
+request is tried at once, on the whole fleet. A waiting one fits nowhere but where something changed: what is freed is
+offered, node by node, to the head of each group in the order of turns; behind a head that got a place the next becomes
+head, at its own later turn.
 
 Fairness: what was freed is offered to earlier turns first, and every group is tried at least once on it. An event has a
 budget of tries: first the node freed last, then the passes under way, in turn. Two kinds may overtake: a new request of
@@ -245,6 +245,7 @@ def _look_again(ctx: SchedulerContext, request: RequestId) -> None:
 
 
 def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
+    """Try a head on one node; True when it has a place now."""
     if ctx.gangs.leads(request):
         offer_to_group(ctx, request, node)
         return False
@@ -279,6 +280,7 @@ def _try_on(ctx: SchedulerContext, request: RequestId, node: NodeName) -> bool:
 def _other(
     ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, node: NodeName | None = None
 ) -> Place | None:
+    """A free place for one of its alternative claims, on `node` or anywhere."""
     if not asked.alternatives:
         return None
 
@@ -363,6 +365,7 @@ def _search(ctx: SchedulerContext, request: RequestId, asked: AllocationRequeste
 
 
 def _or_evict(ctx: SchedulerContext, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
+    """None: it got a place by eviction; else why it waits."""
     return None if _evict_for(ctx, request, asked, at_limit=True) else nor_other(asked, over)
 
 

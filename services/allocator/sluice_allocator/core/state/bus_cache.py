@@ -19,8 +19,6 @@ BINDING = (msg.Bound, msg.Refused, msg.Released, msg.Waived)
 RequestFact = msg.AllocationRequested | msg.RequestRejected | msg.RequestWithdrawn
 BindingFact = msg.Bound | msg.Refused | msg.Released | msg.Waived
 SliceFact = msg.SliceReady | msg.SliceFailed | msg.SliceDegraded | msg.SliceQuarantined | msg.SliceGone
-
-
 _PLAIN: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "cordon": ("cordons", msg.Cordoned),
     "waiting": ("waiting", msg.Pending),

@@ -119,7 +119,7 @@ class Conditions:
 
 @dataclass(slots=True)
 class NodeWaits:
-    """Each such request, and the one node that it waits for."""
+    """Requests that may have a slice on a node where that is not certain yet, and the one node each waits for."""
 
     node_of: OrderedDict[RequestId, NodeName] = field(default_factory=OrderedDict)  # looked at longest ago first
     _on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)

@@ -13,11 +13,7 @@ from sluice_allocator.core.state.conditions import Condition
 from sluice_allocator.core.state.context import Context
 
 BEING_UNMADE = "being unmade"  # why a slice is revoked again after a wipe of the broker, its cause being lost
-
-
 SURPLUS = "surplus: the request is bound elsewhere"  # a slice that its source does not know; its request has another
-
-
 DECLINED = "declined: its node kept its pod out when it was bound"  # why a bound slice is waived before its pod ran
 
 

@@ -11,8 +11,6 @@ from sluice_console.shell.cli_options import run
 from sluice_console.shell.run.errors import EXIT_OURS
 
 WAIT_MAX_S = 30 * 86400
-
-
 NAME = "run"
 
 

@@ -110,7 +110,7 @@ class PodReconciler:
         if not record.confirm_by and (
             self._reads_claims_again(record, view, bound, now)
             or self._declines(record, view, bound, now)
-            or self.claims.allocates(record, view, bound, now)
+            or self.claims.keeps_gate_closed(record, view, bound, now)
         ):
             return
         patch = pod_patches.bind(view, bound.node, {**annotations, **self._protection(record, view)})

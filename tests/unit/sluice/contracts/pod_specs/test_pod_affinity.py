@@ -8,8 +8,6 @@ from sluice.contracts.pod_specs import read_host_needs, unknown_demands
 HOSTNAME = "kubernetes.io/hostname"
 LLM = NodeExpression(key="app", operator="In", values=("llm",))
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
 BY_SIZE = {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}
 
 

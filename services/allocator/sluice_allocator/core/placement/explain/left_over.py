@@ -1,4 +1,5 @@
-"""What GPUs would still allow with more devices booked, for `sluice simulate`, by the table of searches."""
+"""What GPUs would still allow with more devices booked, for `sluice simulate`, by the transition table that
+searches use."""
 
 import msgspec
 
@@ -13,7 +14,8 @@ from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 
 class HomeLeft(msgspec.Struct, frozen=True):
     """A home of shares with all its tenants. Memory in MiB; SMs in percent of what the GPU can give. `sm_percent_free`
-    is the unreserved part: all of it where shares are of memory only (`mps`)."""
+    is the unreserved part: all of it where shares are of memory only (`mps`). Start and size in memory slices; profile
+    None: the whole GPU."""
 
     profile: str | None
     start: int

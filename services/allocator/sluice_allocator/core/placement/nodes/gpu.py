@@ -46,13 +46,14 @@ class Gpu:
     state: State = _NOTHING  # the layout's state, on a GPU with MIG
     stepwise: bool = True  # whether `state` results from its instances alone, so that it can be updated step by step
     layout: Layout | None = None  # the available instances of a fixed layout; None where instances are made
-    bucket_state: State = _NOTHING  # the state of that bucket, on a GPU with MIG
+    bucket_state: State = _NOTHING  # the layout state of `bucket`, on a GPU with MIG
     counted_percent: int = 0  # the part of `free_percent` that its node has counted
     bucket: Bucket | None = None  # where searches find it; None when it is not usable, or full
 
     @property
     def mig(self) -> bool:
-        """Whether instances can be made on it (else it is given or shared whole)."""
+        """Whether MIG is enabled: instances are made or, in a fixed layout, given as they are; else the GPU is given or
+        shared whole."""
         return self.report.mig_enabled
 
     @property

@@ -17,10 +17,10 @@ from sluice_allocator.core.placement.search.trial_node import DeviceOption, Devi
 from sluice_allocator.core.placement.spec.larger_profiles import is_exclusive_only
 from sluice_allocator.core.placement.spec.policies import policy_for
 
-NUMA_CHOICES_MAX = 64
+NUMA_CHOICES_MAX = 64  # combinations of NUMA nodes tried on a node; further ones are not
 STEPS_MAX = 600
-"""Most devices placed on trial before a node is given up. Few nodes need more than one step per device: 64 GPUs hold
-448 instances. A node that needs more is tried once more, with the sizes spread over the GPUs."""
+"""Most devices placed on trial in one pass; a second pass spreads the sizes over the GPUs, then the node (or one choice
+of NUMA nodes) is given up. Few nodes need more than one step per device: 64 GPUs hold 448 instances."""
 STEPS_IN_ALL_MAX = 5000  # on all nodes, for one look: some 80 ms
 _TRIED = AllocationId("")  # owner of shares placed on trial; no allocation has this name
 
@@ -86,7 +86,8 @@ def _devices(trial: TrialNode) -> tuple[DeviceGrant, ...]:
 
 
 def _units(context: SearchContext, node: Node) -> list[DeviceUnit]:
-    """Largest first; of equal size those first of which a GPU holds fewer: 4g before 3g, +me before 1g."""
+    """One unit per device (one per amount that is split), largest first; of equal size those first of which a GPU holds
+    fewer: 4g before 3g, +me before 1g."""
     units: list[tuple[int, int, DeviceUnit]] = []
     for number, (claim, spec) in enumerate(zip(context.request.claims, context.specs, strict=True)):
         size = max((_size(spec, gpu) for gpu in node.gpus), default=0)
@@ -124,7 +125,7 @@ def _fits(spec: DeviceSpec, gpu: Gpu) -> int:
 
 
 def _size(spec: DeviceSpec, gpu: Gpu) -> int:
-    """The memory that the claim takes of such a GPU in its first mode, for the order in which devices are placed."""
+    """The memory (MiB) that the claim takes of such a GPU in its first mode, for the order of placing devices."""
     if spec.claim.shares_percent is not None:
         return gpu.memory_mib
     if spec.claim.modes[0] != "exclusive":

@@ -13,14 +13,14 @@ from sluice_allocator.core.placement.search.trial_node import DeviceOption, Devi
 
 
 def split(free_percent: Sequence[int], want_percent: int, quantum: int = 1) -> tuple[int, ...] | None:
-    """What each device gives of `want_percent` hundredths of a GPU: one number per device, 0 for none; exact in sum. An
-    even split is one whose parts differ by at most one quantum. The fewest devices that allow one are taken, of those
-    the least free that suffice (so what fits one device goes to the fullest device that holds it). Where the free
-    amounts allow no even split, the one with the least difference between its parts, then with the fewest devices.
-    Equal devices are taken in order. None when the devices have less free than is wanted, counted in whole quanta of
-    each, or when the amount is not a positive multiple of the quantum. A device with less than nothing free counts as
-    one with nothing. The even step is the aim of lablup/backend.ai's fractional allocation map
-    (src/ai/backend/agent/alloc_map.py); docs/sharing.md says where the answers differ."""
+    """What each device gives of `want_percent` hundredths of a GPU: one number per device, 0 for none; exact in sum.
+    `quantum`: the step, in hundredths of a GPU. An even split is one whose parts differ by at most one quantum. The
+    fewest devices that allow one are taken, of those the least free that suffice (so what fits one device goes to the
+    fullest device that holds it). Where the free amounts allow no even split, the one with the least difference between
+    its parts, then with the fewest devices. Equal devices are taken in order. None when the devices have less free than
+    is wanted, counted in whole quanta of each, or when the amount is not a positive multiple of the quantum. A device
+    with less than nothing free counts as one with nothing. The even step is the aim of lablup/backend.ai's fractional
+    allocation map (src/ai/backend/agent/alloc_map.py); docs/sharing.md says where the answers differ."""
     if want_percent < 1 or quantum < 1 or want_percent % quantum:
         return None
     quanta = want_percent // quantum
@@ -38,7 +38,8 @@ def split(free_percent: Sequence[int], want_percent: int, quantum: int = 1) -> t
 
 
 def _even(caps: list[int], quanta: int, fewest: int) -> list[tuple[int, int]] | None:
-    """Which devices (by position) give how many quanta, where parts of `low` and `low` + 1 are possible."""
+    """Which devices (by position) give how many quanta, where parts of `low` and `low` + 1 are possible. Returns
+    (position in `caps`, quanta) pairs."""
     count = len(caps)
     for n in range(fewest, min(count, quanta) + 1):
         low, more = divmod(quanta, n)
@@ -56,7 +57,8 @@ def _even(caps: list[int], quanta: int, fewest: int) -> list[tuple[int, int]] | 
 
 def _least_uneven(caps: list[int], sums: list[int], quanta: int, fewest: int) -> list[tuple[int, int]]:
     """Give alike up to what each device has, over the n devices with most free, for the n where the parts differ least.
-    `filled` is what every device gives that has as much; `above` devices have more than that."""
+    `filled` is what every device gives that has as much; `above` devices have more than that.
+    Returns (position in `caps`, quanta) pairs."""
     count = len(caps)
     choices: list[tuple[int, int, int]] = []
     above = 1

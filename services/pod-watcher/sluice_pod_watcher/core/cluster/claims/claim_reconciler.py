@@ -53,7 +53,7 @@ class ClaimReconciler:
             self._watch()
             return
         if record.claim_missing and view.is_gated:
-            self._is_late(record, record.claim_missing, now)
+            self._tell_if_late(record, record.claim_missing, now)
         if not view.pod_claim or not view.is_gated or view.others_gates or record.asked is None or record.is_refused:
             return
         if self.store.is_served is None:
@@ -66,7 +66,7 @@ class ClaimReconciler:
         if claim is not None:
             self._judge(record, claim, now)
         elif not self.store.was_listed:
-            self._is_late(record, NOT_LISTED, now)
+            self._tell_if_late(record, NOT_LISTED, now)
         elif record.writing_claim.may_start(record.uid, self.delayed_queue, now):
             body = claim_objects.new_claim(view, (each.container for each in record.asked.pod.claims))
             self.out.append(events.CreateClaim(record.uid, view.namespace, view.pod_claim, body))
@@ -88,7 +88,7 @@ class ClaimReconciler:
         elif claim.dying:
             if claim.is_reserved_for(record.uid) and not record.binding_unknown:
                 self._let_go(record, claim, now)
-            self._is_late(
+            self._tell_if_late(
                 record, f"its ResourceClaim {claim.name} is being deleted, and is created again after that", now
             )
         elif not record.writing_claim.failures:
@@ -113,7 +113,7 @@ class ClaimReconciler:
                 return f"was granted for a ResourceClaim {claim.name} that was deleted since"
         return ""
 
-    def allocates(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
+    def keeps_gate_closed(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
         """Whether the gate stays closed for now, as its claims have to be allocated first, one after another."""
         refs = record.terms.resource_claims if record.terms is not None else ()
         if view.pod_claim and not refs:
@@ -138,10 +138,10 @@ class ClaimReconciler:
         """Whether an allocation that does not belong to the pod's slice may be taken back."""
         if not claim.is_of_our_driver:
             whose = next((driver for driver, _, _ in claim.devices.values() if driver != DRIVER), "")
-            self._is_late(record, f"its ResourceClaim {claim.name} is allocated by the driver {whose}", now)
+            self._tell_if_late(record, f"its ResourceClaim {claim.name} is allocated by the driver {whose}", now)
             return False
         if claim.is_used_beside(record.uid):
-            self._is_late(record, f"its ResourceClaim {claim.name} is still used by other pods", now)
+            self._tell_if_late(record, f"its ResourceClaim {claim.name} is still used by other pods", now)
             return False
         return True
 
@@ -153,11 +153,11 @@ class ClaimReconciler:
             wanted = claim_objects.wanted_devices(bound.allocation, bound, beside.terms.resource_claims, ref.uid)
         if claim is None or claim.uid != ref.uid or claim.dying or not wanted or dict(claim.devices) != wanted:
             why = f"it uses the ResourceClaim {ref.name} beside another pod, and that claim is not allocated yet"
-            self._is_late(record, why, now)
+            self._tell_if_late(record, why, now)
             return ""
         if beside is not None and beside.eviction:
             why = f"the pods that use its ResourceClaim {ref.name} are being evicted. It waits until they have ended"
-            self._is_late(record, why, now)
+            self._tell_if_late(record, why, now)
             return ""
         if claim.is_reserved_for(record.uid):
             record.claim_problem, record.claim_late_since = "", None
@@ -203,6 +203,7 @@ class ClaimReconciler:
         record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
 
     def refused(self, record: PodRecord | None, event: events.ClaimRefused, now: float) -> None:
+        """A write was refused: back off, and show why (at once unless the claim only changed)."""
         initial_s = max(self.config.retry_initial_s, event.retry_after_s)
         if record is None:
             swept = self._sweeping.setdefault((event.namespace, event.name), PendingWrite())
@@ -221,11 +222,12 @@ class ClaimReconciler:
             while len(self._unprotected) > UNPROTECTED_MAX:
                 self._unprotected.pop(next(iter(self._unprotected)))
         if event.status in CHANGED_MEANWHILE:
-            self._is_late(record, why, now)
+            self._tell_if_late(record, why, now)
         else:
             record.claim_problem = why
 
-    def _is_late(self, record: PodRecord, why: str, now: float) -> None:
+    def _tell_if_late(self, record: PodRecord, why: str, now: float) -> None:
+        """Show `why` once the claim has been late for `claim_told_after_s`; else look again then."""
         since = record.claim_late_since = now if record.claim_late_since is None else record.claim_late_since
         if now >= since + self.config.claim_told_after_s:
             record.claim_problem = why

@@ -38,8 +38,6 @@ _NOTHING = Fraction(0)
 _AMOUNTS = ("containers", "initContainers", "resources", "overhead")
 _READ = (*_AMOUNTS, "affinity", "hostNetwork")
 KEPT_MAX = 4096  # how many amounts and specs keep their parsed form: a cluster repeats the same few
-
-
 HostEvent = (
     events.ListingStarted
     | events.ListingEnded

@@ -1,4 +1,4 @@
-"""A pod as the API server has validated it, reduced to the fields used. Only `containers_ended` reads status."""
+"""A pod as the API server has validated it, reduced to the fields used."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -64,13 +64,13 @@ class PodView:
     dying: bool
     nothing_holds_it: bool  # terminating, past its grace period and without finalizers: it is gone
     labels: Mapping[str, str]
-    claims: tuple[str, ...]  # the volume claims that it mounts
+    claims: tuple[str, ...]  # names of its volume claims
     pod_claim: str  # the ResourceClaim that admission added for it; empty where a ticket hands its devices over
     resource_claims: Mapping[str, str]  # by their names in the pod; empty for one of a template not made yet
     unknown: tuple[str, ...]  # constraints on its node that Sluice does not evaluate
     is_ignored: bool  # it has the label that excludes it from Sluice
     gates: tuple[str, ...]
-    request: str
+    request: str  # text of the request annotation; empty without
     granted: Mapping[str, str]  # the annotations that only Sluice writes
     keeps_node: frozenset[str]  # of the annotations that node autoscalers follow, those that it has, whatever they say
     node: NodeName  # the node that the scheduler chose; empty before that
