@@ -116,8 +116,10 @@ PUBLISH: Mapping[str, set[str]] = {
     "$JS.API.CONSUMER.NAMES.BOOK": set(),
     "$JS.API.INFO": set(),
     "$SYS.REQ.SERVER.PING": set(),
-    # Answers are the server's to give.
-    "_INBOX_allocator.x": set(),
+    # A holder of a lease answers its standby, which is the same user. Other answers are the server's to give.
+    "alive.allocator.run": {ALLOCATOR, WATCHER, INVENTORY},
+    "_INBOX_allocator.x": {ALLOCATOR},
+    "_INBOX_console.x": set(),
     "_INBOX_node-agent_gpu-a_example.x": set(),
     "_INBOX.x": set(),
 }

@@ -29,6 +29,7 @@ from sluice_console.core.web.request_check import denied
 from sluice_node_agent.preflight import environment
 from sluice_node_agent.preflight.findings import version_of
 from sluice_node_agent.shell.journal.lines import DamagedError, Lines, read_lines
+from sluice_pod_watcher.core.bus_access import Namespaces, TokenOwner, rights_on_bus
 
 NODE, OTHER = NodeName("gpu-1"), NodeName("gpu-2")
 
@@ -54,6 +55,13 @@ def _agents_rights() -> None:
     ):
         assert not any(_matches(each, subject) for each in allowed), f"an agent may write {subject}"
     assert any(_matches(each, "sluice.slice.gpu-1.a1") for each in allowed), "and its own it may not"
+
+
+def _stolen_token() -> None:
+    owner = TokenOwner(user="system:serviceaccount:sluice-nodes:sluice-node-agent", pod="agent", node="gpu-1")
+    assert rights_on_bus(owner, "node-agent.gpu-1", Namespaces()) == permissions_of(Role.NODE_AGENT, NODE)
+    for user in ("node-agent.gpu-2", "allocator"):
+        assert isinstance(rights_on_bus(owner, user, Namespaces()), str), f"a token of gpu-1 logs in as {user}"
 
 
 def _flood() -> None:
@@ -234,6 +242,14 @@ CONTROLS = (
     ),
     Control(
         "metrics too", _metrics_of_another_site, patched("security.controls_of_services.is_own_name", lambda *_: True)
+    ),
+    Control(
+        "a token logs in only its pod's user, on its node",
+        _stolen_token,
+        patched(
+            "security.controls_of_services.rights_on_bus",
+            lambda _owner, asked, _where: permissions_of(Role.NODE_AGENT, NodeName(asked.removeprefix("node-agent."))),
+        ),
     ),
     Control(
         "what one agent stores is bounded",

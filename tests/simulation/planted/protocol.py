@@ -102,9 +102,9 @@ def unguarded(kind: str) -> Callable[[Any], Any]:
     return change
 
 
-def _guard_of_the_subject(original: Any, kind: str, *key: str) -> subjects.Address:
+def _guard_of_the_subject(original: Any, *key: str) -> subjects.Address:
     """A ledger entry is guarded by its own subject only, not by its node's whole ledger."""
-    address: subjects.Address = original(kind, *key)
+    address: subjects.Address = original(*key)
     return msgspec.structs.replace(address, guard=address.subject)
 
 
@@ -159,7 +159,7 @@ def _any_revision(original: Any, self: Any, allocation: Any, now: float) -> None
     """Section 5 broken: orders are carried out as they come, not when they are newer."""
     order = self._ledger.order(allocation)
     if isinstance(order, Grant) and allocation in self._tombstones:
-        self._tombstones._by_allocation.pop(allocation)
+        self._tombstones.pop(allocation)
         self._tombstones._closed_at.pop(allocation, None)
     work = self._state.slices.get(allocation)
     if work is not None and isinstance(order, Grant) and work.record.revoked and work.waits_for is None:
@@ -271,7 +271,7 @@ BUGS = (
         "guard too small",
         "a place given twice",
         ("I1",),
-        ((subjects, "guarded", _guard_of_the_subject),),
+        tuple((subjects, name, _guard_of_the_subject) for name in ("guarded", "ledger")),
         _two_allocators,
     ),
     PlantedBug("free at revoke", "a slice still in use", ("I1",), ((changes, "rebook", _free_at_revoke),)),
