@@ -50,7 +50,7 @@ _DIFFERS = [
     (re.compile(r"  +"), "  "),
 ]
 
-_FIRST = re.compile(r"^default/by-memory +bound +(\S+)", re.MULTILINE)
+_FIRST = re.compile(r"^default/by-memory +bound +\S+ +\S+ +(\S+)", re.MULTILINE)  # after AGE and WAITED
 _NODES = ("gpu-1.example.internal", "gpu-2")
 _LEGEND = re.compile(r"^  (\w)(?=  \S+  \S+ at (\d+) of GPU (\d+) on (\S+)$)", re.MULTILINE)
 

@@ -155,7 +155,6 @@ class Client(_Client):
 
     async def _process_connect_init(self) -> None:
         self.options["connect_timeout"] = CONNECT_S
-        vars(self._transport).pop("readline", None)  # one transport serves all connections
         try:
             await super()._process_connect_init()
         except (OSError, Error, TimeoutError):
@@ -167,6 +166,8 @@ class Client(_Client):
         except BaseException:
             self._abandon()
             raise
+        finally:  # one transport serves all connections, and must not refer to itself
+            vars(self._transport).pop("readline", None)
 
     def _abandon(self) -> None:
         for name in ("_io_writer", "_bare_io_writer"):
