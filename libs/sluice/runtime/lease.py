@@ -87,8 +87,8 @@ class Lease:
         alive = subjects.alive(self._role, self._run)
         with metrics.collecting_from(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
             before = self.held
-            running = asyncio.create_task(self._note_running())
             async with self._bus.answering(alive):
+                running = asyncio.create_task(self._note_running())
                 try:
                     while True:
                         is_known = await self.step()

@@ -9,13 +9,14 @@ from sluice.contracts.ids import OperationId
 from sluice.runtime.nats.reader import PENDING_MAX_S, Reader, _Position
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice.runtime.prometheus.runtime_metrics import REDELIVERIES
+from sluice.runtime.prometheus.runtime_metrics import LAG, REDELIVERIES
 
 
 @pytest.fixture
 def counts(monkeypatch):
     own = MetricRegistry()
     monkeypatch.setattr(metrics, "count", own.count)
+    monkeypatch.setattr(metrics, "collecting_from", own.collecting_from)
     return own
 
 
@@ -28,14 +29,20 @@ def delivered(sequence: int, *, of_consumer: int, pending: int):
     return SimpleNamespace(subject=f"sluice.x.{sequence}", reply=reply, headers=None, data=b"x")
 
 
-def test_metrics_show_how_far_a_reader_is_behind(counts):
+async def test_metrics_show_how_far_a_reader_is_behind(counts, monkeypatch):
     """A service that cannot keep up would only be noticed by waiting pods."""
     position = _Position(Stream.BOOK, take, 0.0)
     assert position.behind is None
     position.absorb([delivered(5, of_consumer=1, pending=70), delivered(6, of_consumer=2, pending=69)], 1.0)
     assert position.behind == 69
     reader = Reader(SimpleNamespace(name="x"), SimpleNamespace(stream=Stream.BOOK), take, refresh_s=1.0)
-    assert reader._behind == 0
+
+    async def endless(_):
+        yield []
+
+    monkeypatch.setattr(Reader, "_endless", endless)
+    async for _ in reader.batches():
+        assert counts.samples()[LAG] == {("BOOK",): 0}
 
 
 def test_what_is_delivered_again_is_taken_once_and_counted(counts):
