@@ -128,11 +128,9 @@ class Agent:
         return self._snapshots.snapshot
 
     def device_health(self) -> tuple[DeviceHealth, ...]:
-        """The health of all devices that ResourceClaims have here."""
         return device_health(self._state)
 
     def handle(self, event: events.Event, now: float) -> list[instructions.Instruction]:
-        """Apply one event; returns the instructions that follow."""
         changed = False
         if isinstance(event, Ticked):
             self._tick(now)
@@ -185,8 +183,6 @@ class Agent:
 
     def _tell(self) -> None:
         self._publisher.tell(self._reconciler.found, self._in_flight, self._shared_devices, self._warm)
-
-    # -- events ---------------------------------------------------------------------------------------------------
 
     def _start(self, event: events.AgentStarted, now: float) -> None:
         """Compare the journal with the devices. Only publishes; nothing is carried out yet."""
@@ -489,8 +485,6 @@ class Agent:
     def _read(self, gpu: GpuUuid) -> None:
         if self._read_at.pop(gpu, None) is not None:
             self._in_flight.read(gpu)
-
-    # -- orders ---------------------------------------------------------------------------------------------------
 
     def _look_again_at_planned(self) -> None:
         planned = (a for a, work in self._state.slices.items() if work.record.phase == "planned")

@@ -116,9 +116,6 @@ class QuotaSeen:
     greeted: tuple[int, ...] = ()
 
 
-# -- events -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
     """

@@ -182,12 +182,10 @@ class MakeTicket(OwnInstruction):
 
     @property
     def allocation(self) -> AllocationId:
-        """The allocation that the ticket belongs to."""
         return self.record.booking.allocation
 
     @property
     def owner(self) -> str:
-        """UID of the pod that it is for."""
         return self.record.booking.owner
 
 

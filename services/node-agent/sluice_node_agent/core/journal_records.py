@@ -22,10 +22,7 @@ every phase to unmaking, which ends in a tombstone.
 
 
 SharedDevicePhase = Literal["making", "ready", "undoing", "failed", "unmaking"]
-"""
-making -> ready, and back when its daemon died; making -> undoing -> failed when it could not be created. Unmaking ends
-in SharedDeviceGone.
-"""
+"""making -> ready -> making when its daemon died; making -> undoing -> failed; unmaking ends in SharedDeviceGone."""
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,6 @@ class UsedDevice:
 
     @property
     def key(self) -> tuple[AllocationId, str]:
-        """Its key here."""
         return self.booking.allocation, self.device
 
     @property

@@ -66,7 +66,6 @@ class Node(csi_pb2_grpc.NodeServicer):
         self._log = logs.get("csi")
 
     async def NodeGetInfo(self, *_: object) -> csi_pb2.NodeGetInfoResponse:  # noqa: N802
-        """The node's name."""
         return csi_pb2.NodeGetInfoResponse(node_id=self._node)
 
     async def NodeGetCapabilities(self, *_: object) -> csi_pb2.NodeGetCapabilitiesResponse:  # noqa: N802

@@ -142,7 +142,6 @@ class XidHistory:
             return tuple(self._seen.get(gpu, ()))
 
     def clear(self, gpu: GpuUuid) -> None:
-        """The GPU was reset."""
         with self._lock:
             self._seen.pop(gpu, None)
             self._asked.discard(gpu)

@@ -185,5 +185,4 @@ def parse_selector(named: Iterable[str], node: NodeName) -> FixedLayoutSelector:
 
 
 def refusal(gpu: GpuUuid, doing: str) -> str:
-    """The message for a refused change of a selected GPU."""
     return f"{gpu}: {doing} is refused: its layout is fixed by its administrator"

@@ -45,7 +45,6 @@ class Processes:
     """The processes of one machine. Stateless, so thread-safe. Every method raises OSError."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
-        """Read them below `root`."""
         self.root = root
 
     def pids(self) -> Iterator[int]:

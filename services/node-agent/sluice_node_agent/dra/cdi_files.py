@@ -1,7 +1,4 @@
-"""
-The CDI files of a node's claims, one per claim, in a directory that container runtimes read; renamed into place, and
-not synced: it is a memory disk.
-"""
+"""The CDI files of a node's claims, one each, renamed into place and not synced: it is a memory disk."""
 
 import os
 import re
@@ -119,7 +116,6 @@ _FILE_MODE = 0o644
 
 
 def file_name(claim: str) -> str:
-    """The name of a claim's file, by its UID."""
     return f"{_PREFIX}{claim}{_SUFFIX}"
 
 
@@ -139,7 +135,6 @@ class CdiFiles:
         probe.unlink()
 
     def claims(self) -> tuple[str, ...]:
-        """The UIDs of all claims with a file, sorted."""
         names = (path.name for path in self._directory.glob(f"{_PREFIX}*{_SUFFIX}"))
         return tuple(sorted(name.removeprefix(_PREFIX).removesuffix(_SUFFIX) for name in names))
 
@@ -155,7 +150,6 @@ class CdiFiles:
         draft.rename(place)
 
     def has(self, claim: str, spec: dict[str, Any]) -> bool:
-        """Whether a claim's file is there as it should be."""
         return _read(self.path_of(claim)) == _pack(spec)
 
     def remove(self, claim: str) -> None:
@@ -163,7 +157,6 @@ class CdiFiles:
         self.path_of(claim).unlink(missing_ok=True)
 
     def path_of(self, claim: str) -> Path:
-        """The file of a claim."""
         if not _CLAIM.fullmatch(claim):
             raise OSError(f"{claim[:80]!r} is no UID of a ResourceClaim")
         return self._directory / file_name(claim)
@@ -210,7 +203,6 @@ class ClaimFiles:
         return ""
 
     def carry_out(self, order: CdiInstruction) -> CdiWritten | CdiRemoved | CdiCompared | CdiRefused:
-        """Write, remove or compare."""
         try:
             match order:
                 case WriteCdi():

@@ -53,7 +53,6 @@ class ClaimServicer:
         self._log = logs.get("dra", node=node)
 
     async def NodePrepareResources(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: ARG002, N802
-        """Have the devices of these claims handed over."""
         names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
         answers = await asyncio.gather(*(self._calls.prepare(uid, name) for uid, name in names.items()))
         response = self._messages.NodePrepareResourcesResponse()
@@ -90,7 +89,6 @@ class HealthServicer:
     """`DRAResourceHealth`. `messages` is the module of one version's messages."""
 
     def __init__(self, node: NodeName, health: Callable[[], tuple[DeviceHealth, ...]], messages: Any) -> None:
-        """`health` returns the health of all devices that claims have now."""
         self._node = node
         self._health = health
         self._messages = messages

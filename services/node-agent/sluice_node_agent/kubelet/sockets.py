@@ -18,12 +18,10 @@ from sluice.runtime.grpc import transport
 
 
 def plugin_path(kubelet_root: PurePath, driver: str) -> PurePath:
-    """The directory of a driver's own sockets."""
     return kubelet_root / "plugins" / driver
 
 
 def claims_socket(kubelet_root: PurePath) -> PurePath:
-    """The socket of the plugin for ResourceClaims."""
     return plugin_path(kubelet_root, DRIVER) / "dra.sock"
 
 
@@ -123,7 +121,6 @@ class Registration(pluginregistration_pb2_grpc.RegistrationServicer):
         self._registered = registered
 
     async def GetInfo(self, *_: object) -> pluginregistration_pb2.PluginInfo:  # noqa: N802
-        """The plugin's name and its socket."""
         plugin = self._plugin
         return pluginregistration_pb2.PluginInfo(
             type=plugin.type, name=plugin.name, endpoint=plugin.endpoint, supported_versions=plugin.versions

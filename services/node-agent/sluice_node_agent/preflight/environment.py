@@ -134,7 +134,6 @@ def check_others(machine: Machine) -> list[Finding]:
 
 
 def check_journal(machine: Machine) -> list[Finding]:
-    """Whether the journal can be read, and is this node's."""
     journal = machine.journal
     if journal.problem:
         return Check.JOURNAL.problem(

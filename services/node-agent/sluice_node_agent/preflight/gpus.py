@@ -34,7 +34,6 @@ _KERNEL_VERSION = re.compile(r"\b(\d{3,}(?:\.\d+){1,2})\b")
 
 
 def check_driver(machine: Machine) -> list[Finding]:
-    """Whether the kernel module is loaded, and new enough."""
     version = kernel_version(machine)
     if version is None:
         return Check.DRIVER.problem(
@@ -76,7 +75,6 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], DriverReport]:
 
 
 def check_gpus(machine: Machine, devices: DriverReport) -> list[Finding]:
-    """The health of each GPU."""
     nameless = [
         Finding(
             Check.GPUS,
@@ -209,7 +207,6 @@ def kernel_version(machine: Machine) -> str | None:
 
 
 def called(gpu: GpuReport) -> str:
-    """A GPU's name for people."""
     return f"GPU {gpu.index} ({gpu.model})"
 
 

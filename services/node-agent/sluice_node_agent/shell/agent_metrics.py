@@ -147,7 +147,6 @@ class AgentMetrics:
         self._core = core
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         yield Sample(OPEN, self._core.is_open)
         if not self._core.started:
             return

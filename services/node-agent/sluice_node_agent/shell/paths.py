@@ -16,12 +16,10 @@ def agent_directory(data_dir: Path, node: str) -> Path:
 
 
 def control_socket(data_dir: Path, node: str) -> Path:
-    """The agent's socket for commands on the node."""
     return agent_directory(data_dir, node) / "control.sock"
 
 
 def tickets_directory(data_dir: Path, node: str) -> Path:
-    """The directory of a node's tickets."""
     return data_dir / "tickets" / node
 
 
@@ -36,7 +34,6 @@ def mps_root(data_dir: Path, mps_dir: Path | None, node: str) -> Path:
 
 
 def hardware_path(data_dir: Path, node: str) -> Path:
-    """The file of a node's simulated hardware."""
     return data_dir / "hardware" / f"{node}.json"
 
 
@@ -53,5 +50,4 @@ def why_no_homes(root: Path) -> str:
 
 
 def fits_a_socket(path: Path) -> bool:
-    """Whether a Unix socket can have this path."""
     return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX

@@ -63,11 +63,9 @@ class SimulatedBackend:
         self._told = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
 
     def boot_id(self) -> str:
-        """The boot in which this was opened."""
         return self._boot_id
 
     def driver_version(self) -> str:
-        """A version that shows that it is simulated."""
         return "simulated"
 
     def close(self) -> None:
@@ -75,7 +73,6 @@ class SimulatedBackend:
         self._closed.set()
 
     def read(self) -> tuple[GpuReport, ...]:
-        """All GPUs."""
         hardware = self._now()
         return tuple(report(hardware, gpu) for gpu in hardware.gpus)
 
@@ -84,12 +81,10 @@ class SimulatedBackend:
         return {}
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        """One GPU."""
         hardware = self._now()
         return report(hardware, find_gpu(hardware, gpu))
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
-        """The id of the GPU instance of this profile at a placement, if there is one."""
         found = answering(self._now(), gpu)
         if not found.mig:
             return None
@@ -118,7 +113,6 @@ class SimulatedBackend:
                 return new
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
-        """Create a GPU instance at a placement."""
         self._take_time(self._create_ms / 2)
         with self._changing(gpu) as (hardware, found):
             model = model_of(found)
@@ -141,7 +135,6 @@ class SimulatedBackend:
             return gi_id
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
-        """Create the compute instance of a GPU instance."""
         self._take_time(self._create_ms / 2)
         with self._changing(gpu) as (hardware, found):
             self._refuse_fixed(found, "creating a compute instance")
@@ -154,7 +147,6 @@ class SimulatedBackend:
             return instance.uuid
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
-        """Destroy the compute instance of a GPU instance."""
         self._take_time(self._destroy_ms / 2)
         with self._changing(gpu) as (hardware, found):
             self._refuse_fixed(found, "destroying a compute instance")
@@ -169,7 +161,6 @@ class SimulatedBackend:
             found.processes = [process for process in found.processes if process.device != uuid]
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
-        """Destroy a GPU instance."""
         self._take_time(self._destroy_ms / 2)
         with self._changing(gpu) as (_, found):
             self._refuse_fixed(found, "destroying a GPU instance")

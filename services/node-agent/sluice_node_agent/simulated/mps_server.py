@@ -60,7 +60,6 @@ class Server:
         return 0
 
     def log(self, line: str) -> None:
-        """One line of server.log."""
         os.write(self._log_file, f"[{stamp()} Server {os.getpid():5}] {line}\n".encode())
 
     def _tell(self, said: dict[str, Any]) -> None:
@@ -195,7 +194,6 @@ def spawn_server(uid: int, log: int, *, has_device: bool, ready: bool) -> tuple[
 
 
 def stamp() -> str:
-    """The time stamp of MPS logs."""
     now = time.time()
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03}"
 

@@ -108,7 +108,6 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
 
 
 def instance_report(instance: Instance) -> InstanceReport:
-    """One GPU instance, as the port returns it."""
     return msgspec.convert(instance, InstanceReport, from_attributes=True)
 
 

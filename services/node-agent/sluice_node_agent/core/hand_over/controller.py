@@ -91,7 +91,6 @@ class DeviceHealth:
 
 
 def device_health(state: NodeState) -> tuple[DeviceHealth, ...]:
-    """All devices that claims have on this node."""
     found = []
     for work in state.slices.values():
         booking = work.record.booking
@@ -138,11 +137,8 @@ class HandOver:
         """When to compare the files next; None while a comparison is in flight."""
 
     def drain(self) -> list[AnswerCall]:
-        """Answers to give now."""
         out, self._answers = self._answers, []
         return out
-
-    # -- calls ----------------------------------------------------------------------------------------------------
 
     def prepare(self, asked: PrepareAsked, now: float) -> list[AllocationId]:
         """The kubelet wants a claim's devices. Returns the slices to look at."""
@@ -156,10 +152,7 @@ class HandOver:
         return [work.allocation for work in slices]
 
     def unprepare(self, asked: UnprepareAsked) -> list[AllocationId]:
-        """
-        The pods with a claim have ended. Returns the slices to look at. Waits for no step: a driver that hangs must not
-        keep a pod.
-        """
+        """A claim's pods have ended. Returns the slices to look at. Waits for no step: a driver may hang."""
         self._refuse_all(asked.claim, "the kubelet has ended its use meanwhile")
         slices = self._slices_of(asked.claim)
         for work in slices:
@@ -184,8 +177,6 @@ class HandOver:
 
         if self._compare_at is not None and self._compare_at <= now and self._config.compare_tickets_s:
             self._compare()
-
-    # -- slices ---------------------------------------------------------------------------------------------------
 
     def advance(self, work: SliceTask) -> None:
         """Take the next step of handing a slice over, and answer its calls."""

@@ -71,7 +71,6 @@ class LedgerView:
         return Revoke(revision=entry.revision, incarnation=self._incarnation, booking=booking, cause=entry.cause)
 
     def bookings(self) -> Iterator[Booking]:
-        """Those of all orders."""
         for entry in self.entries.values():
             if isinstance(entry, (Grant, Revoke)):
                 yield entry.booking
@@ -199,7 +198,6 @@ class OrderReconciler:
             self._garbage.cdi_file(claim)
 
     def take(self, allocation: AllocationId, now: float) -> None:
-        """Compare the ledger's order with the record, and apply it if it is newer."""
         order = self._ledger.order(allocation)
         work = self._state.slices.get(allocation)
         if work is not None:
@@ -306,10 +304,7 @@ class OrderReconciler:
         return self._are_gone(record.after) and not self._serves_a_daemon(record.booking)
 
     def _serves_a_daemon(self, booking: Booking) -> bool:
-        """
-        Whether a GPU booked whole and exclusively is still set to serve a daemon, until its home is gone: it is not
-        free.
-        """
+        """Whether a GPU booked whole is not free yet: set to serve a daemon, until its home is gone."""
         whole = [grant.gpu for grant in booking.devices if grant.profile is None and grant.share is None]
         return any(gpu in self.found.aside or any(home[0] == gpu for home in self._state.homes) for gpu in whole)
 

@@ -34,7 +34,6 @@ class QuotaConfig:
     """Per tenant: more than a pod has CUDA processes (an MPS server takes 48 to 60)."""
 
     def __post_init__(self) -> None:
-        """Reject values that cannot work."""
         if not 0 < self.least_us <= self.token_us <= self.window_us:
             raise ValueError(
                 f"least_us, token_us and window_us are {self.least_us}, {self.token_us} and {self.window_us}; "

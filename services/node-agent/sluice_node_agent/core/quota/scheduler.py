@@ -56,7 +56,6 @@ class TokenScheduler:
         self._wakes_at: int | None = None
 
     def handle(self, event: QuotaEvent, now_us: int) -> list[QuotaInstruction]:
-        """Apply an event. Returns the instructions in order."""
         return list(self.steps(event, now_us))
 
     def steps(self, event: QuotaEvent, now_us: int) -> Iterator[QuotaInstruction]:
@@ -73,7 +72,6 @@ class TokenScheduler:
             yield WakeAt(wakes_at)
 
     def usage(self, now_us: int) -> dict[TenantName, TenantStatus]:
-        """The counters up to now."""
         self._count(max(now_us, self._counted_us))
         return {
             name: TenantStatus(
@@ -85,8 +83,6 @@ class TokenScheduler:
             )
             for name, tenant in self._tenants.items()
         }
-
-    # -- what happens -----------------------------------------------------------------------------------------------
 
     def _is_vain(self, said: MessageReceived) -> bool:
         tenant, message = self._of.get(said.connection), said.message
@@ -183,8 +179,6 @@ class TokenScheduler:
         for hold in (tenant.hold, tenant.stalled.get(connection)):
             if hold is not None and hold.connection == connection:
                 self._end(tenant, hold, now_us)
-
-    # -- turns ------------------------------------------------------------------------------------------------------
 
     def _end(self, tenant: Tenant, hold: HeldToken, now_us: int) -> None:
         tenant.usage.late += now_us > hold.ends_us + self._config.grace_us
@@ -303,10 +297,7 @@ class TokenScheduler:
         return [(tenant, tenant.hold) for tenant in self._tenants.values() if tenant.hold is not None]
 
     def _waiting(self, now_us: int) -> list[Tenant]:
-        """
-        Tenants that may start. Beside a stalled token, one in debt waits longer: else two that stall would share
-        evenly.
-        """
+        """Tenants that may start. Beside a stalled token one in debt waits: two that stall would share evenly."""
         has_stall = any(tenant.stalled for tenant in self._tenants.values())
         return [
             tenant

@@ -171,7 +171,6 @@ class Tenant:
 
     @classmethod
     def new(cls, order: TenantSet, config: QuotaConfig) -> "Tenant":
-        """A tenant that has used nothing."""
         tenant = cls(order.tenant, config, 0, 0, 0, 0, UsedTime(config.window_us))
         tenant.take_size(order)
         tenant.credit, tenant.earns_ppm = tenant.most_credit, tenant.request_ppm
@@ -187,8 +186,6 @@ class Tenant:
         self.credit = min(self.credit, self.most_credit)
         self.used.widen(self._limit_window_us)
 
-    # -- what it may have -------------------------------------------------------------------------------------------
-
     @property
     def is_entitled(self) -> bool:
         """Whether it has had less than its request."""
@@ -201,7 +198,6 @@ class Tenant:
 
     @property
     def waits(self) -> bool:
-        """Whether it wants a token and has none."""
         return self.hold is None and bool(self.asks) and self.next_in_turn is not None
 
     @property
@@ -212,7 +208,6 @@ class Tenant:
         return next((connection for connection in self.asks if connection not in self.stalled), None)
 
     def is_allowed(self, now_us: int) -> bool:
-        """Whether its limit lets it start a token now."""
         return self.limit_ppm >= WHOLE_PPM or self.room_us(now_us) >= self.config.least_us
 
     def allowed_at_us(self, now_us: int) -> int:
@@ -242,12 +237,9 @@ class Tenant:
         return self.used.room_us(now_us, self._allowed_us, max(0, self.hold.ends_us - now_us))
 
     def quota(self, epoch: int, *, is_news: bool) -> Quota:
-        """The WELCOME or CHANGED for its processes."""
         config = self.config
         told = (config.window_us, config.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
         return Quota(*told, config.patience_us, is_news=is_news)
-
-    # -- what it used -----------------------------------------------------------------------------------------------
 
     def pass_time(self, since_us: int, now_us: int, *, is_excused: bool) -> None:
         """

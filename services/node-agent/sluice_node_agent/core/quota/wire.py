@@ -144,7 +144,6 @@ def read(packet: bytes) -> FromClient:
 
 
 def written(message: ToClient, sequence: int) -> bytes:
-    """Encode a message of the scheduler."""
     values = tuple(getattr(message, name) for name in message.__slots__)
     if isinstance(message, Quota):
         kind, form, values = _CHANGED_KIND if message.is_news else _WELCOME_KIND, _QUOTA, values[:-1]

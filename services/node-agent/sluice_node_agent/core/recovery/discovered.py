@@ -110,7 +110,6 @@ class Discovered:
         return theirs
 
     def forget_tickets(self, named: Collection[str]) -> None:
-        """A record names these tickets, or they were removed."""
         self.tickets, self.speaking, self.doubtful, self.over = (
             tuple(ticket for ticket in tickets if ticket not in named)
             for tickets in (self.tickets, self.speaking, self.doubtful, self.over)

@@ -56,22 +56,18 @@ class GarbageCollector:
         self._clear(found.home, StopMps(0, found.home, found.pid, found.started_at))
 
     def ticket(self, ticket: str) -> None:
-        """Remove a ticket that no slice has."""
         self._clear(ticket, RemoveTicket(0, ticket))
 
     def cdi_file(self, claim: str) -> None:
-        """Remove the CDI file of a claim that no slice has."""
         self._clear(claim, RemoveCdi(0, claim))
 
     def take_result(self, garbage: Garbage, result: Result, now: float) -> None:
-        """It is removed, or retried later."""
         if isinstance(result, (MpsRefused, TicketRefused, CdiRefused)):
             back_off(garbage, result.message, self._config, now)
         else:
             self._left.pop(garbage.name, None)
 
     def tick(self, now: float) -> None:
-        """Retry what is due."""
         for garbage in self._left.values():
             if garbage.retry_at is not None and garbage.retry_at <= now:
                 garbage.retry_at = None
@@ -154,10 +150,7 @@ class OrphanedInstances:
     def _there(
         self, found: Discovered, awaited: Collection[SharedDeviceKey]
     ) -> dict[SharedDeviceKey, SharedDeviceRecord]:
-        """
-        Our unassigned instances by place, except of waiting orders (`awaited`); none while a doubted ticket may be in
-        use.
-        """
+        """Our unassigned instances by place, except of waiting orders; none while a doubted ticket may be in use."""
         if found.doubtful:
             return {}
         homes = {(home.gpu, home.device): home for home in found.homes.values() if home.pid}

@@ -161,10 +161,7 @@ def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | No
 
 
 def _after_reboot(record: SliceRecord) -> SliceRecord:
-    """
-    No instance and no process survives a reboot. A standing grant is created again, in the size ordered last, under a
-    new ticket.
-    """
+    """Nothing survives a reboot. A standing grant is created again, in the size ordered last, under a new ticket."""
     record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None, prepared=())
     if record.phase in {"making", "ready", "degraded"}:
         return to_make_again(record)

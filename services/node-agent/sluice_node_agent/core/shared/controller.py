@@ -70,7 +70,6 @@ class SharedDeviceController:
         self._save(self.enter(record), record)
 
     def daemons(self) -> dict[GpuUuid, tuple[MpsDaemonReport, ...]]:
-        """All daemons by GPU, in the order of their places."""
         if not self._state.homes:
             return {}
         found: dict[GpuUuid, tuple[MpsDaemonReport, ...]] = {}
@@ -122,7 +121,6 @@ class SharedDeviceController:
         return True
 
     def take_result(self, home: SharedDeviceTask, sent: OwnInstruction, result: Result, now: float) -> None:
-        """A step of a home has its result."""
         if self._warm.may_be_why(home, home.record, sent, result):
             return  # a warm instance had the engine: it is destroyed, and the step retried
         outcome = lifecycle.take_result(home, sent, result, self._state)

@@ -24,7 +24,6 @@ _INDEX = 0
 
 
 def limits_of(grant: DeviceGrant, devices: Devices) -> MpsLimits:
-    """The limits of one tenant of a shared device."""
     assert grant.share is not None
     return MpsLimits(
         active_thread_percentage=_thread_percentage(grant, grant.share, devices), memory_mib=grant.share.memory_mib
@@ -43,7 +42,6 @@ def largest(limits: Iterable[MpsLimits]) -> MpsLimits | None:
 
 
 def covers(limits: MpsLimits | None, needed: MpsLimits) -> bool:
-    """Whether the server lets a tenant use its grant."""
     return limits is not None and largest([limits, needed]) == limits
 
 

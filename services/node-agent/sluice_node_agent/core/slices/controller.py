@@ -100,7 +100,6 @@ class SliceController:
         return not record.stale_tickets and (record.adjusting is None or record.adjusting.told)
 
     def tickets_to_compare(self) -> tuple[MakeTicket, ...]:
-        """The tickets that should exist, with their content."""
         ready = [work.record for work in self.state.slices.values() if work.record.phase == "ready" and work.idle]
         return tuple(create.make_ticket(record, self.state, 0) for record in ready if self._has_settled_ticket(record))
 
@@ -121,7 +120,6 @@ class SliceController:
         return False
 
     def take_result(self, work: SliceTask, sent: OwnInstruction, result: Result, now: float) -> None:
-        """Apply the result of a slice's step."""
         if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(
             work, _created(work.record, sent)[1], sent, result
         ):

@@ -115,7 +115,6 @@ def to_make_again(record: SliceRecord) -> SliceRecord:
 
 
 def containers_of(record: SliceRecord, state: NodeState) -> tuple[ContainerDevices, ...]:
-    """What each container gets, in the order of the booking."""
     homes = {
         number: home for number, grant, _ in numbered_devices(record) if (home := state.home_of(grant)) is not None
     }

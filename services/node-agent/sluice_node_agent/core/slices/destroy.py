@@ -34,7 +34,6 @@ _NAMED_MAX = 5
 
 
 def next_step(work: SliceTask, state: NodeState, token: int) -> NextStep:
-    """The next step of destroying."""
     record = work.record
     step = _to_close(record, token)
     if step is not None:
@@ -77,7 +76,6 @@ class Outcome:
 def take_result(
     record: SliceRecord, sent: instructions.OwnInstruction, result: events.Result, state: NodeState
 ) -> Outcome:
-    """Apply the result of a step."""
     match result:
         case events.TicketRemoved():
             assert isinstance(sent, instructions.RemoveTicket)

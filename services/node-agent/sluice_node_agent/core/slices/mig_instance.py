@@ -149,7 +149,6 @@ def step_to_make(place: DevicePlacement, device: DeviceRecord, devices: Devices,
 
 
 def made(device: DeviceRecord, result: Result) -> DeviceRecord:
-    """The record after a successful step of creation."""
     match result:
         case GpuInstanceCreated(gi_id=gi_id):
             return replace(device, gi_id=gi_id)
@@ -169,7 +168,6 @@ def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorK
 
 
 def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> GpuInstruction | None:
-    """The next step of destroying an instance; None when there is none."""
     if device.gi_id is None:
         return None
     if device.uuid:
@@ -178,7 +176,6 @@ def step_to_unmake(place: DevicePlacement, device: DeviceRecord, token: int) -> 
 
 
 def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> DeviceRecord | str:
-    """The record after a step of destroying, or why it failed."""
     match result:
         case ComputeInstanceDestroyed():
             return replace(device, uuid="")

@@ -50,14 +50,11 @@ class Devices:
         self._told: dict[GpuUuid, tuple[GpuReport, _ShownFactsOfGpu, GpuReport]] = {}
         """The last report of each GPU and its inputs: most events change none."""
 
-    # -- reading --------------------------------------------------------------------------------------------------
-
     def known(self) -> tuple[object, ...]:
         """All that is known; equal while nothing has changed."""
         return tuple(self.reports.values()), tuple(self._users.items())
 
     def knows(self, gpu: GpuUuid) -> bool:
-        """Whether the node has this GPU."""
         return gpu in self.reports
 
     def may_be_ours(self, place: DevicePlacement) -> bool:
@@ -78,7 +75,6 @@ class Devices:
         return self.is_dark(gpu) and not self.reports[gpu].model
 
     def why_unhealthy(self, gpu: GpuUuid) -> str:
-        """What is wrong with the GPU; empty when nothing is."""
         report = self.reports.get(gpu)
         if report is None:
             return "it is not on this node any more"
@@ -96,21 +92,17 @@ class Devices:
         return instance.unusable or (f"it is used by {', '.join(users)}, which Sluice did not start" if users else "")
 
     def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
-        """The instance with this id."""
         return next((i for i in self._instances(gpu) if i.gi_id == gi_id), None)
 
     def instance_at(self, place: DevicePlacement) -> InstanceReport | None:
-        """The instance of exactly this profile at exactly this placement."""
         wanted = (place.profile, place.start, place.size)
         return next((i for i in self._instances(place.gpu) if (i.profile, i.start, i.size) == wanted), None)
 
     def profile(self, place: DevicePlacement) -> ProfileReport | None:
-        """The profile of a place, as its GPU reports it."""
         report = self.reports.get(place.gpu)
         return next((p for p in report.profiles if p.name == place.profile), None) if report is not None else None
 
     def memory_mib(self, place: DevicePlacement) -> int:
-        """The memory of a device: the profile's, or the whole GPU's."""
         profile = self.profile(place)
         if profile is not None:
             return profile.memory_mib
@@ -119,8 +111,6 @@ class Devices:
     def _instances(self, gpu: GpuUuid) -> tuple[InstanceReport, ...]:
         report = self.reports.get(gpu)
         return report.instances if report is not None else ()
-
-    # -- updating -------------------------------------------------------------------------------------------------
 
     def expect(self, gpu: GpuUuid) -> bool:
         """A GPU is named: it counts as lost until it answers. Returns whether it may be a nameless one."""
@@ -164,14 +154,12 @@ class Devices:
         self._unmarked = self._unmarked - gone if self._unmarked is not None else None
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
-        """Note the processes on a MIG device of a fixed layout."""
         if users:
             self._users[uuid] = users
         else:
             self._users.pop(uuid, None)
 
     def lose(self, gpu: GpuUuid, message: str) -> None:
-        """A GPU does not answer any more."""
         if gpu in self.reports:
             self.reports[gpu] = replace(self.reports[gpu], healthy=False, lost=True, health_message=message)
 
@@ -187,15 +175,12 @@ class Devices:
         self._set(gpu, tuple(replace(i, uuid=uuid) if i.gi_id == gi_id else i for i in instances))
 
     def remove(self, gpu: GpuUuid, gi_id: int) -> None:
-        """The GPU instance is gone."""
         self._set(gpu, tuple(i for i in self._instances(gpu) if i.gi_id != gi_id))
 
     def _set(self, gpu: GpuUuid, instances: tuple[InstanceReport, ...]) -> None:
         if gpu in self.reports:
             ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
             self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
-
-    # -- reporting ------------------------------------------------------------------------------------------------
 
     def shown(self, seen: "ShownFacts") -> tuple[GpuReport, ...]:
         """The reports of all GPUs: with the owner of each instance, and what more could be created."""

@@ -47,7 +47,6 @@ class NodeState:
         return work
 
     def leave(self, allocation: AllocationId) -> None:
-        """A slice is gone."""
         work = self.slices.pop(allocation, None)
         for key in work.homes if work is not None else ():
             tenants = self._tenants.get(key, {})
@@ -95,7 +94,6 @@ class NodeState:
 
 
 def apply_result(state: NodeState, sent: instructions.OwnInstruction, result: events.Result, job: Task | None) -> None:
-    """Update the node's devices from the result."""
     devices = state.devices
     match sent, result:
         case instructions.CreateGpuInstance(), events.GpuInstanceCreated(gi_id=gi_id):

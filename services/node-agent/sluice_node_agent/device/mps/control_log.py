@@ -65,7 +65,6 @@ class ControlLog:
         return tuple(sorted({user for user, _ in self._waiting.values() if user != uid}))
 
     def is_ready(self, server: int) -> bool:
-        """Whether the log reported a server ready."""
         return server in self._ready
 
     def owner_of(self, server: int) -> int | None:
@@ -96,10 +95,7 @@ class ControlLog:
             self._owners.pop(int(found["ended"]), None)
 
     def _cut(self, size: int) -> None:
-        """
-        Truncate logs that are too long; the daemon appends (O_APPEND) and continues at the start. At worst a line is
-        lost.
-        """
+        """Truncate logs that are too long: the daemon appends (O_APPEND). At worst a line is lost."""
         try:
             if size > LOG_MAX_BYTES and self._position == size:
                 os.truncate(self._path, 0)

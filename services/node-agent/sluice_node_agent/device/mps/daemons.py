@@ -65,14 +65,9 @@ class MpsDaemons:
         self._ending = HomeTermination(processes)
         self._log = logs.get("mps")
 
-    # -- finding and starting -------------------------------------------------------------------------------------
-
     @as_mps_error()
     def found(self) -> tuple[FoundMpsHome, ...]:
-        """
-        All homes with a directory, and the daemons that run, answering or not. Other directories are left alone and
-        logged.
-        """
+        """All homes with a directory, and the daemons that run. Other directories are left alone and logged."""
         deadline = Deadline(self._timeout_s)
         try:
             names = sorted(path.name for path in self.root.iterdir())
@@ -101,10 +96,7 @@ class MpsDaemons:
 
     @as_mps_error()
     def start(self, order: StartMps) -> tuple[int, int]:
-        """
-        Start the daemon of a home, or find it answering; returns pid and start time. A dead one is cleaned up. Raises
-        MpsError.
-        """
+        """Start the daemon of a home, or find it answering; its pid and start time. Raises MpsError."""
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
         directory.check_length()
@@ -129,8 +121,6 @@ class MpsDaemons:
         else:
             control.check_limits(server, order.limits, deadline.left_s)
         return daemon.pid, daemon.started_at
-
-    # -- while it runs --------------------------------------------------------------------------------------------
 
     def set_limits(self, order: SetMpsLimits) -> None:
         """Set the limits of the next server and of running ones, and read them back. Raises MpsError."""
@@ -210,14 +200,9 @@ class MpsDaemons:
             terminated.forget(pid)
             raise MpsError(f"home {directory.home}: server {server} does not disconnect {pid} (it printed: {refusal})")
 
-    # -- ending ---------------------------------------------------------------------------------------------------
-
     @as_mps_error()
     def stop(self, order: StopMps) -> None:
-        """
-        Have the daemon quit, or kill it and its servers, and remove the directories. Raises MpsError when something
-        stays.
-        """
+        """Have the daemon quit, or kill it and its servers; remove the directories. Raises MpsError if one stays."""
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
         try:

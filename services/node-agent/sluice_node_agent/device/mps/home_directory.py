@@ -38,10 +38,7 @@ class MpsError(Exception):
 
 @contextmanager
 def as_mps_error() -> Iterator[None]:
-    """
-    Raise failures of the machine, such as no free descriptor, as an MpsError: a daemon that could not be read is not
-    gone.
-    """
+    """Raise failures of the machine as an MpsError: a daemon that could not be read is not gone."""
     try:
         yield
     except OSError as error:

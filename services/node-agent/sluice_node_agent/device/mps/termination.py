@@ -28,11 +28,9 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether the time has passed."""
         return time.monotonic() >= self._at
 
     def part_s(self, part: float) -> float:
-        """A part of the time that is left."""
         return self.left_s * part
 
     def pauses(self) -> Iterator[None]:

@@ -75,7 +75,6 @@ class NvmlBackend:
         return self._boot_id
 
     def driver_version(self) -> str:
-        """As NVML returns it, `580.65.06`."""
         return self._driver_version
 
     def read(self) -> tuple[GpuReport, ...]:
@@ -83,7 +82,6 @@ class NvmlBackend:
         return self._inventory.read()
 
     def nameless(self) -> dict[int, str]:
-        """The GPUs that `read` left out, because they could not read their UUID: index to reason."""
         return self._inventory.nameless()
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
@@ -91,7 +89,6 @@ class NvmlBackend:
         return self._inventory.read_gpu(gpu)
 
     def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
-        """The id of the GPU instance of this profile at a placement; None if there is none."""
         doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
         return self._on(gpu, doing, lambda device: nvml_mig.instance_at(device, profile_id, start, size))
 
@@ -100,11 +97,9 @@ class NvmlBackend:
         return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))
 
     def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
-        """The use of these devices, as far as the driver reports it."""
         return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
 
     def files_of(self, gpu: GpuUuid) -> GpuFiles:
-        """Where a GPU's device files are."""
         return self._on(gpu, "finding its device files", attributes.files)
 
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
@@ -123,8 +118,6 @@ class NvmlBackend:
         return self._on(gpu, f"creating a GPU instance of profile {profile_id} at {start}:{size}", create)
 
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int) -> str:
-        """Create the compute instance of a GPU instance."""
-
         def create(device: Handle) -> str:
             self._refuse_fixed(gpu, "creating a compute instance")
             return nvml_mig.create_compute_instance(device, gi_id, self._inventory.profiles_of(gpu, device))
@@ -132,8 +125,6 @@ class NvmlBackend:
         return self._on(gpu, f"creating the compute instance of GPU instance {gi_id}", create)
 
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
-        """Destroy the compute instance of a GPU instance, if its MIG device is `uuid`."""
-
         def destroy(device: Handle) -> None:
             self._refuse_fixed(gpu, "destroying a compute instance")
             parent = nvml_mig.gpu_instance(device, gi_id)
@@ -153,8 +144,6 @@ class NvmlBackend:
         self._on(gpu, f"destroying the compute instance of GPU instance {gi_id} ({uuid})", destroy)
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
-        """Destroy a GPU instance, if it sits at this placement."""
-
         def destroy(device: Handle) -> None:
             self._refuse_fixed(gpu, "destroying a GPU instance")
             found = nvml_mig.gpu_instance(device, gi_id)
@@ -200,7 +189,6 @@ class NvmlBackend:
         return tuple(found | dict.fromkeys(self._inventory.named_by_now()))
 
     def close(self) -> None:
-        """Shut NVML down."""
         self._events.close()
         self._uses.close()
         with told("letting go of the driver"):

@@ -27,7 +27,6 @@ _UNTOLD_OF_INSTANCES = _UNTOLD | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 
 
 def whole_gpu_files(device: Handle) -> tuple[str, ...]:
-    """The device files of a GPU."""
     minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     return () if minor is None else (f"/dev/nvidia{minor}",)
 

@@ -98,7 +98,6 @@ def _why_no_cdi(settings: NodeAgentSettings) -> str:
 
 
 def look_into_journal(data_dir: Path, node: NodeName) -> ReadJournal:
-    """The content of a node's journal, or why it cannot be read."""
     directory = paths.agent_directory(data_dir, node)
     try:
         records = read_journal(directory, node)

@@ -13,7 +13,6 @@ _VERDICTS = {
 
 
 def findings_text(node: str, findings: Sequence[Finding]) -> str:
-    """Each finding with its remedy, and the verdict."""
     width = max(len(finding.check) for finding in findings)
     lines = []
     for finding in in_order(findings):
@@ -24,7 +23,6 @@ def findings_text(node: str, findings: Sequence[Finding]) -> str:
 
 
 def shown_text(shown: Shown) -> str:
-    """A node: GPUs with their instances, homes of shares, slices, and problems."""
     return "\n".join(_lines(shown))
 
 

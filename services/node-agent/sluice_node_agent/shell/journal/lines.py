@@ -43,7 +43,6 @@ class Lines:
     chain: int = 0
 
     def records(self) -> tuple[Record, ...]:
-        """The current records, unpacked."""
         return tuple(unpack(line) for line in self.kept.values())
 
     def keep(self, record: Record, line: bytes) -> None:
@@ -132,7 +131,6 @@ class JournalWatermark:
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

@@ -44,7 +44,6 @@ class OwnershipFile:
         self._begin_anew()
 
     def marks(self) -> list[OwnershipMark]:
-        """All marks, by GPU and place."""
         with self._lock:
             return _in_order(self._is.there)
 

@@ -79,7 +79,6 @@ class RealNode:
 
 
 def container_toolkit(settings: NodeAgentSettings) -> ContainerToolkit:
-    """NVIDIA's container toolkit, as the settings say."""
     seen = PurePosixPath(settings.driver_root)
     change = RootChange(seen, PurePosixPath(settings.driver_root_on_node or settings.driver_root))
     return ContainerToolkit(on_path(settings.nvidia_ctk or TOOLKIT), root=change, hook=settings.nvidia_cdi_hook)

@@ -40,12 +40,10 @@ class SimulatedNode:
 
     @property
     def name(self) -> NodeName:
-        """Its name."""
         return self.fleet_node.name
 
     @property
     def gpus_max(self) -> int:
-        """As the fleet says."""
         return sum(kind.count for kind in self.fleet_node.gpus)
 
     def open(self) -> OpenNode:

@@ -131,7 +131,6 @@ class QuotaLoop:
         return {name: (used, pids.get(name, ())) for name, used in self._scheduler.usage(self._clock()).items()}
 
     def serve_once(self) -> None:
-        """Wait for events, and handle them."""
         for key, _ in self._selector.select(self._pause_s()):
             found = key.data
             if isinstance(found, _OpenDoor):

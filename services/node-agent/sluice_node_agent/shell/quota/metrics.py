@@ -50,7 +50,6 @@ class QuotaMetrics:
         self._homes = homes
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         if not self._core.started:
             return
         slices = {report.booking.allocation: report.booking for report in self._core.snapshot().slices}

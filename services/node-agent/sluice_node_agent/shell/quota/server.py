@@ -28,10 +28,7 @@ _CALL_S = 10.0
 """The thread answers within a round, far below this; longer means that the machine stood still, or that it is gone."""
 _WHOLE_PERCENT = 100
 _SWITCH_S = 0.0005
-"""
-How long another thread may keep Python's lock while a token is due: beside a computing loop a round trip takes 2 ms at
-the median, and 7 ms with the default of 5 ms.
-"""
+"""How long another thread may keep Python's lock while a token is due: the default of 5 ms makes a round trip 7 ms."""
 
 
 class QuotaServerError(RuntimeError):
@@ -54,7 +51,6 @@ class _Call:
 
 
 def monotonic_us() -> int:
-    """Microseconds of the machine's monotonic clock."""
     return time.monotonic_ns() // 1_000
 
 

@@ -37,13 +37,11 @@ class RateLimit:
         self._counted_us = now_us
 
     def is_left(self, now_us: int) -> bool:
-        """Whether one more is allowed now."""
         self._allowance = min(self._burst, self._allowance + (now_us - self._counted_us) * self._per_s / 1e6)
         self._counted_us = now_us
         return self._allowance >= 1
 
     def count(self) -> None:
-        """Take one."""
         self._allowance -= 1
 
     def resumes_at_us(self, now_us: int) -> int:

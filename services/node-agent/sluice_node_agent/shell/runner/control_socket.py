@@ -34,13 +34,11 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self.usage: dict[NodeName, UsagePoller] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
 
     async def GetInventory(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetInventoryRequest, context: grpc.aio.ServicerContext
     ) -> node_pb2.NodeSnapshot:
-        """The snapshot of a node."""
         agent = await self._agent(request.node, context)
         if agent is None or not agent.started:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
@@ -67,7 +65,6 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
     async def GetUsage(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetUsageRequest, context: grpc.aio.ServicerContext
     ) -> agent_pb2.NodeUsage:
-        """The use of a node's slices at the last sample."""
         agent = await self._agent(request.node, context)
         watch = self.usage.get(NodeName(request.node))
         if agent is None or not agent.started or watch is None:

@@ -132,7 +132,6 @@ class StepExecutors:
         self._log = logs.get("executors", node=journal.node)
 
     async def __aenter__(self) -> Self:
-        """Nothing to open."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -191,8 +190,6 @@ class StepExecutors:
             **_each((instructions.AnswerCall,), self._on_call, quiet=True),
         }
 
-    # -- devices and daemons --------------------------------------------------------------------------------------
-
     async def uses(self, gpu: GpuUuid, devices: Collection[str]) -> tuple[DeviceUse, ...] | None:
         """The use of a GPU's devices; None while a step is in flight there. Raises DeviceError."""
         lane = self._lane(gpu)
@@ -244,8 +241,6 @@ class StepExecutors:
             self._log.warning("MPS daemon refused", instruction=order, why=str(error))
             return events.MpsRefused(order.token, str(error))
 
-    # -- pods -----------------------------------------------------------------------------------------------------
-
     async def _on_pod(self, order: instructions.ListTenants) -> events.Result:
         if self._pods is None:
             return events.TenantsListed(order.token, ())
@@ -253,8 +248,6 @@ class StepExecutors:
             return events.TenantsListed(order.token, await self._pods.left_of(order.owner, order.claims))
         except OSError as error:
             return events.TenantsUnseen(order.token, str(error))
-
-    # -- journal --------------------------------------------------------------------------------------------------
 
     def _save_at_once(self, order: instructions.SaveJournal) -> Callable[[], events.Result] | None:
         """Write a record to the journal in order, or None while the file is replaced or other records wait for that."""
@@ -267,10 +260,7 @@ class StepExecutors:
         return lambda: events.JournalSaved(order.token)
 
     async def _save(self, order: instructions.SaveJournal) -> events.Result:
-        """
-        Write a record; if it must survive the node's crash, wait until it is synced. One sync covers all earlier
-        writes.
-        """
+        """Write a record; if it must survive the node's crash, wait for a sync, which covers all earlier writes."""
         if order.token in self._written:
             self._written.discard(order.token)
         else:
@@ -316,8 +306,6 @@ class StepExecutors:
             _set(self._rewriting, None)
             self._rewriting = None
 
-    # -- tickets --------------------------------------------------------------------------------------------------
-
     async def _on_ticket(self, order: instructions.TicketInstruction) -> events.Result:
         return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
 
@@ -341,8 +329,6 @@ class StepExecutors:
                     return events.TicketsCompared(order.token, wrong)
         except OSError as error:
             return events.TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
-
-    # -- claims ---------------------------------------------------------------------------------------------------
 
     async def _on_cdi(self, order: instructions.CdiInstruction) -> events.Result:
         files = self._files

@@ -40,11 +40,7 @@ class UsagePoller:
         offer: Callable[[SlicesIdled], Awaitable[None]],
         hami: bool = False,
     ) -> None:
-        """
-        Start without samples. `every_s` 0: never sample. `hami`: export metrics under HAMi's names, too.
-
-        The core is offered which slices idle, when that changes.
-        """
+        """`every_s` 0: never sample. `hami`: HAMi's metrics, too. `offer` gets which slices idle, when that changes."""
         self._offer = offer
         self._idled: dict[AllocationId, int] = {}
         self._hami = hami
@@ -93,7 +89,6 @@ class UsagePoller:
         return self._book.told(self._core.snapshot(), self._every_s, self._clock.monotonic())
 
     def now(self) -> Iterator[Sample]:
-        """For `sluice.runtime.prometheus.metrics.collecting_from`."""
         if not self._core.started:
             return
         usage = self.told()
