@@ -10,16 +10,7 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.dra.names import CDI_KIND, cdi_device
-from sluice.contracts.kube.names import (
-    ENV_ACTIVE_THREAD_PERCENTAGE,
-    ENV_MPS_PIPE_DIRECTORY,
-    ENV_PINNED_MEMORY_LIMIT,
-    ENV_PRELOAD,
-    ENV_QUOTA_SOCKET,
-    ENV_VISIBLE_DEVICES,
-    MOUNT_PATH,
-    NO_DEVICES,
-)
+from sluice.contracts.kube import names as kube_names
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.ticket_paths import pipe_directory_in, quota_library_in, quota_socket_in
 from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, CdiWritten
@@ -79,11 +70,11 @@ def _environment(container: ContainerDevices) -> Mapping[str, str]:
     if not container.mps_pipe_directory:
         return {}
     told = {
-        ENV_MPS_PIPE_DIRECTORY: pipe_directory_in(container),
-        ENV_ACTIVE_THREAD_PERCENTAGE: str(container.active_thread_percentage or ""),
-        ENV_PINNED_MEMORY_LIMIT: container.pinned_memory_limit,
-        ENV_QUOTA_SOCKET: quota_socket_in(container),
-        ENV_PRELOAD: quota_library_in(container),
+        kube_names.ENV_MPS_PIPE_DIRECTORY: pipe_directory_in(container),
+        kube_names.ENV_ACTIVE_THREAD_PERCENTAGE: str(container.active_thread_percentage or ""),
+        kube_names.ENV_PINNED_MEMORY_LIMIT: container.pinned_memory_limit,
+        kube_names.ENV_QUOTA_SOCKET: quota_socket_in(container),
+        kube_names.ENV_PRELOAD: quota_library_in(container),
     }
     return {name: value for name, value in told.items() if value}
 
@@ -92,7 +83,7 @@ def _mounts(device: HandedOver) -> Iterable[dict[str, Any]]:
     """The daemon's home as a whole: a daemon that starts again makes a new pipe directory."""
     pipe = device.container.mps_pipe_directory
     if pipe:
-        yield _mount(pipe.rpartition("/")[0], MOUNT_PATH, _OWN_MOUNT)
+        yield _mount(pipe.rpartition("/")[0], kube_names.MOUNT_PATH, _OWN_MOUNT)
     if pipe and device.shared_memory:
         yield _mount(device.shared_memory, SHM, _SHARED_MEMORY)
 
@@ -103,8 +94,8 @@ def _mount(source: str, place: str, options: Sequence[str]) -> dict[str, Any]:
 
 def _with_void(environment: Iterable[str]) -> list[str]:
     """NVIDIA's runtime, where it is the default, adds nothing to what is described here."""
-    others = [each for each in environment if each.partition("=")[0] != ENV_VISIBLE_DEVICES]
-    return [f"{ENV_VISIBLE_DEVICES}={NO_DEVICES}", *others]
+    others = [each for each in environment if each.partition("=")[0] != kube_names.ENV_VISIBLE_DEVICES]
+    return [f"{kube_names.ENV_VISIBLE_DEVICES}={kube_names.NO_DEVICES}", *others]
 
 
 _CLAIM = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]{0,62}")

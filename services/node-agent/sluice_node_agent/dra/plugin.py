@@ -26,14 +26,7 @@ from sluice.runtime import logs
 from sluice_node_agent.core.hand_over.controller import DeviceHealth
 from sluice_node_agent.core.instructions import AnswerCall
 from sluice_node_agent.dra.calls import KubeletCalls
-from sluice_node_agent.kubelet.sockets import (
-    Plugin,
-    Registered,
-    Registration,
-    claims_socket,
-    plugin_socket,
-    registration_socket,
-)
+from sluice_node_agent.kubelet import sockets
 
 _LOOK_S = 1.0
 """How often health is compared with what the kubelet knows."""
@@ -129,13 +122,13 @@ async def plugin_served(
     kubelet_root: Path,
     calls: KubeletCalls,
     health: Callable[[], tuple[DeviceHealth, ...]],
-    registered: Registered,
+    registered: sockets.Registered,
 ) -> AsyncIterator[None]:
     """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError."""
     log = logs.get("dra", node=node)
-    socket = Path(claims_socket(kubelet_root))
-    plugin = Plugin("DRAPlugin", DRIVER, str(socket), VERSIONS)
-    registration = Registration(plugin, "no pod with a ResourceClaim of ours starts here", log, registered)
+    socket = Path(sockets.claims_socket(kubelet_root))
+    plugin = sockets.Plugin("DRAPlugin", DRIVER, str(socket), VERSIONS)
+    registration = sockets.Registration(plugin, "no pod with a ResourceClaim of ours starts here", log, registered)
 
     def register(server: grpc.aio.Server) -> None:
         claims: Any = ClaimServicer(node, calls, dra_pb2)
@@ -152,8 +145,8 @@ async def plugin_served(
 
     # A kubelet that finds the registration calls the plugin at once: it starts first, and ends last.
     async with (
-        plugin_socket(socket, register),
-        plugin_socket(Path(registration_socket(kubelet_root, DRIVER)), register_registration),
+        sockets.plugin_socket(socket, register),
+        sockets.plugin_socket(Path(sockets.registration_socket(kubelet_root, DRIVER)), register_registration),
     ):
         log.info("serving ResourceClaims", driver=DRIVER, kubelet_root=kubelet_root)
         yield

@@ -5,22 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice_node_agent.core.journal_records import SharedDeviceRecord, SliceRecord
+from sluice_node_agent.preflight import gpus, permissions
 from sluice_node_agent.preflight.findings import Check, DriverReport, Finding, Machine, version_of
-from sluice_node_agent.preflight.gpus import (
-    MPS_FLOOR,
-    check_compute_mode,
-    check_driver,
-    check_gpus,
-    check_instances,
-    look_at_gpus,
-)
-from sluice_node_agent.preflight.permissions import (
-    check_capability_files,
-    check_directories,
-    check_host_processes,
-    check_rights,
-    check_socket_paths,
-)
 from sluice_node_agent.preflight.tickets import check_hand_over, check_tickets
 
 TOOLKIT_FLOORS: tuple[tuple[str, str, str], ...] = (
@@ -75,10 +61,10 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
             f"{machine.mps_control} does not run: {said or 'it ended without output'}",
             "install the version of the loaded driver",
         )
-    if devices.driver_version and version_of(devices.driver_version) < MPS_FLOOR:
+    if devices.driver_version and version_of(devices.driver_version) < gpus.MPS_FLOOR:
         return Check.MPS.problem(
             f"driver {devices.driver_version} cannot limit the memory of MPS clients",
-            f"install a driver of at least R{MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
+            f"install a driver of at least R{gpus.MPS_FLOOR[0]}, or set SLUICE_NODE_AGENT_MPS_CONTROL=off",
         )
     version = _VERSION.search(ran.said)
     return Check.MPS.ok(f"MPS: {machine.mps_control} runs" + (f", version {version[1]}" if version else ""))
@@ -224,25 +210,25 @@ def _listed(pids: list[int]) -> str:
 
 def check_machine(machine: Machine) -> list[Finding]:
     """Run all checks. A simulated node skips those of hardware."""
-    found = [] if machine.simulated else check_driver(machine)
-    opened, devices = look_at_gpus(machine)
+    found = [] if machine.simulated else gpus.check_driver(machine)
+    opened, devices = gpus.look_at_gpus(machine)
     found += opened
     if all(finding.check is not Check.LIBRARY or finding.level == "ok" for finding in opened):
-        found += check_gpus(machine, devices)
-        found += check_instances(machine, devices)
-        found += check_compute_mode(machine, devices)
+        found += gpus.check_gpus(machine, devices)
+        found += gpus.check_instances(machine, devices)
+        found += gpus.check_compute_mode(machine, devices)
     if not machine.simulated:
-        found += check_rights(machine, devices)
-        found += check_capability_files(machine, devices)
-        seen = check_host_processes(machine)
+        found += permissions.check_rights(machine, devices)
+        found += permissions.check_capability_files(machine, devices)
+        seen = permissions.check_host_processes(machine)
         found += seen
         if all(finding.level == "ok" for finding in seen):
             found += check_others(machine)
         found += check_toolkit(machine)
     found += check_mps(machine, devices)
-    found += check_directories(machine)
+    found += permissions.check_directories(machine)
     found += check_tickets(machine)
     found += check_hand_over(machine)
-    found += check_socket_paths(machine)
+    found += permissions.check_socket_paths(machine)
     found += check_journal(machine)
     return found

@@ -13,6 +13,7 @@ from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.core.usage import DeviceUse
+from sluice_node_agent.device import port
 from sluice_node_agent.device.gpu_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvidia_nodes import GpuFiles
 from sluice_node_agent.device.nvml import attributes, holders
@@ -22,15 +23,6 @@ from sluice_node_agent.device.nvml.events import EventSet
 from sluice_node_agent.device.nvml.inventory import GpuInventory
 from sluice_node_agent.device.nvml.mig import Handle
 from sluice_node_agent.device.nvml.utilization import UtilizationReader
-from sluice_node_agent.device.port import (
-    BackendError,
-    DeviceError,
-    DifferentError,
-    FixedLayoutSelector,
-    NotFoundError,
-    NotSupportedError,
-    refusal,
-)
 from sluice_node_agent.device.processes import Processes
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,7 +36,7 @@ class NvmlBackend:
         processes: Processes,
         *,
         uuids: Collection[str] = (),
-        fixed: FixedLayoutSelector = FixedLayoutSelector(),  # noqa: B008  # frozen
+        fixed: port.FixedLayoutSelector = port.FixedLayoutSelector(),  # noqa: B008  # frozen
     ) -> None:
         """
         With `uuids` only these GPUs count; the layout of `fixed` ones is never changed. Raises BackendError. A GPU that
@@ -64,7 +56,7 @@ class NvmlBackend:
             self._inventory = GpuInventory(self._events, only=uuids, fixed=fixed)
             self._on = self._inventory.handles.on
             found = {report.uuid for report in self.read()}
-        except (pynvml.NVMLError, UnicodeDecodeError, DeviceError, OSError) as error:
+        except (pynvml.NVMLError, UnicodeDecodeError, port.DeviceError, OSError) as error:
             self.close()
             raise _as_backend_error(error) from None
         if missing := sorted(set(uuids) - found):
@@ -109,7 +101,7 @@ class NvmlBackend:
             mode = nvml_mig.mode(device)
             if not mode.now or not mode.after_reset:
                 words = "MIG mode is off" if not mode.now else "MIG mode will be off after the next reset"
-                raise NotSupportedError(f"{gpu}: {words}")
+                raise port.NotSupportedError(f"{gpu}: {words}")
             self._refuse_fixed(gpu, "creating a GPU instance")
             return nvml_mig.create_gpu_instance(
                 device, self._inventory.profiles_of(gpu, device), profile_id, start, size
@@ -130,15 +122,15 @@ class NvmlBackend:
             parent = nvml_mig.gpu_instance(device, gi_id)
             there = nvml_mig.compute_instances(device, parent, gi_id)
             if not there:
-                raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
+                raise port.NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
             # Another program may have created more than one there: all must be the expected one.
             others = [one.uuid for one in there if one.uuid and one.uuid != uuid]
             if not others and not all(one.uuid for one in there):  # it may be the expected one, in use
-                raise DeviceError(
+                raise port.DeviceError(
                     f"{gpu}: GPU instance {gi_id} is a device that does not tell its UUID, perhaps {uuid}"
                 )
             if others:
-                raise DifferentError(f"{gpu}: GPU instance {gi_id} is {', '.join(others)}, not {uuid}")
+                raise port.DifferentError(f"{gpu}: GPU instance {gi_id} is {', '.join(others)}, not {uuid}")
             pynvml.nvmlComputeInstanceDestroy(there[0].handle)
 
         self._on(gpu, f"destroying the compute instance of GPU instance {gi_id} ({uuid})", destroy)
@@ -149,7 +141,9 @@ class NvmlBackend:
             found = nvml_mig.gpu_instance(device, gi_id)
             span = pynvml.nvmlGpuInstanceGetInfo(found).placement
             if (span.start, span.size) != (start, size):
-                raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {span.start}:{span.size}, not {start}:{size}")
+                raise port.DifferentError(
+                    f"{gpu}: GPU instance {gi_id} is at {span.start}:{span.size}, not {start}:{size}"
+                )
             pynvml.nvmlGpuInstanceDestroy(found)
 
         self._on(gpu, f"destroying GPU instance {gi_id}", destroy)
@@ -161,10 +155,10 @@ class NvmlBackend:
 
         def change(device: Handle) -> None:
             if nvml_mig.mode(device).now:
-                raise NotSupportedError(f"{gpu}: a GPU in MIG mode has no compute mode {name}")
+                raise port.NotSupportedError(f"{gpu}: a GPU in MIG mode has no compute mode {name}")
             pynvml.nvmlDeviceSetComputeMode(device, wanted)
             if (found := pynvml.nvmlDeviceGetComputeMode(device)) != wanted:
-                raise DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
+                raise port.DeviceError(f"{gpu}: compute mode {name} was set, but {found} was read back")
 
         self._on(gpu, f"setting compute mode {name}", change)
 
@@ -196,7 +190,7 @@ class NvmlBackend:
 
     def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
         if self._inventory.is_fixed(gpu):
-            raise NotSupportedError(refusal(gpu, doing))
+            raise port.NotSupportedError(port.refusal(gpu, doing))
 
     def _holders(self, gpu: GpuUuid, device: Handle, uuid: str) -> tuple[Holder, ...]:
         if uuid == gpu:
@@ -209,13 +203,13 @@ class NvmlBackend:
         return holders.holders(holders.using(mig.handle, is_instance=True), files, self._processes)
 
 
-def _as_backend_error(error: Exception) -> BackendError:
+def _as_backend_error(error: Exception) -> port.BackendError:
     if isinstance(error, pynvml.NVMLError):
         return no_backend(error.value)
     if isinstance(error, UnicodeDecodeError):
-        return BackendError(
+        return port.BackendError(
             "the NVIDIA driver's version is not valid text: check nvidia-smi on this node, and reinstall the driver"
         )
     if isinstance(error, OSError):
-        return BackendError(f"the node's boot id cannot be read: {error}")
-    return BackendError(str(error))
+        return port.BackendError(f"the node's boot id cannot be read: {error}")
+    return port.BackendError(str(error))

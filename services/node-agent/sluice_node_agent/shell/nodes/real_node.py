@@ -12,23 +12,13 @@ from sluice_node_agent.device.port import BackendError, parse_selector
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.nodes.node_backend import (
-    EXCLUSIVE,
-    TOOLKIT,
-    NodeBackendError,
-    OpenNode,
-    WatchTimes,
-    find_program,
-    on_path,
-    quota_library,
-    toolkit_version,
-)
+from sluice_node_agent.shell.nodes import node_backend
 
 _MPS_CONTROL = "nvidia-cuda-mps-control"
 _SHARED: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
 _GPUS_MAX = 32
 """Threads start as needed; no node has more GPUs."""
-_WATCH = WatchTimes(wait_s=1.0, pause_s=0.0)
+_WATCH = node_backend.WatchTimes(wait_s=1.0, pause_s=0.0)
 """The wait is in the driver and costs nothing. It is also how long an agent may take to stop."""
 
 
@@ -44,7 +34,7 @@ class RealNode:
         """Unknown before they are opened."""
         return _GPUS_MAX
 
-    def open(self) -> OpenNode:
+    def open(self) -> node_backend.OpenNode:
         """Open the driver. Raises NodeBackendError."""
         root = paths.mps_root(self.settings.data_dir, self.settings.mps_dir, self.name)
         control, no_shares = self._control(root)
@@ -53,23 +43,23 @@ class RealNode:
             mps = MpsDaemons(root, control, processes)
             backend = NvmlBackend(processes, fixed=parse_selector(self.settings.fixed_layout, self.name))
         except (BackendError, MpsError) as error:
-            raise NodeBackendError(str(error)) from error
-        modes = EXCLUSIVE if no_shares else _SHARED
-        library = None if no_shares else quota_library(self.settings.quota_library)
+            raise node_backend.NodeBackendError(str(error)) from error
+        modes = node_backend.EXCLUSIVE if no_shares else _SHARED
+        library = None if no_shares else node_backend.quota_library(self.settings.quota_library)
         nodes = NvidiaNodes(
             backend.files_of, lambda: _answering(backend), backend.driver_version(), container_toolkit(self.settings)
         )
-        version = toolkit_version(self.settings.nvidia_ctk or TOOLKIT)
-        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, version, library)
+        version = node_backend.toolkit_version(self.settings.nvidia_ctk or node_backend.TOOLKIT)
+        return node_backend.OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, version, library)
 
     def _control(self, root: Path) -> tuple[Path, str]:
         """The MPS control program, and why no daemon can be started."""
         wanted, too_long = self.settings.mps_control, paths.why_no_homes(root)
         if wanted and wanted != MPS_OFF:
             if too_long:
-                raise NodeBackendError(too_long)
-            return find_program(wanted, "mps_control"), ""
-        found = on_path(_MPS_CONTROL)
+                raise node_backend.NodeBackendError(too_long)
+            return node_backend.find_program(wanted, "mps_control"), ""
+        found = node_backend.on_path(_MPS_CONTROL)
         if wanted == MPS_OFF:
             return found or Path(_MPS_CONTROL), "mps_control is off"
         if found is None:
@@ -81,7 +71,9 @@ class RealNode:
 def container_toolkit(settings: NodeAgentSettings) -> ContainerToolkit:
     seen = PurePosixPath(settings.driver_root)
     change = RootChange(seen, PurePosixPath(settings.driver_root_on_node or settings.driver_root))
-    return ContainerToolkit(on_path(settings.nvidia_ctk or TOOLKIT), root=change, hook=settings.nvidia_cdi_hook)
+    return ContainerToolkit(
+        node_backend.on_path(settings.nvidia_ctk or node_backend.TOOLKIT), root=change, hook=settings.nvidia_cdi_hook
+    )
 
 
 def _answering(backend: NvmlBackend) -> GpuUuid | None:
@@ -91,7 +83,7 @@ def _answering(backend: NvmlBackend) -> GpuUuid | None:
 def real_node(settings: NodeAgentSettings) -> RealNode:
     """This machine under its name in the settings. Raises NodeBackendError."""
     if len(settings.nodes) != 1:
-        raise NodeBackendError(
+        raise node_backend.NodeBackendError(
             "SLUICE_NODE_AGENT_NODES must name this node, and no other, to serve the GPUs of this machine "
             f"(it names {len(settings.nodes)}); for simulated nodes set SLUICE_NODE_AGENT_FLEET_FILE"
         )

@@ -11,23 +11,16 @@ from sluice_node_agent.device.mps.daemons import MpsDaemons
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import paths
-from sluice_node_agent.shell.nodes.node_backend import (
-    EXCLUSIVE,
-    NodeBackendError,
-    OpenNode,
-    WatchTimes,
-    find_program,
-    quota_library,
-)
+from sluice_node_agent.shell.nodes import node_backend
 from sluice_node_agent.simulated import mps_program
 from sluice_node_agent.simulated.backend import SimulatedBackend, SimulatedNodes
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
-_WATCH = WatchTimes(wait_s=0.0, pause_s=1.0)
+_WATCH = node_backend.WatchTimes(wait_s=0.0, pause_s=1.0)
 """Reading a file needs no waiting thread, however many nodes a process has."""
 
 
-class FleetFileError(NodeBackendError):
+class FleetFileError(node_backend.NodeBackendError):
     """The fleet file is missing, invalid, or lacks a node of the settings."""
 
 
@@ -46,7 +39,7 @@ class SimulatedNode:
     def gpus_max(self) -> int:
         return sum(kind.count for kind in self.fleet_node.gpus)
 
-    def open(self) -> OpenNode:
+    def open(self) -> node_backend.OpenNode:
         """Create the hardware if needed. Raises HardwareFileError, NodeBackendError."""
         node = self.fleet_node
         path = paths.hardware_path(self.settings.data_dir, node.name)
@@ -58,17 +51,19 @@ class SimulatedNode:
         no_shares = no_shares or paths.why_no_homes(root)
         environment = {"SLUICE_SIMULATED_HARDWARE": str(path.absolute())}
         mps = MpsDaemons(root, control, Processes(), environment=environment)
-        modes = tuple(mode for mode in node.modes if mode in EXCLUSIVE) if no_shares else node.modes
-        library = None if no_shares else quota_library(self.settings.quota_library)
+        modes = tuple(mode for mode in node.modes if mode in node_backend.EXCLUSIVE) if no_shares else node.modes
+        library = None if no_shares else node_backend.quota_library(self.settings.quota_library)
         instant = not (node.create_ms or node.destroy_ms)
         nodes = SimulatedNodes(hardware)
-        return OpenNode(backend, _WATCH, mps, nodes, modes, no_shares, quota_library=library, instant=instant)
+        return node_backend.OpenNode(
+            backend, _WATCH, mps, nodes, modes, no_shares, quota_library=library, instant=instant
+        )
 
     def _control(self) -> tuple[Path, str]:
         """The MPS control program, and why no new daemon can be started."""
         wanted = self.settings.mps_control
         if wanted and wanted != MPS_OFF:
-            return find_program(wanted, "mps_control"), ""
+            return node_backend.find_program(wanted, "mps_control"), ""
         stand_in = mps_program.install(self.settings.data_dir.absolute() / "hardware" / "bin")
         return stand_in, "mps_control is off" if wanted else ""
 

@@ -11,20 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
-from sluice_node_agent.core.quota import wire
-from sluice_node_agent.core.quota.events import (
-    Connection,
-    ConnectionClosed,
-    ConnectionOpened,
-    Disconnect,
-    MessageReceived,
-    QuotaEvent,
-    Send,
-    TenantName,
-    TenantRemoved,
-    TenantSet,
-    TimerDue,
-)
+from sluice_node_agent.core.quota import events, wire
 from sluice_node_agent.core.quota.scheduler import TenantStatus, TokenScheduler
 from sluice_node_agent.shell.quota.sockets import Peer, RateLimits, listen, peer_of
 
@@ -54,7 +41,7 @@ class LoopCounters:
 class TenantSocket:
     """The listening socket of one tenant. `admits` says whether a process may belong to it."""
 
-    tenant: TenantName
+    tenant: events.TenantName
     path: Path
     uid: int
     admits: Callable[[int], bool]
@@ -86,18 +73,18 @@ class QuotaLoop:
         self._bell = bell
         self._selector = selectors.DefaultSelector()
         self._selector.register(bell, selectors.EVENT_READ)
-        self._doors: dict[TenantName, _OpenDoor] = {}
-        self._peers: dict[Connection, Peer] = {}
+        self._doors: dict[events.TenantName, _OpenDoor] = {}
+        self._peers: dict[events.Connection, Peer] = {}
         self._last_number = 0
-        self._strange: deque[tuple[int, Connection]] = deque()
+        self._strange: deque[tuple[int, events.Connection]] = deque()
         """Connections without a HELLO, and their deadlines."""
-        self._slowed: list[tuple[int, Connection]] = []
+        self._slowed: list[tuple[int, events.Connection]] = []
         """Connections that sent too much, and when they are read again."""
-        self._shut: list[tuple[int, TenantName]] = []
+        self._shut: list[tuple[int, events.TenantName]] = []
         """Listening sockets that are paused, and until when."""
         self._wakes_at: int | None = None
 
-    def add(self, order: TenantSet, door: TenantSocket) -> None:
+    def add(self, order: events.TenantSet, door: TenantSocket) -> None:
         """Add a tenant. Raises OSError, ValueError."""
         if order.tenant in self._doors:
             raise ValueError(f"tenant {order.tenant!r} is there already")
@@ -110,21 +97,21 @@ class QuotaLoop:
             self._close_door(opened)
             raise
 
-    def change(self, order: TenantSet) -> None:
+    def change(self, order: events.TenantSet) -> None:
         """Change a tenant's size. Raises ValueError."""
         self._door(order.tenant)
         self._tell(order)
 
-    def remove(self, name: TenantName) -> None:
+    def remove(self, name: events.TenantName) -> None:
         """Remove a tenant. Raises ValueError."""
         opened = self._door(name)
         del self._doors[name]
         self._close_door(opened)
-        self._tell(TenantRemoved(name))
+        self._tell(events.TenantRemoved(name))
 
-    def usage(self) -> dict[TenantName, tuple[TenantStatus, tuple[int, ...]]]:
+    def usage(self) -> dict[events.TenantName, tuple[TenantStatus, tuple[int, ...]]]:
         """Per tenant: its counters up to now, and its processes that sent HELLO."""
-        pids: dict[TenantName, tuple[int, ...]] = {}
+        pids: dict[events.TenantName, tuple[int, ...]] = {}
         for peer in self._peers.values():
             if peer.said_hello:
                 pids[peer.tenant] = (*pids.get(peer.tenant, ()), peer.pid)
@@ -143,7 +130,7 @@ class QuotaLoop:
         now_us = self._clock()
         if self._wakes_at is not None and self._wakes_at <= now_us:
             self._wakes_at = None
-            self._tell(TimerDue())
+            self._tell(events.TimerDue())
         self._look_again(now_us)
 
     def close(self) -> None:
@@ -200,7 +187,7 @@ class QuotaLoop:
             self._peers[peer.number] = peer
             self._selector.register(found, selectors.EVENT_READ, peer)
             self._strange.append((self._clock() + int(HELLO_S * 1e6), peer.number))
-            self._tell(ConnectionOpened(peer.number, door.tenant))
+            self._tell(events.ConnectionOpened(peer.number, door.tenant))
 
     def _shut_for_now(self, opened: _OpenDoor, until_us: int) -> None:
         """Pending connections wait in the kernel's queue, which is bounded."""
@@ -224,7 +211,7 @@ class QuotaLoop:
             peer.pace.count()
             if not packet:
                 self._forget(peer)
-                self._tell(ConnectionClosed(peer.number))
+                self._tell(events.ConnectionClosed(peer.number))
                 return
             try:
                 message = wire.read(packet)
@@ -234,22 +221,22 @@ class QuotaLoop:
                 self._cut_off(peer)
                 return
             peer.said_hello = peer.said_hello or isinstance(message, wire.Hello)
-            self._tell(MessageReceived(peer.number, message))
+            self._tell(events.MessageReceived(peer.number, message))
             if peer.number not in self._peers:
                 return
 
-    def _tell(self, event: QuotaEvent) -> None:
-        events = deque([event])
-        while events:
-            for instruction in self._scheduler.steps(events.popleft(), self._clock()):
+    def _tell(self, event: events.QuotaEvent) -> None:
+        told = deque([event])
+        while told:
+            for instruction in self._scheduler.steps(told.popleft(), self._clock()):
                 match instruction:
-                    case Send(connection=number, message=message):
+                    case events.Send(connection=number, message=message):
                         peer = self._peers.get(number)
                         if peer is not None and not self._send(peer, message):
                             self.counted.cut_off += 1
                             self._forget(peer)
-                            events.append(ConnectionClosed(number))
-                    case Disconnect(connection=number):
+                            told.append(events.ConnectionClosed(number))
+                    case events.Disconnect(connection=number):
                         peer = self._peers.get(number)
                         if peer is not None:
                             self.counted.cut_off += 1
@@ -264,7 +251,7 @@ class QuotaLoop:
     def _cut_off(self, peer: Peer) -> None:
         self.counted.cut_off += 1
         self._forget(peer)
-        self._tell(ConnectionClosed(peer.number))
+        self._tell(events.ConnectionClosed(peer.number))
 
     def _forget(self, peer: Peer) -> None:
         del self._peers[peer.number]
@@ -278,7 +265,7 @@ class QuotaLoop:
         opened.listener.close()
         opened.door.path.unlink(missing_ok=True)
 
-    def _door(self, name: TenantName) -> _OpenDoor:
+    def _door(self, name: events.TenantName) -> _OpenDoor:
         found = self._doors.get(name)
         if found is None:
             raise ValueError(f"there is no tenant {name!r}; there are {', '.join(self._doors) or 'none'}")
