@@ -5,24 +5,13 @@ lies or stalls pays with its own share. An event costs as much as the home has t
 turn, and `tenants` counts what was used.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from sluice_node_agent.core.quota import events, wire
 from sluice_node_agent.core.quota.selection import assign_lanes, select_tenants
-from sluice_node_agent.core.quota.tenants import HeldToken, Tenant, TokenUsage
+from sluice_node_agent.core.quota.tenants import HeldToken, Tenant, TenantUsage
 from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Refused, Stop
-
-
-@dataclass(frozen=True, slots=True)
-class TenantStatus:
-    """Counters of a tenant since it joined, and its current state."""
-
-    counted: TokenUsage
-    connections: int
-    greeted: int
-    holds: bool
-    waits: bool
 
 
 class TokenScheduler:
@@ -54,16 +43,11 @@ class TokenScheduler:
             self._wakes_at = wakes_at
             yield events.WakeAt(wakes_at)
 
-    def usage(self, now_us: int) -> dict[events.TenantName, TenantStatus]:
+    def usage(self, now_us: int, greeted: Mapping[events.TenantName, tuple[int, ...]]) -> dict[str, TenantUsage]:
+        """The counters of every tenant up to now, with its processes that sent HELLO as the shell knows them."""
         self._count(max(now_us, self._counted_us))
         return {
-            name: TenantStatus(
-                counted=TokenUsage(*(getattr(tenant.usage, field) for field in TokenUsage.__slots__)),
-                connections=len(tenant.connections),
-                greeted=sum(tenant.connections.values()),
-                holds=tenant.hold is not None or bool(tenant.stalled),
-                waits=tenant.waits,
-            )
+            name: replace(tenant.usage, connections=len(tenant.connections), greeted_pids=greeted.get(name, ()))
             for name, tenant in self._tenants.items()
         }
 
@@ -108,9 +92,7 @@ class TokenScheduler:
         self._arrange()
         changed = tenant.quota(self._epoch, is_news=True)
         if changed != told:
-            yield from (
-                events.Send(connection, changed) for connection, greeted in tenant.connections.items() if greeted
-            )
+            yield from (events.Send(each, changed) for each, greeted in tenant.connections.items() if greeted)
         hold = tenant.hold
         if hold is not None and not hold.is_stopped:
             hold.ends_us = min(hold.ends_us, now_us + max(0, tenant.left_us(now_us)))

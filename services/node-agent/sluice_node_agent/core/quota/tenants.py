@@ -48,7 +48,6 @@ class UsedTime:
         self._forget(end_us)
 
     def used_us(self, now_us: int) -> int:
-        """Time used within the window that ends now."""
         self._forget(now_us)
         return self._used_us
 
@@ -123,8 +122,8 @@ class HeldToken:
 
 
 @dataclass(slots=True)
-class TokenUsage:
-    """Counters of a tenant since it joined."""
+class TenantUsage:
+    """What a tenant was given and used since it joined."""
 
     granted_us: int = 0
     used_us: int = 0
@@ -138,6 +137,10 @@ class TokenUsage:
     hellos: int = 0
     fail_opens: int = 0
     """How often its processes went on without an answer of the scheduler, as they tell."""
+    connections: int = 0
+    """Now; as `greeted_pids` only in a report."""
+    greeted_pids: tuple[int, ...] = ()
+    """The connected processes that sent HELLO, by pid in our namespace; 0 for one that is not visible."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +170,7 @@ class Tenant:
     """It holds what an entitled tenant waits for."""
     earns_ppm: int = 0
     """How fast its credit grows: its request, plus a part of its lane's spare time while it wants more."""
-    usage: TokenUsage = field(default_factory=TokenUsage)
+    usage: TenantUsage = field(default_factory=TenantUsage)
 
     @classmethod
     def new(cls, order: TenantSet, config: QuotaConfig) -> "Tenant":

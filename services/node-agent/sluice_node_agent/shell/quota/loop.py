@@ -7,13 +7,16 @@ import heapq
 import selectors
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
 from sluice_node_agent.core.quota import events, wire
-from sluice_node_agent.core.quota.scheduler import TenantStatus, TokenScheduler
-from sluice_node_agent.shell.quota.sockets import Peer, RateLimits, listen, peer_of
+from sluice_node_agent.core.quota.scheduler import TokenScheduler
+from sluice_node_agent.core.quota.tenants import TenantUsage
+from sluice_node_agent.shell.quota import sockets
+from sluice_node_agent.shell.quota.sockets import Peer, peer_of
 
 HELLO_S = 5.0
 """A connection without a HELLO by then is closed."""
@@ -51,7 +54,8 @@ class TenantSocket:
 class _OpenDoor:
     door: TenantSocket
     listener: socket
-    paces: RateLimits
+    connections: sockets.RateLimit
+    messages: sockets.RateLimit
 
 
 def _is_admitted(door: TenantSocket, pid: int) -> bool:
@@ -88,7 +92,9 @@ class QuotaLoop:
         """Add a tenant. Raises OSError, ValueError."""
         if order.tenant in self._doors:
             raise ValueError(f"tenant {order.tenant!r} is there already")
-        opened = self._doors[order.tenant] = _OpenDoor(door, listen(door.path), RateLimits(self._clock()))
+        connections = sockets.RateLimit(sockets.CONNECTIONS_PER_S, sockets.CONNECTIONS_BURST, self._clock())
+        messages = sockets.RateLimit(sockets.MESSAGES_PER_S, sockets.MESSAGES_BURST, self._clock())
+        opened = self._doors[order.tenant] = _OpenDoor(door, sockets.listen(door.path), connections, messages)
         try:
             self._selector.register(opened.listener, selectors.EVENT_READ, opened)
             self._tell(order)
@@ -109,13 +115,12 @@ class QuotaLoop:
         self._close_door(opened)
         self._tell(events.TenantRemoved(name))
 
-    def usage(self) -> dict[events.TenantName, tuple[TenantStatus, tuple[int, ...]]]:
-        """Per tenant: its counters up to now, and its processes that sent HELLO."""
+    def usage(self) -> dict[events.TenantName, TenantUsage]:
         pids: dict[events.TenantName, tuple[int, ...]] = {}
         for peer in self._peers.values():
             if peer.said_hello:
                 pids[peer.tenant] = (*pids.get(peer.tenant, ()), peer.pid)
-        return {name: (used, pids.get(name, ())) for name, used in self._scheduler.usage(self._clock()).items()}
+        return self._scheduler.usage(self._clock(), pids)
 
     def serve_once(self) -> None:
         for key, _ in self._selector.select(self._pause_s()):
@@ -126,7 +131,9 @@ class QuotaLoop:
                 if found.number in self._peers:  # it may have been closed in this round
                     self._listen(found)
             else:
-                self._drain_bell()
+                with suppress(BlockingIOError):
+                    while True:
+                        self._bell.recv(1)
         now_us = self._clock()
         if self._wakes_at is not None and self._wakes_at <= now_us:
             self._wakes_at = None
@@ -134,7 +141,6 @@ class QuotaLoop:
         self._look_again(now_us)
 
     def close(self) -> None:
-        """Close every connection and remove the sockets."""
         for opened in self._doors.values():
             self._close_door(opened)
         for peer in list(self._peers.values()):
@@ -164,9 +170,9 @@ class QuotaLoop:
         door = opened.door
         for _ in range(_AT_ONCE):
             now_us = self._clock()
-            if not opened.paces.connections.is_left(now_us):
+            if not opened.connections.is_left(now_us):
                 self.counted.held_up += 1
-                self._shut_for_now(opened, opened.paces.connections.resumes_at_us(now_us))
+                self._shut_for_now(opened, opened.connections.resumes_at_us(now_us))
                 return
             try:
                 found, _ = opened.listener.accept()
@@ -175,10 +181,10 @@ class QuotaLoop:
             except OSError:  # it is gone again, or no descriptor is left: neither may keep this thread busy
                 self._shut_for_now(opened, now_us + _DOOR_PAUSE_US)
                 return
-            opened.paces.connections.count()
+            opened.connections.count()
             pid, uid = peer_of(found)
             self._last_number += 1
-            peer = Peer(self._last_number, door.tenant, found, pid, opened.paces.messages)
+            peer = Peer(self._last_number, door.tenant, found, pid, opened.messages)
             if uid not in {door.uid, 0} or not _is_admitted(door, pid):
                 self.counted.refused += 1
                 self._send(peer, wire.Refused(wire.NOT_A_TENANT))
@@ -270,10 +276,3 @@ class QuotaLoop:
         if found is None:
             raise ValueError(f"there is no tenant {name!r}; there are {', '.join(self._doors) or 'none'}")
         return found
-
-    def _drain_bell(self) -> None:
-        try:
-            while True:
-                self._bell.recv(1)
-        except BlockingIOError:
-            return
