@@ -16,6 +16,7 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.reasons import shorten
 from sluice_node_agent.core.journal_records import (
     ForgottenTombstone,
+    Gone,
     NodeRecord,
     Record,
     SharedDeviceGone,
@@ -46,10 +47,9 @@ class Lines:
         return tuple(unpack(line) for line in self.kept.values())
 
     def keep(self, record: Record, line: bytes) -> None:
-        """Apply a record that is in the file."""
         key = _key(record)
         self.kept.pop(key, None)
-        if not isinstance(record, (ForgottenTombstone, SharedDeviceGone, WarmGone)):
+        if not isinstance(record, Gone):
             self.kept[key] = line
 
     def rewritten(self) -> bytes:
@@ -117,7 +117,6 @@ class JournalWatermark:
 
     @property
     def is_something(self) -> bool:
-        """Whether a journal beside this note had published records."""
         data = os.pread(self._file, _NOTE.size, 0)
         return len(data) == _NOTE.size and any(data)
 
