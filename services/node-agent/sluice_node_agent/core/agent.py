@@ -4,8 +4,6 @@ acts only while the head of its ledger names this run; before that it reads and 
 Only a Revoke destroys; absence from the ledger is never an order.
 """
 
-import dataclasses
-
 from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
@@ -191,7 +189,7 @@ class Agent:
         state.devices = Devices(event.gpus, event.marks, event.unmarked, event.nameless)
         for gpu in named_gpus(event):
             state.devices.expect(gpu)
-        event = dataclasses.replace(event, gpus=tuple(state.devices.reports.values()))
+        event = replace(event, gpus=tuple(state.devices.reports.values()))
         state.has_pods, state.time_quota = event.has_pods, event.time_quota
         self._read_at = dict.fromkeys(state.devices.reports, now + self._config.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
@@ -234,7 +232,7 @@ class Agent:
 
     def _stop(self, homes: list[events.FoundMpsHome]) -> None:
         for home in homes:
-            self._garbage.home(home)
+            self._garbage.clear(home.home, instructions.StopMps(0, home.home, home.pid, home.started_at))
 
     def _read_ledger(self, event: BusEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)

@@ -201,16 +201,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     """Whether the kubelet handed devices over by ResourceClaim: assumed at the next start in the same boot."""
 
 
-Record = (
-    SliceRecord
-    | Tombstone
-    | ForgottenTombstone
-    | NodeRecord
-    | SharedDeviceRecord
-    | SharedDeviceGone
-    | WarmRecord
-    | WarmGone
-)
+Gone = ForgottenTombstone | SharedDeviceGone | WarmGone
+"""They end what the journal knows of something."""
+Record = SliceRecord | Tombstone | NodeRecord | SharedDeviceRecord | WarmRecord | Gone
 
 
 def must_outlive_boot(record: Record) -> bool:

@@ -47,7 +47,6 @@ class NoTarget:
 
 
 def is_pod_uid(text: str) -> bool:
-    """Whether `text` has the form of a pod's UID, so that it may name a directory."""
     return _UID.fullmatch(text) is not None
 
 

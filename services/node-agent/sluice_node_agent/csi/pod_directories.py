@@ -72,7 +72,6 @@ class PodDirectories:
             (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
 
     def sealed(self, uid: str) -> Path:
-        """A pod's directory as its volume shows it."""
         return self.view / uid
 
     @property
@@ -87,7 +86,6 @@ class PodDirectories:
 
     @property
     def aside(self) -> Path:
-        """For temporary mounts."""
         return self.root / _ASIDE
 
     @contextlib.contextmanager

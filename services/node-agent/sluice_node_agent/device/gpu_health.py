@@ -137,7 +137,6 @@ class XidHistory:
             self._seen.setdefault(gpu, {})[xid] = None
 
     def of(self, gpu: GpuUuid) -> tuple[int, ...]:
-        """In order of arrival."""
         with self._lock:
             return tuple(self._seen.get(gpu, ()))
 

@@ -170,7 +170,6 @@ class ContainerToolkit:
         return kept
 
     def check(self) -> None:
-        """Raise CdiError when the toolkit is missing or too old."""
         if self._program is None:
             raise CdiError(
                 f"nvidia-ctk is not found; install the NVIDIA container toolkit, {FLOOR_TEXT} or later, or set "

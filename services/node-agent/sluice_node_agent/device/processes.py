@@ -115,7 +115,6 @@ class Processes:
         return tuple(thread for thread in self._threads(pid) if thread != pid)
 
     def own_pod(self) -> str:
-        """The UID of our own pod; "" for none."""
         return self.owner_of(self._own_pid())
 
     def with_open(self, paths: Collection[str]) -> tuple[int, ...]:

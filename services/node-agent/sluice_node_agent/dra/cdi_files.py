@@ -144,7 +144,6 @@ class CdiFiles:
         return _read(self.path_of(claim)) == _pack(spec)
 
     def remove(self, claim: str) -> None:
-        """Remove a claim's file. Succeeds when there is none."""
         self.path_of(claim).unlink(missing_ok=True)
 
     def path_of(self, claim: str) -> Path:

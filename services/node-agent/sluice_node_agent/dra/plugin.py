@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from sluice.contracts.pb import (
     dra_pb2_grpc,
     dra_v1beta1_pb2,
     dra_v1beta1_pb2_grpc,
-    pluginregistration_pb2_grpc,
 )
 from sluice.runtime import logs
 from sluice_node_agent.core.hand_over.controller import DeviceHealth
@@ -46,10 +45,8 @@ class ClaimServicer:
         self._log = logs.get("dra", node=node)
 
     async def NodePrepareResources(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: ARG002, N802
-        names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
-        answers = await asyncio.gather(*(self._calls.prepare(uid, name) for uid, name in names.items()))
         response = self._messages.NodePrepareResourcesResponse()
-        for (uid, name), answer in zip(names.items(), answers, strict=True):
+        for uid, name, answer in await _answers(request, self._calls.prepare):
             self._fill(response.claims[uid], answer)
             if answer.error:
                 self._log.warning("a claim was not prepared", claim=uid, name=name, why=answer.error)
@@ -59,10 +56,8 @@ class ClaimServicer:
 
     async def NodeUnprepareResources(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: ARG002, N802
         """The containers of all pods with these claims have ended."""
-        names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
-        answers = await asyncio.gather(*(self._calls.unprepare(uid, name) for uid, name in names.items()))
         response = self._messages.NodeUnprepareResourcesResponse()
-        for (uid, name), answer in zip(names.items(), answers, strict=True):
+        for uid, name, answer in await _answers(request, self._calls.unprepare):
             response.claims[uid].error = answer.error
             self._log.info("the use of a claim has ended", claim=uid, name=name, why=answer.error)
         return response
@@ -70,12 +65,14 @@ class ClaimServicer:
     def _fill(self, told: Any, answer: AnswerCall) -> None:
         told.error = answer.error
         for device in answer.devices:
-            told.devices.add(
-                request_names=[device.request],
-                pool_name=self._node,
-                device_name=device.name,
-                cdi_device_ids=[device.cdi],
-            )
+            names = {"request_names": [device.request], "cdi_device_ids": [device.cdi]}
+            told.devices.add(pool_name=self._node, device_name=device.name, **names)
+
+
+async def _answers(request: Any, ask: Callable[[str, str], Awaitable[AnswerCall]]) -> list[tuple[str, str, AnswerCall]]:
+    names = {claim.uid: f"{claim.namespace}/{claim.name}" for claim in request.claims}
+    answers = await asyncio.gather(*(ask(uid, name) for uid, name in names.items()))
+    return [(uid, name, answer) for (uid, name), answer in zip(names.items(), answers, strict=True)]
 
 
 class HealthServicer:
@@ -126,8 +123,8 @@ async def plugin_served(
 ) -> AsyncIterator[None]:
     """Serve the kubelet of `kubelet_root` within the `async with`. Raises PluginSocketError."""
     log = logs.get("dra", node=node)
-    socket = Path(sockets.claims_socket(kubelet_root))
-    plugin = sockets.Plugin("DRAPlugin", DRIVER, str(socket), VERSIONS)
+    socket = str(sockets.claims_socket(kubelet_root))
+    plugin = sockets.Plugin("DRAPlugin", DRIVER, socket, VERSIONS)
     registration = sockets.Registration(plugin, "no pod with a ResourceClaim of ours starts here", log, registered)
 
     def register(server: grpc.aio.Server) -> None:
@@ -140,13 +137,6 @@ async def plugin_served(
         dra_health_pb2_grpc.add_DRAResourceHealthServicer_to_server(watched, server)
         dra_health_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(older_watched, server)
 
-    def register_registration(server: grpc.aio.Server) -> None:
-        pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
-
-    # A kubelet that finds the registration calls the plugin at once: it starts first, and ends last.
-    async with (
-        sockets.plugin_socket(socket, register),
-        sockets.plugin_socket(Path(sockets.registration_socket(kubelet_root, DRIVER)), register_registration),
-    ):
+    async with sockets.plugin_registered(kubelet_root, registration, register):
         log.info("serving ResourceClaims", driver=DRIVER, kubelet_root=kubelet_root)
         yield

@@ -1,7 +1,6 @@
 """All preflight checks, and those of MPS, the toolkit, other GPU managers, agents, the journal (`findings`)."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from sluice_node_agent.core.journal_records import SharedDeviceRecord, SliceRecord
@@ -71,7 +70,6 @@ def check_mps(machine: Machine, devices: DriverReport) -> list[Finding]:
 
 
 def check_toolkit(machine: Machine) -> list[Finding]:
-    """Whether the container toolkit has a known container escape."""
     program = machine.find_program("nvidia-ctk")
     if not program:
         return Check.TOOLKIT.warning(
@@ -195,13 +193,10 @@ def _is_agent(machine: Machine, pid: int, command: tuple[str, ...]) -> bool:
             if len(command) > number + 1 and command[number + 1] in AGENT_WORDS:
                 return False
             told = machine.processes.environment_of(pid)
-            return (named or "SLUICE_NODE_AGENT_NODES" in told) and _touches_gpus(told)
+            # An agent of simulated nodes touches no GPU of this machine, and neither does a separate CSI driver.
+            has_gpus = "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
+            return (named or "SLUICE_NODE_AGENT_NODES" in told) and has_gpus
     return False
-
-
-def _touches_gpus(told: Mapping[str, str]) -> bool:
-    """An agent of simulated nodes touches no GPU of this machine, and neither does a separate CSI driver."""
-    return "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
 
 
 def _listed(pids: list[int]) -> str:
@@ -214,9 +209,8 @@ def check_machine(machine: Machine) -> list[Finding]:
     opened, devices = gpus.look_at_gpus(machine)
     found += opened
     if all(finding.check is not Check.LIBRARY or finding.level == "ok" for finding in opened):
-        found += gpus.check_gpus(machine, devices)
-        found += gpus.check_instances(machine, devices)
-        found += gpus.check_compute_mode(machine, devices)
+        for check in (gpus.check_gpus, gpus.check_instances, gpus.check_compute_mode):
+            found += check(machine, devices)
     if not machine.simulated:
         found += permissions.check_rights(machine, devices)
         found += permissions.check_capability_files(machine, devices)
@@ -226,9 +220,7 @@ def check_machine(machine: Machine) -> list[Finding]:
             found += check_others(machine)
         found += check_toolkit(machine)
     found += check_mps(machine, devices)
-    found += permissions.check_directories(machine)
-    found += check_tickets(machine)
-    found += check_hand_over(machine)
-    found += permissions.check_socket_paths(machine)
-    found += check_journal(machine)
+    of_machine = (permissions.check_directories, check_tickets, check_hand_over, permissions.check_socket_paths)
+    for look in (*of_machine, check_journal):
+        found += look(machine)
     return found

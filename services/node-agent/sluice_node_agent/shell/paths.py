@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-SOCKET_PATH_BYTES_MAX = 107
-"""The longest path of a Unix socket (unix(7): 108 bytes with the final zero)."""
+from sluice_node_agent.device.mps.home_directory import LONGEST_SOCKET, SOCKET_PATH_BYTES_MAX
 
 _LONGEST_HOME = "0123456789-999-999-h99999"
 """Homes are named by the run of the agent that created them, with a counter."""
@@ -39,7 +38,7 @@ def hardware_path(data_dir: Path, node: str) -> Path:
 
 def why_no_homes(root: Path) -> str:
     """Why no MPS daemon could listen below `root`; empty when it could."""
-    longest = root / _LONGEST_HOME / "pipe" / "control_privileged"
+    longest = root / _LONGEST_HOME / LONGEST_SOCKET
     excess = len(os.fsencode(longest)) - SOCKET_PATH_BYTES_MAX
     if excess <= 0:
         return ""

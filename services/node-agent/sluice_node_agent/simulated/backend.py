@@ -46,7 +46,6 @@ class SimulatedBackend:
         return "simulated"
 
     def close(self) -> None:
-        """End a wait in `troubled`."""
         self._closed.set()
 
     def read(self) -> tuple[GpuReport, ...]:
@@ -78,7 +77,6 @@ class SimulatedBackend:
         return reports.uses(reports.answering(self._now(), gpu), wanted)
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
-        """Wait until a GPU has a new Xid error, or is newly lost."""
         until = time.monotonic() + timeout_s
         while True:
             hardware = self._now()
@@ -215,7 +213,6 @@ class SimulatedNodes:
         return CommonEdits({"env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": nodes})
 
     def of(self, gpu: GpuUuid, gi_id: int | None) -> tuple[CharDevice, ...]:
-        """Under the names of a real one with this index."""
         index = reports.find_gpu(self._file.read(), gpu).index
         if gi_id is None:
             more: tuple[str, ...] = (f"/dev/dri/card{index}", f"/dev/dri/renderD{_RENDER + index}")

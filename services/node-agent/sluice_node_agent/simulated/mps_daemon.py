@@ -309,12 +309,17 @@ class Daemon:
                 server.terminated.discard(said["client"])
 
     def _serve_pending(self, server: ServerHandle) -> None:
-        for waiting in [waiting for waiting in self._pending if waiting.hello["uid"] == server.uid]:
-            self._pending.remove(waiting)
-            self._selector.unregister(waiting.connection)
+        for waiting in self._take_pending(server.uid):
             self._hand_over(waiting)
         if self._pending:
             self.shut_down(force=False)  # others wait for their turn
+
+    def _take_pending(self, uid: int) -> list[_Waiting]:
+        found = [waiting for waiting in self._pending if waiting.hello["uid"] == uid]
+        for waiting in found:
+            self._pending.remove(waiting)
+            self._selector.unregister(waiting.connection)
+        return found
 
     def _server_ended(self, server: ServerHandle) -> None:
         self._drop(server.link)
@@ -325,9 +330,7 @@ class Daemon:
         self._hardware.remove({server.pid, *server.clients})
         self.server = None
         if server.state == "INITIALIZING":
-            for waiting in [waiting for waiting in self._pending if waiting.hello["uid"] == server.uid]:
-                self._pending.remove(waiting)
-                self._selector.unregister(waiting.connection)
+            for waiting in self._take_pending(server.uid):
                 self._turn_away(waiting)
         if self._pending and self._quitter is None:
             self.start_server(self._pending[0].hello["uid"])

@@ -6,6 +6,7 @@ fault (SIGUSR1) ends them all. A disconnected client keeps its memory until its 
 never ends by itself when its daemon dies: the worst case of a real one.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -38,7 +39,6 @@ class Server:
         self._linked = True
 
     def run(self) -> int:
-        """Serve until told to leave."""
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -199,10 +199,8 @@ def stamp() -> str:
 
 
 def _send(connection: socket.socket, said: dict[str, Any]) -> None:
-    try:
+    with contextlib.suppress(OSError):
         connection.send(json.dumps(said).encode(), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    except OSError:
-        return
 
 
 def _become_server(command: list[str], *inherited: int) -> NoReturn:

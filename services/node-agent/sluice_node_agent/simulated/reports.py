@@ -72,7 +72,6 @@ def trouble_of(hardware: Hardware, gpu: Gpu) -> tuple[str, tuple[int, ...]]:
 
 
 def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
-    """One GPU, as the port's `read` returns it."""
     model = model_of(gpu)
     lost = _why_lost(hardware, gpu)
     message = lost or _why_unhealthy(hardware, gpu)
@@ -104,7 +103,6 @@ def instance_report(instance: Instance) -> InstanceReport:
 
 
 def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
-    """All processes on a MIG device, or on the whole GPU when `device` is its own UUID."""
     return tuple(
         Holder(process.pid, process.owner, process.name, process.kind)
         for process in without_the_dead(gpu.processes)

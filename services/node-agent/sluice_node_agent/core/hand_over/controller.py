@@ -19,7 +19,8 @@ from sluice_node_agent.core.events import CdiCompared, CdiRefused, CdiRemoved, P
 from sluice_node_agent.core.journal_records import SliceRecord
 from sluice_node_agent.core.publish.slice_status import what_is_wrong
 from sluice_node_agent.core.recovery.discovered import Discovered
-from sluice_node_agent.core.slices.create import containers_of, is_served, lost_devices
+from sluice_node_agent.core.shared.mps_limits import containers_of
+from sluice_node_agent.core.slices.create import is_served, lost_devices
 from sluice_node_agent.core.state.in_flight import InFlight
 from sluice_node_agent.core.state.node_state import NodeState
 from sluice_node_agent.core.state.tasks import SliceTask, back_off, numbered_devices
@@ -100,10 +101,8 @@ def _health_of(work: SliceTask, state: NodeState) -> tuple[Health, str]:
     if record.phase == "ready":
         return "healthy", ""
     if record.lost and not record.revoked:
-        return (
-            "unhealthy",
-            f"its devices vanished, and are not created again yet{f': {record.message}' if record.message else ''}",
-        )
+        why = f": {record.message}" if record.message else ""
+        return "unhealthy", f"its devices vanished, and are not created again yet{why}"
     return "unknown", "it is being taken back" if record.revoked else "it is being created"
 
 
@@ -170,7 +169,6 @@ class HandOver:
             self._compare()
 
     def advance(self, work: SliceTask) -> None:
-        """Take the next step of handing a slice over, and answer its calls."""
         booking = work.record.booking
         if not booking.resource_claims:
             return
@@ -198,9 +196,8 @@ class HandOver:
                 return
         for claim in wanted:
             devices = prepared_devices(booking, claim)
-            self._answers += [
-                instructions.AnswerCall(call.asked.call, devices) for call in self._waiting.pop(claim.uid, [])
-            ]
+            answered = self._waiting.pop(claim.uid, [])
+            self._answers += [instructions.AnswerCall(call.asked.call, devices) for call in answered]
 
     def take_result(
         self, work: SliceTask | None, sent: instructions.CdiInstruction, result: Result, now: float
@@ -212,7 +209,9 @@ class HandOver:
             work.recovered()
         if isinstance(sent, instructions.CompareCdi):
             self._compare_at = now + self._config.compare_tickets_s
-            return self._compared(result.wrong) if isinstance(result, CdiCompared) else []
+            wrong = result.wrong if isinstance(result, CdiCompared) else ()
+            pairs = [(claim, each) for claim in wrong for each in self._slices_of(claim)]
+            return [each.allocation for claim, each in pairs if each.cdi.pop(claim, None) is not None]
         if isinstance(sent, instructions.WriteCdi):
             if work is not None and not isinstance(result, CdiRefused) and sent.claim in work.record.prepared:
                 work.cdi[sent.claim] = sent.devices
@@ -236,10 +235,6 @@ class HandOver:
         if files:
             self._compare_at = None
             self._in_flight.send(instructions.CompareCdi(self._in_flight.next_token, files), None)
-
-    def _compared(self, wrong: tuple[str, ...]) -> list[AllocationId]:
-        found = [work for claim in wrong for work in self._slices_of(claim) if work.cdi.pop(claim, None) is not None]
-        return [work.allocation for work in found]
 
     def _slices_of(self, claim: str) -> list[SliceTask]:
         slices = self._state.slices.values()

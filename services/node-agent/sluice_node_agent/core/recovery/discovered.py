@@ -96,7 +96,6 @@ class Discovered:
         return tuple(dict.fromkeys((*self.aside, *served)))
 
     def claim(self, home: SharedDeviceRecord) -> None:
-        """A record names the home from now on."""
         self.homes.pop(home.home, None)
         if home.profile is None:
             self.aside.pop(home.gpu, None)

@@ -84,7 +84,7 @@ class SharedDeviceController:
             return wish.wanted and self._begin_for(key)
         if not wish.wanted and not is_going(home) and not home.record.inherited:
             home.recovered()  # what failed for its tenants is not needed now
-        if not home.idle or self._is_in_the_dark(home.record):
+        if not home.idle or self._state.devices.may_hide(home.record.gpu, home.record.device):
             return False
         step = lifecycle.next_step(home, wish, self._state, self._in_flight.next_token)
         match step:
@@ -196,7 +196,8 @@ class SharedDeviceController:
 
     def _wish(self, key: tasks.SharedDeviceKey) -> TenantDemand:
         state, home = self._state, self._state.homes.get(key)
-        tickets = any(_lets_in(work) for work, _, _ in state.tenants(key))
+        records = [work.record for work, _, _ in state.tenants(key)]
+        tickets = any(each.ticket or each.stale_tickets or each.cdi_files for each in records)
         if state.devices.is_unknown(key[0]):  # the sizes of shares are unknown there: keep the last
             return TenantDemand(state.wants_home(key), None, home.quotas if home is not None else (), tickets)
         staying = [grant for work, grant, device in state.tenants(key) if _stays(work, device)]
@@ -204,18 +205,11 @@ class SharedDeviceController:
         return TenantDemand(state.wants_home(key), limits, tenants_of(state, key), tickets)
 
     def _begin_for(self, key: tasks.SharedDeviceKey) -> bool:
-        first = next(
-            (pair for pair in self._state.tenants(key) if pair[0].record.phase == "making" and not pair[0].saving), None
-        )
-        if first is None:
-            return False
-        work, grant, _ = first
-        self.begin(tasks.home_for(grant, work.record.booking.namespace, self.new_name(), self._state.boot_id))
-        return True
-
-    def _is_in_the_dark(self, record: SharedDeviceRecord) -> bool:
-        unknown = record.device.step == "intended" and record.device.gi_id is None
-        return unknown and self._state.devices.is_dark(record.gpu)
+        for work, grant, _ in self._state.tenants(key):
+            if work.record.phase == "making" and not work.saving:
+                self.begin(tasks.home_for(grant, work.record.booking.namespace, self.new_name(), self._state.boot_id))
+                return True
+        return False
 
     def _keep(self, home: tasks.SharedDeviceTask, now: float) -> bool:
         gi_id = home.record.device.gi_id
@@ -227,11 +221,6 @@ class SharedDeviceController:
     def _save(self, home: tasks.SharedDeviceTask, record: SharedDeviceRecord) -> None:
         home.record = record
         self._in_flight.save(record, home)
-
-
-def _lets_in(work: tasks.SliceTask) -> bool:
-    record = work.record
-    return bool(record.ticket or record.stale_tickets or record.cdi_files)
 
 
 def _stays(work: tasks.SliceTask, device: DeviceRecord) -> bool:

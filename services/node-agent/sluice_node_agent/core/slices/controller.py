@@ -51,7 +51,8 @@ class SliceController:
 
     def advance(self, work: SliceTask, now: float, *, is_next: bool) -> None:
         """Take the next step of a slice, if there is one. `is_next`: all that it comes after is gone."""
-        if not work.idle or self._is_in_the_dark(work.record):
+        devices = self.state.devices
+        if not work.idle or any(devices.may_hide(g.gpu, device) for _, g, device in numbered_devices(work.record)):
             return
         step = self._next_step(work, is_next=is_next)
         match step:
@@ -66,11 +67,6 @@ class SliceController:
                 pass
             case _:
                 self._in_flight.send(step, work)
-
-    def _is_in_the_dark(self, record: SliceRecord) -> bool:
-        intended = ((grant.gpu, device) for _, grant, device in numbered_devices(record) if device.step == "intended")
-        devices = self.state.devices
-        return any(device.gi_id is None and devices.is_dark(gpu) for gpu, device in intended)
 
     def _next_step(self, work: SliceTask, *, is_next: bool) -> NextStep:
         record, token = work.record, self._in_flight.next_token

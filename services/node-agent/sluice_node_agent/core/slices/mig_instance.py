@@ -40,7 +40,6 @@ Refusal = tuple[str, str]
 
 
 def is_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices) -> bool:
-    """Whether the instance of a device stays after its tenant."""
     return place.profile is not None and (device.found or devices.is_fixed(place.gpu))
 
 
@@ -93,13 +92,7 @@ def resumed_kept(place: DevicePlacement, device: DeviceRecord, devices: Devices,
     found = devices.instance(place.gpu, device.gi_id)
     if found is None or not device.uuid:
         return DeviceRecord()
-    is_same = (found.profile, found.start, found.size, found.uuid) == (
-        place.profile,
-        place.start,
-        place.size,
-        device.uuid,
-    )
-    return device if is_same else DeviceRecord()
+    return device if found.uuid == device.uuid and is_at(place, device, devices) else DeviceRecord()
 
 
 def _instance_for(place: DevicePlacement, devices: Devices, claims: Claims) -> InstanceReport | Refusal:

@@ -19,7 +19,7 @@ from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
 from sluice.mig.transition_table import table_of
 from sluice_node_agent.core.events import OwnershipMark
-from sluice_node_agent.core.journal_records import SharedDeviceRecord
+from sluice_node_agent.core.journal_records import DeviceRecord, SharedDeviceRecord
 
 InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
@@ -39,7 +39,6 @@ class Devices:
         unmarked: Iterable[OwnershipMark] | None = None,
         nameless: Mapping[int, str] | None = None,
     ) -> None:
-        """Start with the first reading, and with the places where instances were ours then (see `AgentStarted`)."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
         self.marks = frozenset(mark for mark in marks if mark.size)
         self._unmarked = frozenset(unmarked) if unmarked is not None else None
@@ -47,8 +46,8 @@ class Devices:
         self._users: dict[str, tuple[str, ...]] = {}
         """Of fixed layouts: the processes on unassigned MIG devices."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
-        self._told: dict[GpuUuid, tuple[GpuReport, _ShownFactsOfGpu, GpuReport]] = {}
-        """The last report of each GPU and its inputs: most events change none."""
+        self._told: dict[GpuUuid, tuple[tuple[object, ...], GpuReport]] = {}
+        """The inputs of each GPU's last report, the reading first, and that report: most events change none."""
 
     def known(self) -> tuple[object, ...]:
         """All that is known; equal while nothing has changed."""
@@ -63,12 +62,15 @@ class Devices:
         return self._unmarked is None or at in self.marks or at in self._unmarked
 
     def answers(self, gpu: GpuUuid) -> bool:
-        """Whether the GPU exists and answered the last call."""
         return gpu in self.reports and not self.reports[gpu].lost
 
     def is_dark(self, gpu: GpuUuid) -> bool:
         """Whether the GPU is of this node and did not answer the last call: its content is unknown."""
         return gpu in self.reports and self.reports[gpu].lost
+
+    def may_hide(self, gpu: GpuUuid, device: DeviceRecord) -> bool:
+        """Whether an instance that was announced may exist unseen."""
+        return device.step == "intended" and device.gi_id is None and self.is_dark(gpu)
 
     def is_unknown(self, gpu: GpuUuid) -> bool:
         """Whether the GPU has not answered since the start, so that not even its sizes are known."""
@@ -164,7 +166,6 @@ class Devices:
             self.reports[gpu] = replace(self.reports[gpu], healthy=False, lost=True, health_message=message)
 
     def add(self, place: DevicePlacement, gi_id: int) -> None:
-        """A GPU instance was created, without a compute instance yet."""
         made = InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
         others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, now gone, had this id
         self._set(place.gpu, (*others, made))
@@ -187,18 +188,17 @@ class Devices:
         return tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
 
     def _shown_again(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
-        there: _ShownFactsOfGpu = (
+        made_of = (
+            report,
             tuple((seen.claims.get((uuid, i.gi_id)), (uuid, i.gi_id) in seen.warm) for i in report.instances),
             seen.quarantined.get(uuid, ()),
             seen.daemons.get(uuid, ()),
             tuple(self._users.get(i.uuid, ()) for i in report.instances) if report.fixed_layout else (),
         )
         told = self._told.get(uuid)
-        if told is not None and told[0] is report and told[1] == there:
-            return told[2]
-        shown = self._shown(uuid, report, seen)
-        self._told[uuid] = (report, there, shown)
-        return shown
+        if told is None or told[0][0] is not report or told[0] != made_of:
+            told = self._told[uuid] = made_of, self._shown(uuid, report, seen)
+        return told[1]
 
     def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "ShownFacts") -> GpuReport:
         there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
@@ -240,13 +240,6 @@ class ShownFacts:
     """Warm instances that block no grant: not shown."""
 
 
-_ShownFactsOfGpu = tuple[
-    tuple[tuple[AllocationId | None, bool], ...],
-    tuple[PlacementReport, ...],
-    tuple[MpsDaemonReport, ...],
-    tuple[tuple[str, ...], ...],
-]
-"""Of one GPU: per instance its owner and whether it is warm; quarantined places; daemons; processes found there."""
 _LAYOUTS_REMEMBERED = 256
 
 

@@ -57,7 +57,6 @@ class InFlight:
         self.send(ReadGpu(self.next_token, gpu), None)
 
     def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
-        """The current instruction of each busy GPU."""
         first = (queue[0] for queue in self._queues.values())
         return {order.gpu: order for order in first if isinstance(order, GpuInstruction)}
 

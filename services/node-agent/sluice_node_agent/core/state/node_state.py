@@ -29,7 +29,6 @@ class NodeState:
     _tenants: dict[tasks.SharedDeviceKey, dict[AllocationId, None]] = field(default_factory=dict)
 
     def enter(self, record: SliceRecord) -> tasks.SliceTask:
-        """The task of a slice, with this record from now on."""
         allocation = record.booking.allocation
         work = self.slices.get(allocation)
         if work is None:
@@ -63,7 +62,6 @@ class NodeState:
         return found
 
     def tenants(self, key: tasks.SharedDeviceKey) -> Iterator[tuple[tasks.SliceTask, DeviceGrant, DeviceRecord]]:
-        """Every shared device in this home, with its slice."""
         for allocation in self._tenants.get(key, ()):
             work = self.slices[allocation]
             for _, grant, device in tasks.numbered_devices(work.record):
@@ -75,15 +73,13 @@ class NodeState:
         return bool(self._tenants.get(key))
 
     def home_of(self, grant: DeviceGrant) -> SharedDeviceRecord | None:
-        """The home that a shared device is in, or will join."""
         home = self.homes.get(tasks.shared_device_key(grant)) if grant.share is not None else None
         return home.record if home is not None else None
 
     def wants_home(self, key: tasks.SharedDeviceKey) -> bool:
         """Whether a home is needed: a slice is being created or ready there, or has not left it yet."""
-        return any(
-            device.step == "made" or work.record.phase in {"making", "ready"} for work, _, device in self.tenants(key)
-        )
+        stays = {"making", "ready"}
+        return any(device.step == "made" or work.record.phase in stays for work, _, device in self.tenants(key))
 
 
 def apply_result(

@@ -164,7 +164,6 @@ def with_device(record: SliceRecord, number: int, device: DeviceRecord) -> Slice
 
 
 def without_device(record: SliceRecord, number: int) -> SliceRecord:
-    """The record without a device that is gone, or that it has left."""
     return with_device(record, number, NO_DEVICE)
 
 
@@ -191,7 +190,6 @@ def wait_for_end(job: Task, trouble: str, config: AgentConfig, now: float, holde
 
 
 def is_stuck(job: Task, config: AgentConfig) -> bool:
-    """Whether a task has failed so often that operators must know."""
     return job.failures >= config.quarantine_after
 
 

@@ -143,14 +143,11 @@ class WarmPool:
                 self.taken(*one.key)
 
     def take_result(self, one: WarmInstance, result: Result, now: float) -> None:
-        not_ours = isinstance(result, DeviceRefused) and result.kind in {
-            DeviceErrorKind.NOT_FOUND,
-            DeviceErrorKind.DIFFERENT,
-        }
-        if isinstance(result, DeviceRefused) and not not_ours:
+        not_ours = {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
+        if isinstance(result, DeviceRefused) and result.kind not in not_ours:
             back_off(one, result.message, self._config, now)
-            return
-        self.taken(*one.key)
+        else:
+            self.taken(*one.key)
 
     def _destroy(self, one: WarmInstance) -> None:
         if one.idle:

@@ -89,9 +89,8 @@ class MpsDaemons:
                 continue
             daemon = self._running(directory, owner, deadline, pids)
             pid, started_at = (daemon.pid, daemon.started_at) if daemon is not None else (0, 0)
-            homes.append(
-                FoundMpsHome(directory.home, owner.gpu, owner.device, owner.namespace, owner.uid, pid, started_at)
-            )
+            whose = (owner.gpu, owner.device, owner.namespace, owner.uid)
+            homes.append(FoundMpsHome(directory.home, *whose, pid, started_at))
         return tuple(homes)
 
     @as_mps_error()
@@ -229,7 +228,10 @@ class MpsDaemons:
 
     def _home(self, home: HomeId) -> tuple[HomeDirectory, MpsControl]:
         directory = HomeDirectory(self.root, home)
-        return directory, MpsControl(directory, self._control, self._processes, self._environment)
+        return directory, self._control_of(directory)
+
+    def _control_of(self, directory: HomeDirectory) -> MpsControl:
+        return MpsControl(directory, self._control, self._processes, self._environment)
 
     def _pods_of(self, owner: HomeOwner | None) -> frozenset[str]:
         """The pods that a home's daemon may be in: those of the agents that had it."""
@@ -239,9 +241,8 @@ class MpsDaemons:
         daemon = self._running(directory, owner, deadline)
         if daemon is None:
             return None
-        control = MpsControl(directory, self._control, self._processes, self._environment)
         try:
-            control.servers(deadline.part_s(0.4))
+            self._control_of(directory).servers(deadline.part_s(0.4))
         except (NoDaemonError, NoAnswerError) as error:
             self._log.warning("MPS daemon does not answer", home=directory.home, pid=daemon.pid, why=str(error))
             return None
@@ -252,7 +253,7 @@ class MpsDaemons:
     ) -> MpsProcess | None:
         if owner is None:
             return None
-        control = MpsControl(directory, self._control, self._processes, self._environment)
+        control = self._control_of(directory)
         running = control.processes(owner.device, self._pods_of(owner), pids)
         daemons = [process for process in running if not process.is_server]
         for _ in deadline.pauses():

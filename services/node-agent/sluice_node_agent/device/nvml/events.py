@@ -163,7 +163,6 @@ class EventSet:
             return tuple(found)
 
     def close(self) -> None:
-        """End the current wait, and free the set. Idempotent."""
         self._closing.set()
         with self._waiting:
             if self._set is not None:

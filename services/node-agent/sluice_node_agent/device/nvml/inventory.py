@@ -212,7 +212,6 @@ class GpuInventory:
         return msgspec.structs.replace(report, links=attributes.links(own, wirings))
 
     def _renewed(self, gpu: GpuUuid) -> None:
-        """Its handle changed, or it came back: facts kept about it may be wrong."""
         with self._lock:
             for mig in (False, True):
                 self._profiles.pop((gpu, mig), None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sluice.contracts.ids import GpuUuid
 from sluice.runtime import logs
@@ -20,19 +20,17 @@ from sluice.runtime.prometheus import metrics
 from sluice_node_agent.core import events, instructions
 from sluice_node_agent.core.journal_records import SliceRecord, Tombstone, must_outlive_boot
 from sluice_node_agent.core.usage import DeviceUse
+from sluice_node_agent.device.mps.daemons import MpsDaemons, MpsError
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.dra.calls import KubeletCalls
 from sluice_node_agent.dra.cdi_files import ClaimFiles
 from sluice_node_agent.shell.agent_metrics import DEVICE_REFUSALS
 from sluice_node_agent.shell.journal.journal import Journal
 from sluice_node_agent.shell.journal.ownership_marks import OwnershipMarks
+from sluice_node_agent.shell.quota.controller import QuotaController, QuotaControllerError
 from sluice_node_agent.shell.runner.device_calls import on_daemon
 from sluice_node_agent.shell.runner.pod_volumes import PodProcesses
 from sluice_node_agent.shell.tickets.tickets import Tickets
-
-if TYPE_CHECKING:  # imported where there is MPS
-    from sluice_node_agent.device.mps.daemons import MpsDaemons
-    from sluice_node_agent.shell.quota.controller import QuotaController
 
 T = TypeVar("T")
 _END_S = 2.0
@@ -43,11 +41,6 @@ _MPS_THREADS = 8
 """Parallel calls to MPS daemons; others wait."""
 _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes share them."""
-_VERBS = {
-    instructions.MakeTicket: "made",
-    instructions.RemoveTicket: "removed",
-    instructions.CompareTickets: "compared",
-}
 _NO_MPS = "this agent has no MPS"
 _NO_KUBELET = "no kubelet hands devices over here; set SLUICE_NODE_AGENT_KUBELET_ROOT to its root directory"
 
@@ -89,11 +82,11 @@ class StepExecutors:
         marks: OwnershipMarks,
         threads: Threads,
         *,
-        mps: "MpsDaemons | None" = None,
+        mps: MpsDaemons | None = None,
         no_shares: str = "",
         instant: bool = False,
         helpers: ThreadPools | None = None,
-        quotas: "QuotaController | None" = None,
+        quotas: QuotaController | None = None,
         pods: PodProcesses | None = None,
         files: ClaimFiles | None = None,
         calls: KubeletCalls | None = None,
@@ -231,9 +224,6 @@ class StepExecutors:
             return events.MpsRefused(order.token, _NO_MPS)
         if self._no_shares and isinstance(order, instructions.StartMps):
             return events.MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
-        from sluice_node_agent.device.mps.daemons import MpsError  # noqa: PLC0415
-        from sluice_node_agent.shell.quota.controller import QuotaControllerError  # noqa: PLC0415
-
         try:
             return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order, self._quotas))
         except (MpsError, QuotaControllerError) as error:
@@ -314,12 +304,15 @@ class StepExecutors:
         return None if self._tickets.shared else lambda: self._ticket(order)
 
     def _ticket(self, order: instructions.TicketInstruction) -> events.Result:
+        verb = "compared"
         try:
             match order:
                 case instructions.MakeTicket():
+                    verb = "made"
                     self._tickets.make(order)
                     return events.TicketMade(order.token)
                 case instructions.RemoveTicket():
+                    verb = "removed"
                     self._tickets.remove(order.ticket)
                     return events.TicketRemoved(order.token)
                 case instructions.CompareTickets():
@@ -328,7 +321,7 @@ class StepExecutors:
                         self._log.warning("tickets are missing or changed, and are restored", tickets=wrong)
                     return events.TicketsCompared(order.token, wrong)
         except OSError as error:
-            return events.TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
+            return events.TicketRefused(order.token, f"the ticket cannot be {verb}: {error}")
 
     async def _on_cdi(self, order: instructions.CdiInstruction) -> events.Result:
         files = self._files

@@ -62,7 +62,6 @@ class UsagePoller:
             await self._clock.sleep(self._every_s)
 
     async def look_once(self) -> None:
-        """Sample each GPU that has a slice, one after another."""
         if not self._core.started:
             return
         for gpu, devices in self._book.wanted(self._core.snapshot()).items():
@@ -85,7 +84,6 @@ class UsagePoller:
             await self._offer(SlicesIdled(idled))
 
     def told(self) -> NodeUsage:
-        """The use at the last sample. The agent must have started."""
         return self._book.told(self._core.snapshot(), self._every_s, self._clock.monotonic())
 
     def now(self) -> Iterator[Sample]:

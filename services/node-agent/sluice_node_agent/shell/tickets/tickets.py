@@ -222,7 +222,6 @@ def _is_of_pod(order: MakeTicket) -> bool:
 
 
 def _sharing(order: MakeTicket) -> list[ContainerDevices]:
-    """The containers that find their daemon by it."""
     if order.record.booking.resource_claims:
         return []
     return [container for container in order.containers if container.mps_pipe_directory]
