@@ -21,9 +21,8 @@ class Defaults:
     memory_mib: dict[int, int] = field(default_factory=dict)
 
 
-_LIMITS = {
-    f"{verb}_{limit}" for verb in ("set", "get") for limit in ("active_thread_percentage", "device_pinned_mem_limit")
-}
+_KINDS = ("active_thread_percentage", "device_pinned_mem_limit")
+_LIMITS = {f"{verb}_{kind}" for verb in ("set", "get") for kind in _KINDS}
 """Of a server; with `default_` those of the next one."""
 _OF_A_SERVER = {"get_server_status", "get_client_list", "shutdown_server", "terminate_client", *_LIMITS}
 
