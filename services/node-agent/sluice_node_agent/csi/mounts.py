@@ -46,7 +46,6 @@ def seal(place: str | Path, *, may_run: bool = False) -> None:
 
 
 def share(place: str | Path) -> None:
-    """Propagate later mounts below `place` to wherever it is shown. Raises OSError."""
     _mount("none", place, _SHARED)
 
 
@@ -77,7 +76,6 @@ def is_sealed(descriptor: int) -> bool:
 
 
 def detach_all(place: Path) -> None:
-    """Unmount everything at `place`, a directory. Raises OSError."""
     for _ in range(_STACKED_MAX):
         if not is_mounted(place):
             return
