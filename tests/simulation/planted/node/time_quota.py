@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as replace_in
 from simulation.judges.time_quota import with_time
 from simulation.planted.bug import PlantedBug, always
 
@@ -20,7 +21,7 @@ def _told_once(original: Any, home: Any, wish: Any, devices: Any, token: int) ->
 def _unnoticed(original: Any, home: Any, found: Any) -> Any:
     """A scheduler that ended by itself is taken for one that serves."""
     quota = found.quota
-    return original(home, replace(found, quota=replace(quota, alive=True)) if quota is not None else found)
+    return original(home, replace_in(found, quota=replace_in(quota, alive=True)) if quota is not None else found)
 
 
 def _let_go_first(original: Any, work: Any, device: Any) -> bool:
@@ -30,7 +31,7 @@ def _let_go_first(original: Any, work: Any, device: Any) -> bool:
 
 def _all_of_it(original: Any, work: Any, grant: Any, state: Any) -> Any:
     """Everybody is sure of all of the time."""
-    return replace(original(work, grant, state), request_permille=1000, limit_permille=1000)
+    return replace_in(original(work, grant, state), request_permille=1000, limit_permille=1000)
 
 
 def _believed_before_it_is_set(original: Any, record: Any, sent: Any, refusal: Any) -> Any:
