@@ -6,12 +6,12 @@ from factories.gpus.shared_devices import ON_MIG
 from msgspec.structs import replace
 
 from sluice.runtime.prometheus.metrics import MetricRegistry
-from sluice_node_agent.shell.agent_metrics import SLICE_INFO, AgentMetrics
+from sluice_node_agent.shell.agent_metrics import SLICE_INFO, agent_samples
 
 
 def shown(core) -> dict[tuple[str, ...], float]:
     counts = MetricRegistry()
-    with counts.collecting_from(AgentMetrics(core).now):
+    with counts.collecting_from(lambda: agent_samples(core)):
         return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
 
 
@@ -62,7 +62,7 @@ def joined(core, text: str) -> dict[tuple[str, ...], float]:
         assert key not in of_device
         of_device[key] = float(value)
     found = {}
-    for sample in AgentMetrics(core).now():
+    for sample in agent_samples(core):
         if sample.metric is SLICE_INFO:
             labels = dict(zip(sample.metric.labels, sample.labels, strict=True))
             key = tuple(labels[label] for label in JOINED_BY)

@@ -145,8 +145,8 @@ def test_what_nobody_else_wanted_costs_nothing():
     bench.ask(2, 191)
     bench.ask(1, 192)
     assert bench.give_back(2, 2, 201) == [_granted(1, 3, 3), WakeAt(411_000)]
-    usage = bench.scheduler.usage(201_000)
-    assert (usage["a"].counted.overrun_us, usage["a"].counted.late, usage["b"].counted.overrun_us) == (180_000, 1, 0)
+    usage = bench.scheduler.usage(201_000, {})
+    assert (usage["a"].overrun_us, usage["a"].late, usage["b"].overrun_us) == (180_000, 1, 0)
 
 
 def test_others_go_on_beside_a_token_that_is_never_given_back():
@@ -155,7 +155,7 @@ def test_others_go_on_beside_a_token_that_is_never_given_back():
     bench.ask(1)
     assert bench.ask(2, 1) == []
     assert bench.tell(TimerDue(), 210) == [_granted(2, 2, 2), WakeAt(420_000)]
-    assert bench.scheduler.usage(210_000)["a"].counted.stalls == 1
+    assert bench.scheduler.usage(210_000, {})["a"].stalls == 1
     assert bench.tell(MessageReceived(1, Ask(9, 0, 0)), 211) == []  # nothing more before it has given back
     assert bench.give_back(1, 1, 212) == []
     assert bench.give_back(2, 2, 222) == [_granted(1, 3, 9), WakeAt(432_000)]
@@ -219,4 +219,4 @@ def test_lies_change_nothing():
     for token in (1, 2, 99):
         assert bench.tell(MessageReceived(2, GiveBack(token, 0)), 2) == []
     assert bench.tell(MessageReceived(1, GiveBack(7, 10**12)), 2) == []
-    assert bench.scheduler.usage(2_000)["a"].holds
+    assert bench.scheduler.usage(2_000, {})["a"].used_us == 2_000

@@ -59,7 +59,7 @@ def _not_held_against(_original: Any, record: Any, _found: Any) -> Any:
 
 def _never_dead(original: Any, home: Any, what: Any) -> Any:
     """A daemon that died is not noticed."""
-    return original(home, replace(what, alive=True))
+    return original(home, msgspec.structs.replace(what, alive=True))
 
 
 def _ended_at_every_start(original: Any, event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
