@@ -19,16 +19,10 @@ from sluice_inventory.recorder.amounts import MICRO
 from sluice_inventory.recorder.usage_recorder import MINUTE_S, MinuteRecord
 
 NODES = Metric(
-    "sluice_inventory_nodes",
-    "gauge",
-    "Nodes by state: fresh, stale (no answer), unread (never pulled).",
-    ("state",),
+    "sluice_inventory_nodes", "gauge", "Nodes by state: fresh, stale (no answer), unread (never pulled).", ("state",)
 )
 OLDEST = Metric(
-    "sluice_inventory_oldest_answer_seconds",
-    "gauge",
-    "Age of the oldest usable answer over all nodes.",
-    (),
+    "sluice_inventory_oldest_answer_seconds", "gauge", "Age of the oldest usable answer over all nodes.", ()
 )
 GPUS = Metric(
     "sluice_gpus", "gauge", "GPUs by model and health: healthy, unhealthy, lost (no answer).", ("model", "health")

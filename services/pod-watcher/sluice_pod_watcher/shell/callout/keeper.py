@@ -29,13 +29,7 @@ from sluice.runtime.tls.certificate_authority import CredentialsError
 from sluice.runtime.tls.certificate_files import CertificateError, invalid_ca_error, read_pem_file
 from sluice_pod_watcher.shell.callout.bus_keys import BusKeys, broker_files, fingerprint, renewed, trusted
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey, NotAKeyError
-from sluice_pod_watcher.shell.callout.rpc_identities import (
-    AUTHORITY,
-    CA,
-    SERVICES,
-    authority_of,
-    of_services,
-)
+from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVICES, authority_of, of_services
 from sluice_pod_watcher.shell.kube.client import MERGE, STRATEGIC_MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.webhook_certificates import SecretStore
 from sluice_pod_watcher.shell.webhook.cert_stores import StoreUnavailableError
