@@ -141,7 +141,7 @@ class PodReconciler:
             return False
         if self._may(record, record.writing, now):
             if unseen:
-                self.status_writer.event(record, "Warning", "SliceWarning", LEFT_UNSEEN)
+                self.status_writer.event(record, "SliceWarning", LEFT_UNSEEN)
             patch = pod_patches.leave(view)
             self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
         return True
@@ -159,7 +159,7 @@ class PodReconciler:
             record.claim_problem = f"it cannot start beside the other pods of its ResourceClaim {ref.name}: {patch}"
         elif self._may(record, record.writing, now):
             shared = f"starts on {node}, with the devices of the ResourceClaim {ref.name}, which other pods use too"
-            self.status_writer.event(record, "Normal", "SliceShared", shared)
+            self.status_writer.event(record, "SliceShared", shared, "Normal")
             self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
     def _declines(self, record: PodRecord, view: PodView, bound: Bound, now: float) -> bool:
@@ -193,40 +193,45 @@ class PodReconciler:
             patch = pod_patches.annotate(view, annotations)
             self.out.append(events.AnnotatePod(record.uid, record.namespace, record.name, patch))
 
-    def patched(self, record: PodRecord, *, was_bound: bool) -> None:
+    def patched(self, record: PodRecord, event: events.Result[events.PodWrite], now: float) -> None:
+        """The answer to a write to the pod."""
+        match event:
+            case events.Done(wanted=events.WritePodCondition()):
+                record.writing_condition = PendingWrite(not_before=now + self.config.condition_interval_s)
+            case events.Failed(wanted=events.WritePodCondition()):
+                if event.status in WORTH_READING:
+                    record.mark_for_read()
+                self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
+            case events.Done():
+                self._patched(record, was_bound=isinstance(event.wanted, events.BindPod))
+            case events.Failed():
+                self._refused(record, event, now)
+
+    def _patched(self, record: PodRecord, *, was_bound: bool) -> None:
         record.writing, record.complaint = PendingWrite(), ""
         if was_bound:
             record.confirm_by, record.sent = "", ()
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
             self.status_writer.event(
-                record, "Normal", "SliceBound", f"bound to its slice on {bound.node}: {_devices(bound)}"
+                record, "SliceBound", f"bound to its slice on {bound.node}: {_devices(bound)}", "Normal"
             )
         elif isinstance(bound, Bound) and record.held is not None:
             made = f"its slice on {bound.node} was created again: {_devices(bound)}"
-            self.status_writer.event(record, "Normal", "SliceMadeAnew", made)
+            self.status_writer.event(record, "SliceMadeAnew", made, "Normal")
 
-    def patch_refused(self, record: PodRecord, event: events.PatchRefused, now: float) -> None:
+    def _refused(self, record: PodRecord, event: events.Failed[events.PodWrite], now: float) -> None:
         has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
         if has_no_answer or event.status in WORTH_READING:
             record.mark_for_read()
-        if event.step == "bind" and has_no_answer:
+        if isinstance(event.wanted, events.BindPod) and has_no_answer:
             record.confirm_by = "write"
-        elif event.step == "bind" and event.status in REFUSED_BY_WHAT_IS_THERE:
+        elif isinstance(event.wanted, events.BindPod) and event.status in REFUSED_BY_WHAT_IS_THERE:
             record.confirm_by = "read"
         self._failed(record, record.writing, now, max(self.config.retry_initial_s, event.retry_after_s))
         if event.status not in NOT_FOR_PEOPLE and record.writing.failures >= TOLD_AFTER:
             why = f"cannot be bound to its slice: the API server refuses the patch ({event.status}: {event.message})"
             self._complain(record, f"{why}; retrying")
-
-    def told(self, record: PodRecord, now: float, *, refused: int | None = None) -> None:
-        """The condition was written, or failed with this status."""
-        if refused is None:
-            record.writing_condition = PendingWrite(not_before=now + self.config.condition_interval_s)
-        else:
-            if refused in WORTH_READING:
-                record.mark_for_read()
-            self._failed(record, record.writing_condition, now, self.config.condition_interval_s)
 
     def _read_claims(self, record: PodRecord, view: PodView, now: float) -> None:
         if record.unread is not None and self._may(record, record.reading_claims, now):
@@ -245,7 +250,7 @@ class PodReconciler:
         record.reading_claims = PendingWrite()
         for each in unknown if record.places is None else ():
             why = f"{each}. The pod stays unscheduled if its slice is on a node that cannot reach the volume"
-            self.status_writer.event(record, "Warning", "SliceWarning", why)
+            self.status_writer.event(record, "SliceWarning", why)
 
     def claims_unreadable(self, record: PodRecord, now: float) -> None:
         self._failed(record, record.reading_claims, now, self.config.retry_initial_s)
@@ -285,7 +290,7 @@ class PodReconciler:
             return record.eviction
         warning, is_idle = self.idle.step(record)
         if warning:
-            self.status_writer.event(record, "Warning", "SliceIdle", warning)
+            self.status_writer.event(record, "SliceIdle", warning)
             self.out.append(WriteLogLine("info", f"{record.namespace}/{record.name}: {warning}", record.uid))
         if is_idle:
             return is_idle
@@ -304,7 +309,7 @@ class PodReconciler:
     def _evict(self, record: PodRecord, cause: str, now: float, *, alone: bool = False) -> None:
         """Evict the pod, and those beside it that have its slice by the same ResourceClaim."""
         if self._stays(record) and self._may(record, record.evicting, now):
-            self.status_writer.event(record, "Warning", "Evicting", f"evicting the pod: {cause}")
+            self.status_writer.event(record, "Evicting", f"evicting the pod: {cause}")
             self.out.append(events.EvictPod(record.uid, record.namespace, record.name, cause))
         for uid, name in () if alone else self.claims.beside(record):
             writing = record.evicting_beside.setdefault(uid, PendingWrite())
@@ -336,20 +341,21 @@ class PodReconciler:
             record.evicting = PendingWrite()
         self._see_whether_gone(record)
 
-    def eviction_refused(self, record: PodRecord, event: events.EvictionRefused, now: float) -> None:
-        is_its_own = event.uid == record.uid
+    def eviction_refused(self, record: PodRecord, event: events.Failed[events.EvictPod], now: float) -> None:
+        uid = event.wanted.uid
+        is_its_own = uid == record.uid
         if event.status in NOT_THAT_POD and is_its_own:
             record.mark_for_read()
         elif event.status in NOT_THAT_POD:
-            self.evicted(record, event.uid)
+            self.evicted(record, uid)
             return
         elif event.status:
             which = "the pod" if is_its_own else "a pod with its ResourceClaim"
             why = f"cannot evict {which} now, retrying: {event.message}"
-            self.status_writer.event(record, "Warning", "EvictionBlocked", why)
+            self.status_writer.event(record, "EvictionBlocked", why)
             if record.eviction and not record.evicted:  # otherwise its eviction was reported already
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
-        writing = record.evicting if is_its_own else record.evicting_beside.setdefault(event.uid, PendingWrite())
+        writing = record.evicting if is_its_own else record.evicting_beside.setdefault(uid, PendingWrite())
         self._failed(record, writing, now, self.config.evict_retry_s)
 
     def gone(self, record: PodRecord) -> None:

@@ -78,7 +78,7 @@ class StatusWriter:
         )
         return what, None
 
-    def event(self, record: PodRecord, level: Literal["Normal", "Warning"], reason: str, note: str) -> None:
+    def event(self, record: PodRecord, reason: str, note: str, level: Literal["Normal", "Warning"] = "Warning") -> None:
         """Queue an Event about a pod. The same one again extends its series."""
         note = shorten(note, NOTE_CHARACTERS_MAX)
         key = _key(record.uid, record.name, reason, note)
@@ -107,7 +107,7 @@ class StatusWriter:
         if now < at:
             return at
         record.event_told = (problem.event, problem.message, now)
-        self.event(record, problem.level, problem.event, problem.message)
+        self.event(record, problem.event, problem.message, problem.level)
         return now + self._config.event_again_s
 
     def due(self, now: float) -> list[WriteEvent]:

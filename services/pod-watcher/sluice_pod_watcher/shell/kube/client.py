@@ -3,7 +3,7 @@ credentials and pools connections (its typed objects cost several times the proc
 one: after a 401, if the credentials were replaced on disk. `kube.credentials` provides the identity."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -152,6 +152,16 @@ class KubeApi:
             raise KubeError(0, f"no answer to {method} {path}: {error or type(error).__name__}") from error
         except (ConfigException, ServiceError) as error:
             raise KubeError(0, f"no credentials for {method} {path}: {error}") from error
+
+
+async def unless(call: Awaitable[bytes], *statuses: int) -> bytes | None:
+    """The body of an answer; None for a call that fails with one of these statuses. Raises KubeError."""
+    try:
+        return await call
+    except KubeError as error:
+        if error.status not in statuses:
+            raise
+        return None
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

@@ -2,17 +2,25 @@
 resources and for affinity; one with our gate or a granted slice has lost its label. Objects have 10 KiB each, so all
 but a few fields of nodes and other pods are dropped unparsed."""
 
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from sluice.contracts.kube.names import GRANTED_ALLOCATION, LABEL_MANAGED, MANAGED
 from sluice.contracts.pod_specs.pod_affinity import REQUIRED
+from sluice.runtime import logs
 from sluice.runtime.clock import Clock
-from sluice_pod_watcher.core.cluster.events import NodeGone, NodeSeen, OtherPodGone, OtherPodSeen, PodGone, PodSeen, Raw
-from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice.runtime.retry import Backoff
+from sluice_pod_watcher.core.cluster.events import ClaimsServed, Raw
+from sluice_pod_watcher.shell.kube.api_writer import RESOURCE_V1
+from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError, unless
 from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
 
+ABSENT = 404
+ASK_AGAIN_S = 300.0  # an API server without ResourceClaims may be upgraded
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 OURS, OTHERS = f"{LABEL_MANAGED}={MANAGED}", f"{LABEL_MANAGED}!={MANAGED}"
 GATHER_S = 0.1  # how long events of nodes and other pods may be batched: 500 heartbeats a second are then ten turns
@@ -129,9 +137,43 @@ def node_capacity_only(raw: bytes | msgspec.Raw) -> Raw:
 
 
 def informers(api: KubeApi, clock: Clock, offer: Offer, resync_s: float) -> tuple[Reflector, ...]:
-    nodes = Reflector(api, clock, "nodes", NODES, "", NodeSeen, NodeGone, offer, node_capacity_only, resync_s, GATHER_S)
-    others = Reflector(
-        api, clock, "others", PODS, OTHERS, OtherPodSeen, OtherPodGone, offer, pod_usage_only, resync_s, GATHER_S
-    )
-    ours = Reflector(api, clock, "pods", PODS, OURS, PodSeen, PodGone, offer, resync_s=resync_s)
-    return nodes, others, ours
+    nodes = Reflector(api, clock, "nodes", NODES, "", offer, node_capacity_only, resync_s, GATHER_S)
+    others = Reflector(api, clock, "others", PODS, OTHERS, offer, pod_usage_only, resync_s, GATHER_S)
+    return nodes, others, Reflector(api, clock, "pods", PODS, OURS, offer, resync_s=resync_s)
+
+
+@dataclass(slots=True)
+class ClaimInformer:
+    """ResourceClaims and DeviceClasses, from the moment `wanted` is set, where the API server has them in v1 (1.34 and
+    newer). All claims are watched: a user's own has no label of ours. The core keeps a few fields of each."""
+
+    api: KubeApi
+    clock: Clock
+    offer: Offer
+    resync_s: float
+    wanted: asyncio.Event
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
+
+    async def run(self) -> None:
+        await self.wanted.wait()
+        while not await self._is_served():
+            await self.clock.sleep(ASK_AGAIN_S)
+        about = partial(Reflector, self.api, self.clock, resync_s=self.resync_s)
+        claims = about("claims", f"{RESOURCE_V1}/resourceclaims", "", self.offer)
+        classes = about("classes", f"{RESOURCE_V1}/deviceclasses", "", self.offer)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(claims.run(), name="watch resourceclaims")
+            tasks.create_task(classes.run(), name="watch deviceclasses")
+
+    async def _is_served(self) -> bool:
+        while True:
+            try:
+                served = await unless(self.api.call("GET", RESOURCE_V1), ABSENT) is not None
+            except KubeError as error:
+                pause_s = max(self.backoff.next_s(), error.retry_after_s)
+                log = logs.get("kube", what="claims")
+                log.info("asks again for ResourceClaims", why=error.message, pause_s=pause_s)
+                await self.clock.sleep(pause_s)
+            else:
+                await self.offer(ClaimsServed(served))
+                return served

@@ -13,8 +13,8 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.cluster.events import mapping_in, mappings_in
+from sluice_pod_watcher.shell.kube.api_writer import GPUS
 from sluice_pod_watcher.shell.kube.client import LIST_S, STRATEGIC_MERGE, KubeApi, KubeError
-from sluice_pod_watcher.shell.kube.gpu_object_writer import GPUS
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
 from sluice_pod_watcher.shell.kube.webhook_certificates import ABSENT, CONFIGURATIONS
 

@@ -196,27 +196,24 @@ class ClaimReconciler:
             return events.WriteClaimStatus(*where, "allocate", body)
         return events.WriteClaimStatus(*where, "allocate", claim_objects.reserved(claim, view))
 
-    def written(self, record: PodRecord | None, event: events.ClaimWritten) -> None:
+    def written(self, record: PodRecord | None, wanted: events.ClaimWrite) -> None:
         if record is None:
-            self._sweeping.pop((event.namespace, event.name), None)
-            return
-        record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
+            self._sweeping.pop((wanted.namespace, wanted.name), None)
+        else:
+            record.writing_claim, record.claim_problem, record.claim_late_since = PendingWrite(), "", None
 
-    def refused(self, record: PodRecord | None, event: events.ClaimRefused, now: float) -> None:
+    def refused(self, record: PodRecord | None, event: events.Failed[events.ClaimWrite], now: float) -> None:
         """A write was refused: back off, and show why (at once unless the claim only changed)."""
-        initial_s = max(self.config.retry_initial_s, event.retry_after_s)
+        wanted, initial_s = event.wanted, max(self.config.retry_initial_s, event.retry_after_s)
+        key = wanted.namespace, wanted.name
+        writing = self._sweeping.setdefault(key, PendingWrite()) if record is None else record.writing_claim
+        uid = record.uid if record is not None else RequestId("")
+        writing.failed(uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
         if record is None:
-            swept = self._sweeping.setdefault((event.namespace, event.name), PendingWrite())
-            swept.failed(RequestId(""), self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s)
             return
-        record.writing_claim.failed(
-            record.uid, self.delayed_queue, now, initial_s=initial_s, max_s=self.config.retry_max_s
-        )
-        why = (
-            f"its ResourceClaim {event.name} cannot be {DOING[event.step]} ({event.status}: {event.message}); retrying"
-        )
-        claim = self.store.get(event.namespace, event.name)
-        if event.step == "protect" and event.status == INVALID and claim is not None:
+        doing, claim = DOING[wanted.step], self.store.get(*key)
+        why = f"its ResourceClaim {wanted.name} cannot be {doing} ({event.status}: {event.message}); retrying"
+        if wanted.step == "protect" and event.status == INVALID and claim is not None:
             # No JSON patch of a claim is accepted whose opaque parameters were sent with spaces (tried on 1.37.2).
             self._unprotected[claim.uid] = None
             while len(self._unprotected) > UNPROTECTED_MAX:
