@@ -14,13 +14,13 @@ from typing import Literal
 import msgspec
 
 from sluice_pod_watcher.shell.callout.nkeys import KeyKind, NKey
-from sluice_pod_watcher.shell.webhook.ca import make_generation
 from sluice_pod_watcher.shell.webhook.cert_generations import (
     CertificateConfig,
     Generation,
     alive,
     bundle,
     is_due,
+    make_generation,
     shown,
     with_new,
 )
