@@ -1,8 +1,7 @@
 """Publish limits and cordons from a file, and withdraw those that it no longer names. Each message carries its source's
-name, so a restart knows its own. A missing or invalid file changes nothing. Losing the pauses costs time only.
-
-Two watchers of one file publish the same; with different files (a rollout) each leaves the other's message for a pause
-that grows. If two sources name the same namespace or node, the first keeps it until its file drops it."""
+name, so a restart knows its own. A missing or invalid file changes nothing. Losing the pauses costs time only. Two
+watchers of one file publish the same; with different files (a rollout) each leaves the other's message for a pause that
+grows. If two sources name the same namespace or node, the first keeps it until its file drops it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal

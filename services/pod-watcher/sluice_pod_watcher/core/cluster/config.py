@@ -63,7 +63,6 @@ class ClusterConfig:
     tombstones_max: int = 20_000  # of deleted pods, so that a replayed old version is not taken for a new pod
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that cannot work."""
         positive = (
             "retry_initial_s",
             "retry_max_s",

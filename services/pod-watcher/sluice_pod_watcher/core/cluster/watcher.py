@@ -23,22 +23,10 @@ from sluice_pod_watcher.core.cluster.pods.pod_view import node_name_of
 from sluice_pod_watcher.core.cluster.status_writer import StatusWriter
 from sluice_pod_watcher.core.publisher import RequestPublisher
 
+_NOUNS = ("request", "source", "host", "node", "waiting", "eviction", "evicted", "inventory", "pool")
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
     (Stream.BOOK, ("sluice.binding.>",)),
-    (
-        Stream.STATE,
-        (
-            "sluice.request.>",
-            "sluice.source.>",
-            "sluice.host.>",
-            "sluice.node.>",
-            "sluice.waiting.>",
-            "sluice.eviction.>",
-            "sluice.evicted.>",
-            "sluice.inventory.>",
-            "sluice.pool.>",
-        ),
-    ),
+    (Stream.STATE, tuple(f"sluice.{noun}.>" for noun in _NOUNS)),
 )
 """What to read: its own requests (the guards of its writes), the answers, orders to evict, and the fleet."""
 

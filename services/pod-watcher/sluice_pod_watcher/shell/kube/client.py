@@ -57,10 +57,8 @@ class KubeApi:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
-        """Connect with a kubeconfig, or None for the service account of this pod.
-
-        Raises:
-            ServiceError: when there are no usable credentials."""
+        """Connect with a kubeconfig, or None for the service account of this pod. Raises ServiceError when there
+        are no usable credentials."""
         credentials = KubeCredentials(kubeconfig)
         await credentials.connect()
         return cls(credentials)

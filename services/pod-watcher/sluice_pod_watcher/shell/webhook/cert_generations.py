@@ -45,7 +45,6 @@ class CertificateConfig:
     watch, within seconds; other replicas of the webhook at their next refresh."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that cannot work."""
         if not timedelta(0) <= self.overlap < self.renew_before < self.validity:
             raise ValueError(
                 f"overlap {self.overlap}, renew_before {self.renew_before}, validity {self.validity}: "
