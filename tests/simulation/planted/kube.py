@@ -83,9 +83,9 @@ def _goes_on_after_410(_original: Any, self: Any) -> None:
     self.at = len(self.api.history)
 
 
-def _never_taken_back(original: Any, self: Any, record: Any, problem: Any, now: float) -> Any:
+def _never_taken_back(original: Any, self: Any, record: Any, view: Any, problem: Any, now: float) -> Any:
     """Nothing is the matter, so there is nothing to write."""
-    return original(self, record, problem, now) if problem is not None else (None, None)
+    return original(self, record, view, problem, now) if problem is not None else ([], [])
 
 
 def _read_is_settled(original: Any, self: Any, record: Any) -> None:

@@ -13,7 +13,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 
 @cache
-def _shared(kind: type, source: type) -> tuple[str, ...]:
+def _shared(kind: Any, source: Any) -> tuple[str, ...]:
     return tuple(name for name in _names(kind) if name in _names(source))
 
 

@@ -217,7 +217,7 @@ class BusHandler:
         """An answer was read, maybe again. One older than the last comes from a lagging server."""
         record = self._records.get(uid)
         if record is None and isinstance(answer, msg.Released) and answer.cause == "pod gone":
-            self._context.pod_store.is_over(uid)
+            self._context.pod_store.bury(uid)  # our final message was lost, perhaps
         if record is None or record.closed:
             return
         self._context.reconcile(uid)

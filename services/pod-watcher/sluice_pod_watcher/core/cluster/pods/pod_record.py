@@ -88,6 +88,10 @@ class PodRecord:
         return self.asked is not None or (self.by_own_claims and self.terms is not None)
 
     @property
+    def may_ask(self) -> bool:
+        return self.asked is not None or self.by_own_claims
+
+    @property
     def is_refused(self) -> bool:
         """Whether its request cannot be parsed, or no node could ever fit it."""
         return self.terms is not None and self.terms.refusal is not None
@@ -123,6 +127,9 @@ class PodRecord:
     def has_declined(self, answer: msg.BindingMessage | None) -> bool:
         """Whether it keeps waiting, having declined the slice of this answer."""
         return isinstance(answer, msg.Bound) and answer.allocation == self.declined
+
+    def claims_are_fine(self) -> None:
+        self.claim_problem, self.claim_late_since = "", None
 
     def mark_for_read(self) -> None:
         self.needs_read, self.read_too_early = True, self.reading.under_way
