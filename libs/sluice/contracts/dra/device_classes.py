@@ -6,9 +6,9 @@ from enum import Enum
 from typing import Any
 
 from sluice.contracts.dra.cel_functions import literals
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER, GPU_CLASS, MIG_CLASS, VFIO_CLASS
 from sluice.contracts.dra.virtual_devices import NVIDIA
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.source_text import SourceValue
 

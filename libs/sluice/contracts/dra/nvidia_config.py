@@ -7,8 +7,8 @@ NVIDIA's configuration of a device in a ResourceClaim or DeviceClass: how the co
 
 from dataclasses import dataclass
 
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.reasons import RefusalReason
 
 API_VERSION = "resource.nvidia.com/v1beta1"

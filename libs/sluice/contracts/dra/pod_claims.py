@@ -6,9 +6,9 @@ from itertools import chain, product
 from math import prod
 from typing import Any
 
-from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.reader import ALTERNATIVES_MAX, DEFAULT_LIMITS
 from sluice.contracts.dra.slice_request import NO_OPTIONS, ClaimRequests, Options
+from sluice.contracts.kube.object_fields import Fields, named
 from sluice.contracts.pod_specs.containers import UID_MAX
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits

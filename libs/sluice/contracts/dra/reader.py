@@ -14,11 +14,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.contracts.dra.device_classes import Kind, class_kind
-from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DRIVER
 from sluice.contracts.dra.request_claims import REQUESTS_MAX, Context, claims_of, opaque_parameters
 from sluice.contracts.dra.requested import Asked, check_kinds, check_names, classes_named, requests_of
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs, Options, Parameters, options_of, read_parameters
+from sluice.contracts.kube.object_fields import Fields, named
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax import RequestLimits

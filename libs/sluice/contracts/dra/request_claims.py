@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from sluice.contracts.dra import nvidia_config, slice_request
 from sluice.contracts.dra.device_classes import Kind, selectors_of
-from sluice.contracts.dra.fields import Fields, named
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER
 from sluice.contracts.dra.nvidia_config import GPU_CONFIG, MIG_CONFIG, Sharing
 from sluice.contracts.dra.requested import Asked
 from sluice.contracts.dra.shapes import Shape, shapes_of
 from sluice.contracts.dra.virtual_devices import CAPACITIES, NVIDIA
+from sluice.contracts.kube.object_fields import Fields, named
 from sluice.contracts.kube.quantities import suspicious_memory
 from sluice.contracts.messages import Claim
 from sluice.contracts.reasons import RefusalReason, shorten

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.contracts.dra.device_classes import DeviceClass, Kind, device_class
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.names import DEVICE_CLASS
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.source_text import SourceValue
 

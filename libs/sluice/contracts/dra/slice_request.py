@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from sluice.contracts.dra.fields import Fields
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 from sluice.contracts.reasons import Refusal, RefusalReason

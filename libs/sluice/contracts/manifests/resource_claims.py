@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sluice.contracts.dra.fields import Fields
 from sluice.contracts.dra.pod_claims import PodClaim, combined, read_pod_claims, uid_of, unknown_request
 from sluice.contracts.dra.reader import read_claim
 from sluice.contracts.dra.slice_request import ClaimRequests, NotOurs
+from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.manifests.objects import ManifestObject
 from sluice.contracts.manifests.pod_manifest import PodManifest
 from sluice.contracts.messages import Claim

@@ -124,6 +124,8 @@ def source_text_of(raw: object) -> str:
             return "a very large number"
         case int() | float():
             return str(raw)
+        case Mapping():
+            return "a mapping"
         case _:
             return f"a {type(raw).__name__}"
 
