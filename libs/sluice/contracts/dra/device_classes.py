@@ -9,7 +9,6 @@ from sluice.contracts.dra.cel_functions import literals
 from sluice.contracts.dra.names import DEVICE_CLASS, DRIVER, GPU_CLASS, MIG_CLASS, VFIO_CLASS
 from sluice.contracts.dra.virtual_devices import NVIDIA
 from sluice.contracts.kube.object_fields import Fields
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.source_text import SourceValue
 
 _KEEPS_AWAY = "false"
@@ -65,7 +64,7 @@ def device_class(written: SourceValue, classes: Mapping[str, Mapping[str, Any]])
     name = str(written.raw)
     if name == VFIO_CLASS:
         why = "Sluice does not hand GPUs to virtual machines (vfio)"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, f"{GPU_CLASS}, {MIG_CLASS} or {DEVICE_CLASS}")
+        raise written.unsupported(why, f"{GPU_CLASS}, {MIG_CLASS} or {DEVICE_CLASS}")
     kind = class_kind(name, classes)
     if kind not in {Kind.OURS, Kind.NVIDIA}:
         return DeviceClass(name, kind)
@@ -87,5 +86,5 @@ def selectors_of(spec: Fields) -> Iterator[SourceValue]:
         cel.only(("expression",))
         text = cel.text("expression")
         if not text.strip():
-            raise cel.at("expression").wrong(RefusalReason.INVALID_VALUE, "it is empty", "a CEL expression")
+            raise cel.at("expression").invalid("it is empty", "a CEL expression")
         yield SourceValue(cel.at("expression").field, text)

@@ -40,10 +40,10 @@ def _pod_claim(each: Fields) -> PodClaim:
         each.path, each.text("name"), each.text("resourceClaimName"), each.text("resourceClaimTemplateName")
     )
     if not found.name:
-        raise each.at("name").wrong(RefusalReason.INVALID_VALUE, "a claim has a name in its pod", "for instance gpu")
+        raise each.at("name").invalid("a claim has a name in its pod", "for instance gpu")
     if bool(found.claim) == bool(found.template):
         right = "resourceClaimName, or resourceClaimTemplateName"
-        raise SourceValue(each.path, found.name).wrong(RefusalReason.CONTRADICTION, "it names one of two", right)
+        raise SourceValue(each.path, found.name).contradiction("it names one of two", right)
     return found
 
 

@@ -111,7 +111,7 @@ def shapes_of(
     size = sum(len(text) for text in texts) * (1 + len(uuids))
     if size > SELECTORS_MAX:
         why = f"the selectors of this request have {size} characters, counted for each UUID in them"
-        raise asked.wrong(RefusalReason.TOO_LARGE, why, f"at most {SELECTORS_MAX}")
+        raise asked.too_large(why, f"at most {SELECTORS_MAX}")
     named = tuple(chain.from_iterable(literals(text) for text in texts))
     pool = (*virtual_devices(models), *(unlisted(each) for each in _unlisted_profiles(named, models)))
     asked_least = tuple(sorted(least.items()))
@@ -128,11 +128,11 @@ def _check_words(text: str, written: SourceValue) -> None:
     for word in _WORD.findall(text):
         if word in UNKNOWN and word not in {"index", "minor"}:
             why, right = UNKNOWN[word]
-            raise written.wrong(RefusalReason.UNSUPPORTED_KEY, f"Sluice cannot select by {word}: {why}", right)
+            raise written.unsupported(f"Sluice cannot select by {word}: {why}", right)
     if _UUID_WORD.search(_ON_UUID.sub("", text)):
         why = "a UUID can only be compared as a whole"
         right = "uuid == 'GPU-...', !=, or in ['GPU-...', 'GPU-...']; parentUUID for MIG devices"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+        raise written.unsupported(why, right)
 
 
 def _unlisted_profiles(named: Iterable[str], models: tuple[GpuModel, ...]) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def _by_uuid(found: Mapping[GpuUuid, _Devices], written: SourceValue) -> tuple[t
     differing = [each for each in elsewhere.values() if each and each != (anywhere or each)]
     if differing or len({each for each in elsewhere.values() if each}) > 1:
         why = "it selects different devices on different GPUs"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, "one request for each, or firstAvailable")
+        raise written.unsupported(why, "one request for each, or firstAvailable")
     if anywhere:
         return anywhere, DeviceFilter(not_uuids=tuple(uuid for uuid, each in elsewhere.items() if not each))
     wanted = tuple(uuid for uuid, each in elsewhere.items() if each)
@@ -261,8 +261,7 @@ def _shapes(
             shapes.append(Shape(name, replace(only, models=by_model.models, not_models=by_model.not_models)))
     if not shapes:
         why = "no list of models is exactly those that match it"
-        right = "a selector by whole product names, productName == '...'"
-        raise asked.wrong(RefusalReason.UNSUPPORTED_KEY, why, right)
+        raise asked.unsupported(why, "a selector by whole product names, productName == '...'")
     return tuple(shapes)
 
 

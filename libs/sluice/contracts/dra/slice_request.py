@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sluice.contracts.kube.object_fields import Fields
 from sluice.contracts.kube.quantities import WHOLE_MAX
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
-from sluice.contracts.reasons import Refusal, RefusalReason
+from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import mig_resources, pod_options, sluice_keys, values
 from sluice.contracts.request_syntax.keys import SLUICE
 from sluice.contracts.request_syntax.pod_request import ContainerRequest, RequestLimits
@@ -61,7 +61,7 @@ class Parameters:
 def read_parameters(given: Fields) -> Parameters:
     """The keys of opaque parameters; their values are read later. Raises RequestSyntaxError."""
     if given.text("apiVersion") != API_VERSION:
-        raise given.at("apiVersion").wrong(RefusalReason.INVALID_VALUE, "not a version that is read", API_VERSION)
+        raise given.at("apiVersion").invalid("not a version that is read", API_VERSION)
     given.choice("kind", (KIND,))
     own: dict[str, SourceValue] = {}
     of_pod: dict[str, SourceValue] = {}
@@ -70,10 +70,10 @@ def read_parameters(given: Fields) -> Parameters:
             continue
         if key not in sluice_keys.KEYS:
             why = f"there is no such key{did_you_mean(key, sluice_keys.KEYS)}"
-            raise given.at(key).wrong(RefusalReason.UNKNOWN_KEY, why, ", ".join(sluice_keys.KEYS))
+            raise given.at(key).unknown(why, ", ".join(sluice_keys.KEYS))
         if isinstance(raw, Mapping | list):
             right = "a text with commas" if isinstance(raw, list) else "a text or a number"
-            raise given.at(key).wrong(RefusalReason.INVALID_VALUE, "one value is wanted", right)
+            raise given.at(key).invalid("one value is wanted", right)
         kept = of_pod if key in sluice_keys.POD_KEYS else own
         kept[key] = SourceValue(f"{SLUICE}/{key}", raw if isinstance(raw, str) else source_text_of(raw))
     return Parameters(given.path, own, of_pod)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from sluice.contracts.kube.quantities import NotANumber, parse_quantity, parse_whole
-from sluice.contracts.reasons import RefusalReason, shorten
+from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax.source_text import (
     RequestSyntaxError,
     SourceValue,
@@ -27,7 +27,7 @@ class Fields:
     def of(cls, path: str, value: object) -> Self:
         """A value that must be a mapping."""
         if not isinstance(value, Mapping):
-            raise SourceValue(path, value).wrong(RefusalReason.INVALID_VALUE, "not a mapping", "a mapping")
+            raise SourceValue(path, value).invalid("not a mapping", "a mapping")
         return cls(path, value)
 
     def at(self, key: str) -> SourceValue:
@@ -37,7 +37,7 @@ class Fields:
 
     def wrong(self, key: str, why: str, allowed: str) -> RequestSyntaxError:
         """The refusal of an invalid value, to be raised."""
-        return self.at(key).wrong(RefusalReason.INVALID_VALUE, why, allowed)
+        return self.at(key).invalid(why, allowed)
 
     def has(self, key: str) -> bool:
         return not is_null(self.values.get(key))
@@ -47,8 +47,7 @@ class Fields:
         for key in self.values:
             if key not in known:
                 why = f"there is no such field{did_you_mean(str(key), known)}"
-                written = SourceValue(self.at(str(key)).field, self.values[key])
-                raise written.wrong(RefusalReason.UNKNOWN_KEY, why, ", ".join(known))
+                raise SourceValue(self.at(str(key)).field, self.values[key]).unknown(why, ", ".join(known))
 
     def inside(self, key: str) -> Self:
         """A mapping, empty when it is not set."""
@@ -64,7 +63,7 @@ class Fields:
         found = tuple(self.items(key))
         for each in found:
             if not isinstance(each.raw, str):
-                raise each.wrong(RefusalReason.INVALID_VALUE, "not a text", "a text")
+                raise each.invalid("not a text", "a text")
         return found
 
     def text(self, key: str, default: str = "") -> str:
@@ -91,7 +90,7 @@ class Fields:
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.wrong(key, "not a whole number", right)
         if not least <= value <= most:
-            raise self.at(key).wrong(RefusalReason.OUT_OF_RANGE, "out of range", right)
+            raise self.at(key).out_of_range("out of range", right)
         return value
 
     def truth(self, key: str) -> bool:
@@ -129,7 +128,7 @@ def named(written: SourceValue, choices: Iterable[str], what: str) -> str:
     text, listed = str(written.raw), tuple(dict.fromkeys(choices))
     if text not in listed:
         why = f"there is no {what} of this name{did_you_mean(text, listed)}"
-        raise written.wrong(RefusalReason.UNKNOWN_KEY, why, ", ".join(listed[:10]) or "none")
+        raise written.unknown(why, ", ".join(listed[:10]) or "none")
     return text
 
 
@@ -198,14 +197,12 @@ def _bounded(written: SourceValue) -> str:
     if is_null(written.raw):
         return ""
     if not isinstance(written.raw, str):
-        right = "a string, in quotes where it looks like a number"
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a string", right)
+        raise written.invalid("not a string", "a string, in quotes where it looks like a number")
     if len(written.raw) > TEXT_CHARACTERS_MAX:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "too long", f"at most {TEXT_CHARACTERS_MAX} characters")
+        raise written.invalid("too long", f"at most {TEXT_CHARACTERS_MAX} characters")
     return written.raw
 
 
 def _check_length(path: str, value: Mapping[str, Any] | list[Any]) -> None:
     if len(value) > ENTRIES_MAX:
-        wrong = SourceValue(path, value)
-        raise wrong.wrong(RefusalReason.TOO_LARGE, f"{len(value)} entries", f"at most {ENTRIES_MAX}")
+        raise SourceValue(path, value).too_large(f"{len(value)} entries", f"at most {ENTRIES_MAX}")

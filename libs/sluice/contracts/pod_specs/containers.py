@@ -11,7 +11,6 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.kube.object_fields import PodFields
 from sluice.contracts.kube.quantities import NotANumber, parse_whole
-from sluice.contracts.reasons import RefusalReason
 from sluice.contracts.request_syntax.pod_request import ContainerRequest
 from sluice.contracts.request_syntax.source_text import Unquoted, is_null, never_raising
 
@@ -125,10 +124,10 @@ def _uid(holder: PodFields) -> int | None:
     if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
-        raise written.wrong(RefusalReason.INVALID_VALUE, "no number", _UID_ALLOWED)
+        raise written.invalid("no number", _UID_ALLOWED)
     uid = parse_whole(value.text) if isinstance(value, Unquoted) else value
     if isinstance(uid, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, uid.why, _UID_ALLOWED)
+        raise written.invalid(uid.why, _UID_ALLOWED)
     if not 0 <= uid <= UID_MAX:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", _UID_ALLOWED)
+        raise written.out_of_range("out of range", _UID_ALLOWED)
     return uid

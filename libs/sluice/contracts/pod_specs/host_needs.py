@@ -73,7 +73,7 @@ def _needs(spec: PodFields) -> HostNeeds:
     affinity, named = _affinity(required)
     if named and node_name and named != node_name:
         why = f"contradicts spec.nodeName = {node_name!r}"
-        raise SourceValue(required.at(_TERMS).field, named).wrong(RefusalReason.CONTRADICTION, why, "one node")
+        raise SourceValue(required.at(_TERMS).field, named).contradiction(why, "one node")
     selector = spec.inside("nodeSelector").strings_by_key()
     return HostNeeds(
         room=_room(spec),
@@ -156,11 +156,11 @@ def _amount(value: object, path: str, *, whole: bool) -> Fraction:
     allowed = "a whole number, at least 0" if whole else "a quantity, for instance 500m, 2 or 4Gi"
     size = parse_quantity(written.number_text())
     if isinstance(size, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size.why, allowed)
+        raise written.invalid(size.why, allowed)
     if whole and size.denominator != 1:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a whole number", allowed)
+        raise written.invalid("not a whole number", allowed)
     if not 0 <= size <= (WHOLE_MAX if whole or path.endswith("cpu") else WHOLE_MAX * _MIB):
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", allowed)
+        raise written.out_of_range("out of range", allowed)
     return size
 
 
@@ -182,10 +182,10 @@ def _term(term: PodFields) -> tuple[Selector, str]:
         field, written = read_expression(each, _ON_NODES), SourceValue(each.path, each.values)
         if field.key != "metadata.name" or field.operator != "In" or len(field.values) != 1:
             why, right = "this field cannot be matched", "metadata.name In [one node]"
-            raise written.wrong(RefusalReason.INVALID_VALUE, why, right)
+            raise written.invalid(why, right)
         if name not in {"", field.values[0]}:
             second = SourceValue(each.path, field.values[0])
-            raise second.wrong(RefusalReason.INVALID_VALUE, "names a second node", "one node")
+            raise second.invalid("names a second node", "one node")
         name = field.values[0]
     return expressions, name
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.contracts.kube.object_fields import PodFields
 from sluice.contracts.kube.quantities import NotANumber, parse_int32
-from sluice.contracts.reasons import RefusalReason, shorten
+from sluice.contracts.reasons import shorten
 from sluice.contracts.request_syntax.source_text import SourceValue, Unquoted, did_you_mean, is_null, never_raising
 
 SYSTEM_CLASSES: Mapping[str, int] = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -103,11 +103,10 @@ def _priority(written: SourceValue) -> int | None:
     if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
-        right = f"{_PRIORITY_ALLOWED}, without quotes"
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a number", right)
+        raise written.invalid("not a number", f"{_PRIORITY_ALLOWED}, without quotes")
     number = parse_int32(value.text if isinstance(value, Unquoted) else str(value))
     if isinstance(number, NotANumber):
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, number.why, _PRIORITY_ALLOWED)
+        raise written.out_of_range(number.why, _PRIORITY_ALLOWED)
     return number
 
 

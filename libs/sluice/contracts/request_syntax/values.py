@@ -40,17 +40,17 @@ def amount(written: SourceValue, least: int, most: int, *, unit: str = "") -> in
     """A whole amount of a resource, in any notation (`2`, `8k`, `2000m`); fractions and large ones are refused."""
     size = parse_quantity(written.number_text())
     if isinstance(size, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size.why, _range(least, most, unit))
+        raise written.invalid(size.why, _range(least, most, unit))
     if size.denominator != 1:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "not a whole number", _range(least, most, unit))
+        raise written.invalid("not a whole number", _range(least, most, unit))
     return _in_range(written, size.numerator, least, most, unit)
 
 
 def _in_range(written: SourceValue, number: int | NotANumber, least: int, most: int, unit: str = "") -> int:
     if isinstance(number, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, number.why, _range(least, most, unit))
+        raise written.invalid(number.why, _range(least, most, unit))
     if not least <= number <= most:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", _range(least, most, unit))
+        raise written.out_of_range("out of range", _range(least, most, unit))
     return number
 
 
@@ -69,9 +69,9 @@ def decimal(written: SourceValue, places: int, least: int, most: int) -> int:
     allowed = f"{bounds}, at most {places} decimals"
     number = parse_decimal(written.text(), places)
     if isinstance(number, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, number.why, allowed)
+        raise written.invalid(number.why, allowed)
     if not least <= number <= most:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", allowed)
+        raise written.out_of_range("out of range", allowed)
     return number
 
 
@@ -85,9 +85,9 @@ def memory_mib(written: SourceValue) -> int:
     """An amount of memory, in MiB, rounded up."""
     size_mib = parse_memory_mib(written.text())
     if isinstance(size_mib, NotANumber):
-        raise written.wrong(RefusalReason.INVALID_VALUE, size_mib.why, MEMORY_ALLOWED)
+        raise written.invalid(size_mib.why, MEMORY_ALLOWED)
     if not 1 <= size_mib <= MEMORY_MIB_MAX:
-        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", _MEMORY_RANGE)
+        raise written.out_of_range("out of range", _MEMORY_RANGE)
     return size_mib
 
 
@@ -96,16 +96,16 @@ def names(written: SourceValue, what: str) -> tuple[str, ...]:
     text = written.text()
     allowed = f"at most {LIST_MAX} names of {what}, separated by commas"
     if len(text) > LIST_MAX * NAME_CHARACTERS_MAX:
-        raise written.wrong(RefusalReason.TOO_LARGE, "too long", allowed)
+        raise written.too_large("too long", allowed)
     if not text.strip():
         return ()
     parts = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if "" in parts:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "an empty name in the list", allowed)
+        raise written.invalid("an empty name in the list", allowed)
     if len(parts) > LIST_MAX or any(len(part) > NAME_CHARACTERS_MAX for part in parts):
-        raise written.wrong(RefusalReason.TOO_LARGE, "too many names, or a name too long", allowed)
+        raise written.too_large("too many names, or a name too long", allowed)
     if not all(part.isprintable() for part in parts):
-        raise written.wrong(RefusalReason.INVALID_VALUE, "a name with characters that cannot be printed", allowed)
+        raise written.invalid("a name with characters that cannot be printed", allowed)
     return parts
 
 
@@ -114,7 +114,7 @@ def uuids(written: SourceValue) -> tuple[GpuUuid, ...]:
     listed = names(written, "GPUs (UUIDs)")
     if any(part.upper().startswith("MIG-") for part in listed):
         why = "the UUID of a MIG instance; Sluice makes the instance, so only a GPU can be named"
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the UUID of a GPU, GPU-...")
+        raise written.invalid(why, "the UUID of a GPU, GPU-...")
     return tuple(GpuUuid(part) for part in listed)
 
 
@@ -122,7 +122,7 @@ def boolean(written: SourceValue, true: Sequence[str] = ("true",), false: Sequen
     """True or false, in these spellings."""
     text = written.text()
     if text not in true and text not in false:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "neither true nor false", '"true" or "false"')
+        raise written.invalid("neither true nor false", '"true" or "false"')
     return text in true
 
 
@@ -130,8 +130,7 @@ def choice(written: SourceValue, choices: Sequence[str]) -> str:
     """One of these words."""
     text = written.text()
     if text not in choices:
-        why = f"there is no such choice{did_you_mean(text, choices)}"
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, ", ".join(choices))
+        raise written.invalid(f"there is no such choice{did_you_mean(text, choices)}", ", ".join(choices))
     return text
 
 
@@ -149,7 +148,7 @@ def node_name(written: SourceValue) -> str:
     text = written.text()
     if len(text) > _NODE_NAME_MAX or _NODE_NAME.fullmatch(text) is None:
         allowed = f"at most {_NODE_NAME_MAX} of a-z, 0-9, '-' and '.'"
-        raise written.wrong(RefusalReason.INVALID_VALUE, "no name of a node", allowed)
+        raise written.invalid("no name of a node", allowed)
     return text
 
 
@@ -158,7 +157,7 @@ def node_policy(written: SourceValue) -> str:
     policy = written.text()
     why = invalid_node_policy_reason(policy[:NAME_CHARACTERS_MAX])
     if why is not None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the name of a policy for nodes")
+        raise written.invalid(why, "the name of a policy for nodes")
     return policy
 
 
@@ -167,5 +166,5 @@ def gpu_policy(written: SourceValue) -> str:
     policy = ",".join(names(written, "policies"))
     why = invalid_gpu_policy_reason(policy)
     if why is not None:
-        raise written.wrong(RefusalReason.INVALID_VALUE, why, "the name of a policy for GPUs, or a chain of names")
+        raise written.invalid(why, "the name of a policy for GPUs, or a chain of names")
     return policy
