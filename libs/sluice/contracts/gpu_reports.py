@@ -51,7 +51,6 @@ def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[
 
 @lru_cache(maxsize=256)  # more models than any simulation has
 def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
-    """The profiles that a GPU of this model reports."""
     return tuple(
         ProfileReport(
             name=profile.name,

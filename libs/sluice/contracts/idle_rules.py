@@ -49,7 +49,6 @@ class IdleRule:
 
     @property
     def warned_before_s(self) -> float:
-        """How long before its eviction the pod is warned."""
         return min(WARNED_BEFORE_S, self.after_s / 2)
 
 
@@ -85,7 +84,6 @@ def _window(text: str) -> Window | None:
 
 
 def is_protected(windows: tuple[Window, ...], unix_s: float) -> bool:
-    """Whether a moment lies in one of the windows."""
     today = int(unix_s // _DAY_S)
     return any(
         (day + 3) % 7 in window.days

@@ -63,7 +63,6 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     allowed: str = ""
 
     def sentence(self) -> str:
-        """The refusal as a person reads it."""
         where = f"{self.field} = {shorten(self.value)!r}: " if self.field else ""
         right = f" (allowed: {self.allowed})" if self.allowed else ""
         return f"{where}{self.message}{right}"

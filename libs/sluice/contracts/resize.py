@@ -31,12 +31,10 @@ def same_places(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> boo
 
 
 def max_sizes(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devices:
-    """The same places (see `same_places`), each share with the larger of both in every dimension."""
     return _sizes(one, other, max)
 
 
 def min_sizes(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devices:
-    """The same places (see `same_places`), each share with the smaller of both in every dimension."""
     return _sizes(one, other, min)
 
 

@@ -33,12 +33,10 @@ class Caller(StrEnum):
 
 
 def dns_name(caller: Caller) -> str:
-    """The DNS name in this caller's certificate."""
     return f"{caller.value}.{DOMAIN}"
 
 
 def node_dns_name(node: NodeName) -> str:
-    """The DNS name in the certificate of a node's agent."""
     return f"{node}{_NODE_SUFFIX}"
 
 

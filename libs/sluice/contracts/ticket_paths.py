@@ -26,7 +26,6 @@ def ticket_name(allocation: AllocationId, run: RunId, number: int) -> str:
 
 
 def is_ticket_of(ticket: str, allocation: AllocationId) -> bool:
-    """Whether a ticket was made for this allocation, by any run."""
     return ticket.startswith(_begins(allocation))
 
 

@@ -43,7 +43,6 @@ def find_models(name: str) -> tuple[GpuModel, ...]:
 
 @lru_cache(maxsize=1)
 def _by_name() -> dict[str, dict[GpuModel, None]]:
-    """Models by every name; keys and products come before short names."""
     found: dict[str, dict[GpuModel, None]] = {}
     for names_of in (lambda model: (model.key, *model.product_names), lambda model: model.short_names):
         for model in catalog():

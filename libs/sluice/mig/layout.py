@@ -25,7 +25,6 @@ class InstanceBudget:
     use: dict[str, tuple[int, ...]]
 
     def only(self, kept: Sequence[int]) -> "InstanceBudget":
-        """The same with only the resources at these positions."""
         return InstanceBudget(
             tuple(self.names[at] for at in kept),
             tuple(self.budget[at] for at in kept),
@@ -99,7 +98,6 @@ class Instance(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @property
     def mask(self) -> int:
-        """The span as bits: bit n is memory slice n."""
         return ((1 << self.size) - 1) << self.start
 
 
@@ -107,7 +105,6 @@ Layout = tuple[Instance, ...]
 
 
 def is_legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
-    """Whether these instances may exist together on one GPU."""
     return illegal_reason(model, tuple(instances)) is None
 
 
@@ -131,7 +128,6 @@ def illegal_reason(model: GpuModel, instances: Sequence[Instance]) -> str | None
 
 
 def fits(model: GpuModel, instances: Iterable[Instance], instance: Instance) -> bool:
-    """Whether `instance` can be created beside `instances`."""
     return is_legal(model, (*instances, instance))
 
 

@@ -21,7 +21,6 @@ class Placement:
 
     @property
     def mask(self) -> int:
-        """The span as bits: bit n is memory slice n."""
         return ((1 << self.size) - 1) << self.start
 
 
@@ -63,7 +62,6 @@ class Profile:
 
     @property
     def memory_slices(self) -> int:
-        """How many memory slices an instance takes."""
         return min((placement.size for placement in self.placements), default=0)
 
 

@@ -40,7 +40,6 @@ def is_meant(product_name: str, part: str) -> bool:
 
 
 def is_known(part: str) -> bool:
-    """Whether `part` names any model of the catalog."""
     return any(is_meant(name, part) for name in _product_names())
 
 

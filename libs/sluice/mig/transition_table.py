@@ -191,7 +191,6 @@ class TransitionTable:
         return dict(self._facts_of(state).creatable)
 
     def count(self, state: State, profile_name: str) -> int:
-        """How many more instances of one profile alone fit now."""
         found = self._facts_of(state).creatable.get(profile_name)
         if found is None:
             raise UnknownProfileError(profile_name, self.model.key)
@@ -202,7 +201,6 @@ class TransitionTable:
         return sum(self._facts_of(state).creatable.values())
 
     def free_slices(self, state: State) -> int:
-        """How many memory slices are free."""
         return self.model.memory_slices - (state & self._slices_mask).bit_count()
 
     def why_not(self, state: State, profile_name: str) -> Literal["slices", "engines"] | None:

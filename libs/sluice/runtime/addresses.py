@@ -44,7 +44,6 @@ def is_own_name(host: str, own: str) -> bool:
 
 
 def joined(host: str, port: int) -> str:
-    """HOST:PORT, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -27,13 +27,10 @@ class SystemClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
-        """Seconds of the system's monotonic clock."""
         return time.monotonic()
 
     def utc(self) -> datetime:
-        """The system's wall clock."""
         return datetime.now(UTC)
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait on the running event loop."""
         await asyncio.sleep(duration_s)

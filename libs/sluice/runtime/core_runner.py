@@ -205,7 +205,6 @@ class CoreRunner(Generic[E]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether every reading was complete once."""
         return not self._unread
 
     async def offer(self, event: E) -> None:

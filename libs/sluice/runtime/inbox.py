@@ -48,7 +48,6 @@ class Inbox(Generic[E]):
         self._something.set()
 
     async def filled(self) -> None:
-        """Wait until there is something to take."""
         await self._something.wait()
 
     def take(self) -> E | None:

@@ -79,7 +79,6 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether we hold the lease at this moment."""
         return self._clock.monotonic() < self._until and time.monotonic() - self._ran_at < AWAKE_S
 
     async def keep(self) -> None:

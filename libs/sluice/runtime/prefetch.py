@@ -51,12 +51,10 @@ class Prefetch:
                     pass
 
     async def last(self, wanted: ReadLast) -> Entry | None:
-        """The last value of one subject. Raises what the bus raises."""
         look = self._looks.pop(wanted.subject, None)
         return await (self._bus.last(wanted.stream, wanted.subject) if look is None else look)
 
     def forget(self) -> None:
-        """Drop what was prefetched so far."""
         for look in self._looks.values():
             if not look.cancel() and not look.cancelled():
                 look.exception()  # will not be requested

@@ -54,7 +54,6 @@ class Backoff:
         self._pause_s = initial_s
 
     def next_s(self) -> float:
-        """The next pause."""
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, self._max_s)
         return pause_s * self._rng.uniform(0.5, 1.0)
 

@@ -167,7 +167,6 @@ def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
 
 
 def _contradictions(path: str, entry: EnvVar, claim: Claim, config: AdmissionConfig) -> Iterator[Violation]:
-    """An entry with other capabilities than the request, set by an annotation."""
     if entry.name != ENV_DRIVER_CAPABILITIES or not entry.value:
         return
     if not _names_the_same(entry.value, claim.driver_capabilities, config):

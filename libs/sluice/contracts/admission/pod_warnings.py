@@ -105,7 +105,6 @@ def reviewed_pod_warnings(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
 
 
 def _replaced(pod: Pod, asked: ResolvedRequest) -> Iterator[str]:
-    """Variables whose value will differ from the one written."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
         claim, env = asked.claim_for(container.name), container.env or []
         for entry in (env[at] for at, _ in replaced_env(container, claim)):

@@ -24,7 +24,6 @@ def was_reviewed(pod: Pod) -> bool:
 
 
 def has_gate(spec: Spec) -> bool:
-    """Whether the pod waits for Sluice."""
     return any(gate.name == GATE for gate in spec.scheduling_gates or ())
 
 

@@ -135,7 +135,6 @@ def with_variables(stored: StoredRequest, asked: "ResolvedRequest", spec: Mappin
 
 
 def is_request_annotation(annotation: str) -> bool:
-    """Whether an annotation is part of a request."""
     return (is_our_annotation(annotation) and not is_granted(annotation) and annotation != ANNOTATION_REQUEST) or (
         annotation in hami.ANNOTATIONS
     )

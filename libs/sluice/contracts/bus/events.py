@@ -27,7 +27,6 @@ BOOK_KINDS = frozenset({"ledger", "binding", "quota", "cordon"})
 
 
 def stream_of(kind: str) -> Stream:
-    """The stream that holds subjects of `kind`."""
     return Stream.BOOK if kind in BOOK_KINDS else Stream.STATE
 
 

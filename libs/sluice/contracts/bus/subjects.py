@@ -50,7 +50,6 @@ def node_token(node: str) -> str:
 
 
 def node_from_token(token: str) -> NodeName:
-    """Undo `node_token`."""
     return NodeName(token.replace("_", "."))
 
 

@@ -31,7 +31,6 @@ _SEMVER = re.compile(
 
 
 def quantity_of(size: Fraction | int) -> Tagged:
-    """A number as a value of CEL."""
     return {"quantity": str(Fraction(size))}
 
 
@@ -142,7 +141,6 @@ def _function(
 
 
 def functions() -> list[Any]:
-    """The functions of selectors that CEL itself does not have."""
     two = [_TAGGED, _TAGGED]
     return [
         _function("quantity", ([_TEXT], _TAGGED, lambda text: quantity_of(_parsed(text))), is_member=False),

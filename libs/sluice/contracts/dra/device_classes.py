@@ -79,7 +79,6 @@ def device_class(written: SourceValue, classes: Mapping[str, Mapping[str, Any]])
 
 
 def selectors_of(spec: Fields) -> Iterator[SourceValue]:
-    """The CEL expressions of a class or request."""
     for each in spec.listed("selectors"):
         each.only(("cel",))
         cel = each.inside("cel")

@@ -48,7 +48,6 @@ def _pod_claim(each: Fields) -> PodClaim:
 
 
 def users_of(spec: Mapping[str, Any], pod_claim: str) -> Iterator[Mapping[str, Any]]:
-    """The containers that use a claim of the pod."""
     for container in chain.from_iterable(_listed(spec, key) for key in _LISTS):
         resources = container.get("resources")
         claims = _listed(resources, "claims") if isinstance(resources, Mapping) else ()

@@ -101,17 +101,14 @@ class _Given:
 
     @property
     def names_it(self) -> bool:
-        """Whether it names the request, not only all of them."""
         said = {str(each.raw) for each in self.fields.texts("requests")}
         return bool(said & {self.asked.name, self.asked.main})
 
     @property
     def applies(self) -> bool:
-        """Whether it is for the request, or for all."""
         return self.is_class or not self.fields.texts("requests") or self.names_it
 
     def parameters(self, driver: str) -> Fields | None:
-        """Its parameters; None for another driver's."""
         return opaque_parameters(self.fields, driver)
 
 

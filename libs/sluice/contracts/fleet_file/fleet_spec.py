@@ -130,7 +130,6 @@ class FleetSpec:
     nodes: tuple[NodeSpec, ...]
 
     def node(self, name: str) -> NodeSpec | None:
-        """The node of that name, or None."""
         return next((node for node in self.nodes if node.name == name), None)
 
 

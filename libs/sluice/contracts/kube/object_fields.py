@@ -36,7 +36,6 @@ class Fields:
         return SourceValue(f"{self.path}.{key_shown}" if self.path else key_shown, self.values.get(key))
 
     def wrong(self, key: str, why: str, allowed: str) -> RequestSyntaxError:
-        """The refusal of an invalid value, to be raised."""
         return self.at(key).invalid(why, allowed)
 
     def has(self, key: str) -> bool:

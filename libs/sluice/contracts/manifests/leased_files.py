@@ -11,5 +11,4 @@ LEASED = ".leased.yaml"
 
 
 def is_leased(name: str) -> bool:
-    """Whether a manifest of this name counts only while it is locked."""
     return name.endswith(LEASED)

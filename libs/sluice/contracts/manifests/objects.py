@@ -64,7 +64,6 @@ def in_file(item: ManifestObject, refusal: Refusal) -> Refusal:
 
 
 def wrong(item: ManifestObject, field: str, value: Any, why: str, allowed: str) -> Refusal:
-    """The refusal of a field's value."""
     return Refusal(
         reason=RefusalReason.INVALID_VALUE,
         message=why,

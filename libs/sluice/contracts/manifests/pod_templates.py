@@ -104,7 +104,6 @@ def _templates(
 
 
 def _counted(value: Mapping[str, Any], path: str) -> Iterator[int | Refusal]:
-    """How many copies of this mapping a controller creates."""
     names = ("replicas", "parallelism", "completions")
     replicas, parallelism, completions = (_number(value, key, path) for key in names)
     if replicas is not None:

@@ -46,7 +46,6 @@ def is_of_claims(value: Mapping[str, Any]) -> bool:
 
 
 def claims_in(objects: Iterable[ManifestObject]) -> FileClaims:
-    """Those of a text's objects."""
     found = FileClaims()
     for each in objects:
         value = each.value

@@ -106,7 +106,6 @@ class _Open:
 
     @property
     def expects_key(self) -> bool:
-        """Whether the next value is a key."""
         return isinstance(self.value, dict) and self.key is None and not self.merging
 
 

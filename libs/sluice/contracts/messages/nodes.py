@@ -109,7 +109,6 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
     @property
     def address(self) -> AgentAddress:
-        """Where its agent is asked."""
         return AgentAddress(self.endpoint, self.certificate)
 
 

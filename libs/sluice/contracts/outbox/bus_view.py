@@ -77,7 +77,6 @@ class BusView:
         return is_new_life
 
     def observed(self, stream: Stream, entry: Entry) -> None:
-        """The reading has shown a value."""
         reading = self._of.get(stream)
         if reading is not None:
             reading.highest = max(reading.highest, entry.sequence)
@@ -116,7 +115,6 @@ class BusView:
         return reading is not None and reading.caught_up
 
     def number(self, stream: Stream) -> int:
-        """The number of this reading; 0 before the first."""
         return self._of[stream].number if stream in self._of else 0
 
     def life(self, stream: Stream) -> Incarnation:

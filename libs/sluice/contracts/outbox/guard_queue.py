@@ -67,7 +67,6 @@ class GuardQueue(msgspec.Struct, eq=False):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is wanted or unanswered."""
         return self.in_flight is None and not self.commits and not self.dirty
 
 

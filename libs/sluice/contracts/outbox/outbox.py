@@ -209,7 +209,6 @@ class Outbox(Intents):
         return self._learn(stream, parse(entry.subject), entry)
 
     def _learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> list[OutboxReport]:
-        """A value is known at its subject; for an own write, `expected` is its guard value."""
         is_newest = self._view.learn(stream, address, entry, expected)
         queue = self._queues.get(address.guard)
         if queue is not None:

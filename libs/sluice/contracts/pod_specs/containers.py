@@ -65,7 +65,6 @@ class _IstioStatus(msgspec.Struct):
 
 
 def _istio_containers(status: object) -> frozenset[str]:
-    """The containers that Istio lists as injected; none when that cannot be parsed."""
     if not isinstance(status, str) or len(status) > _STATUS_CHARACTERS_MAX:
         return frozenset()
     try:

@@ -48,7 +48,6 @@ class PodPriority:
 
     @property
     def may_preempt(self) -> bool:
-        """Whether other pods may be evicted for it."""
         return self.preempts is not False
 
     @property

@@ -113,14 +113,18 @@ def _plan(kind: type[msgspec.Struct], descriptor: Any) -> tuple[tuple[str, Any, 
     return tuple(found)
 
 
+def readable(message: Any, kind: type[T]) -> T | Undecodable:
+    """The struct in a message, or why it is invalid."""
+    try:
+        return read(message, kind)
+    except UnreadableError as error:
+        return Undecodable(str(error))
+
+
 def share_to_proto(share: Share) -> node_pb2.Share:
-    """A share in its gRPC form."""
     return node_pb2.Share(**fields_of(share))
 
 
 def share_from_proto(share: node_pb2.Share) -> Share | Undecodable:
     """The share in an answer, or why it is invalid (an unknown mode)."""
-    try:
-        return read(share, Share)
-    except UnreadableError as error:
-        return Undecodable(str(error))
+    return readable(share, Share)

@@ -62,12 +62,10 @@ def usage_of_device(grant: DeviceGrant, model: GpuModel | None) -> Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """The sum of all."""
     return sum(parts, NOTHING)
 
 
 def compute_slices_of(model: GpuModel) -> int:
-    """All compute slices of a GPU: those of its largest profile; 1 where there is none."""
     return model.largest.compute_slices if model.profiles else max(1, model.compute_slices)
 
 

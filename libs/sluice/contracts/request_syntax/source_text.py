@@ -28,7 +28,6 @@ class Unquoted:
 
 
 def is_null(value: object) -> bool:
-    """Whether nothing was written."""
     return value is None or (isinstance(value, Unquoted) and value.text in _NULLS)
 
 

@@ -32,7 +32,6 @@ _MEMORY_RANGE = f"from 1Mi to {MEMORY_MIB_MAX // 1024**2}Ti"
 
 
 def whole(written: SourceValue, least: int, most: int) -> int:
-    """A whole number in an annotation."""
     return _in_range(written, parse_whole(written.text()), least, most)
 
 
@@ -127,7 +126,6 @@ def boolean(written: SourceValue, true: Sequence[str] = ("true",), false: Sequen
 
 
 def choice(written: SourceValue, choices: Sequence[str]) -> str:
-    """One of these words."""
     text = written.text()
     if text not in choices:
         raise written.invalid(f"there is no such choice{did_you_mean(text, choices)}", ", ".join(choices))
@@ -144,7 +142,6 @@ def refuse_compute_instance(written: SourceValue, text: str, prefix: str = "") -
 
 
 def node_name(written: SourceValue) -> str:
-    """The name of a node."""
     text = written.text()
     if len(text) > _NODE_NAME_MAX or _NODE_NAME.fullmatch(text) is None:
         allowed = f"at most {_NODE_NAME_MAX} of a-z, 0-9, '-' and '.'"

@@ -55,7 +55,6 @@ class Health(HealthServicer):
         self._log = logs.get("health")
 
     def expect(self, parts: Iterable[str]) -> None:
-        """Name further parts that must run before this process is ready."""
         for part in parts:
             self._parts.setdefault(part, None)
 
@@ -95,7 +94,6 @@ class Health(HealthServicer):
         return next((why for need in self._needs if (why := need())), "")
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the service to a server."""
         add_HealthServicer_to_server(self, server)
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:  # noqa: N802

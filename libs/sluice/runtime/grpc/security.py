@@ -48,7 +48,6 @@ class AuthorizationInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Wrap the called method with the check."""
         handler = await continuation(details)
         if handler is None:
             return handler
@@ -141,13 +140,11 @@ class TlsIdentity(Identity):
     _ending: ExpiryWarning = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Read the files. Raises CertificateError."""
         files = CertificateFiles(self.certificate_file, self.key_file, self.ca_file, self.names)
         self._files = WatchedFiles(files.paths, files.read, part="certificate", look_s=self.look_s)
         self._ending = ExpiryWarning("certificate", self.certificate_file)
 
     def current(self) -> CertificateMaterial:
-        """What is valid now: another object when the files have changed, the same one until then."""
         found = self._files.current()
         self._ending.look(found)
         return found

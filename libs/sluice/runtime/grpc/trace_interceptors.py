@@ -23,14 +23,12 @@ class TraceUnaryClientInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type
     """Sends our trace context along, and a deadline where there is none. An unparsable answer fails the call."""
 
     def __init__(self, deadline_s: float, traces: RequestTraces) -> None:
-        """Calls without a timeout get `deadline_s`."""
         self._deadline_s = deadline_s
         self._traces = traces
 
     async def intercept_unary_unary(
         self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
     ) -> T:
-        """One call."""
         timed = details._replace(timeout=self._deadline_s if details.timeout is None else details.timeout)
         if not self._traces.recording or not request_traces.current():
             return await _answered(await continuation(_with_trace(timed), request))
@@ -45,12 +43,10 @@ class TraceStreamClientInterceptor(grpc.aio.UnaryStreamClientInterceptor):  # ty
     async def intercept_unary_stream(
         self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
     ) -> T:
-        """One stream."""
         return await continuation(_with_trace(details), request)
 
 
 async def _answered(call: T) -> T:
-    """A finished call that keeps its answer. Raises what it failed with."""
     made = cast("Any", call)
     if await made is None:
         raise grpc.aio.AioRpcError(
@@ -77,7 +73,6 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc] 
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """One call."""
         handler = await continuation(details)
         traceparent = dict(details.invocation_metadata).get(request_traces.TRACEPARENT, "")
         if handler is None or not traceparent or handler.request_streaming:

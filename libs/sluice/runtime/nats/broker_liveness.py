@@ -33,7 +33,6 @@ class AwakeDeadline:
 
     @property
     def due(self) -> float:
-        """When to check next."""
         return min(self._looked_at + CHECK_EVERY_S, self._over_at)
 
     def is_over(self, now: float) -> bool:
@@ -85,7 +84,6 @@ class BrokerLiveness:
             )
 
     def answered(self) -> None:
-        """A write was answered, with any result."""
         if self._told:
             self._log.warning("the broker answers writes again", after_s=round(self.lasts_s, 1))
         self._end()
@@ -111,7 +109,6 @@ class BrokerLiveness:
 
 
 def broker_hint(*, clustered: bool) -> str:
-    """What to do about it."""
     if clustered:
         return (
             "most servers of the cluster must run, two of three for instance, and have room on their disks: bring "

@@ -253,21 +253,17 @@ class Connection:
             raise TimeoutError("the server does not answer") from error
 
     def new_inbox(self) -> str:
-        """A new reply subject in our own inbox."""
         return self._client.new_inbox()
 
     @property
     def clustered(self) -> bool:
-        """Whether the server is part of a cluster."""
         return bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - INFO has no public accessor
 
     @property
     def up(self) -> bool:
-        """Whether it is connected now."""
         return self._up.is_set()
 
     async def up_within(self, limit_s: float) -> None:
-        """Wait until connected, at most `limit_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._up.wait()
@@ -277,7 +273,6 @@ class Connection:
         self._changed[call] = None
 
     def off_change(self, call: Callable[[], None]) -> None:
-        """Stop calling."""
         self._changed.pop(call, None)
 
     async def close(self) -> None:

@@ -44,7 +44,6 @@ class StreamConsumer:
     tells_missing = False
 
     def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
-        """`filters` empty means the whole stream."""
         self.stream = stream
         self._connection = connection
         self._filters = filters

@@ -52,7 +52,6 @@ class CredentialFiles:
         self._ending = ExpiryWarning("bus identity", own[0]) if own else None
 
     def current(self) -> Credentials:
-        """As the files are now; the same object until they change."""
         found = self._files.current()
         if self._ending is not None and self._material is not None:
             self._ending.look(self._material)

@@ -67,7 +67,6 @@ class Credentials:
     sign: Callable[[str], bytes] | None = field(default=None, repr=False)
 
     def current(self) -> "Credentials":
-        """These do not change."""
         return self
 
 

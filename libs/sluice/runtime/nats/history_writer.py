@@ -84,7 +84,6 @@ class HistoryWriter:
         self._budget = Budget()
 
     def sent(self, write: Write, data: bytes, headers: dict[str, str]) -> None:
-        """A write is about to be sent, perhaps again."""
         if isinstance(write.message, AGENTS_MESSAGES):
             return
         mine = self._unanswered.setdefault(write.operation, _Unanswered(data, headers))
@@ -93,7 +92,6 @@ class HistoryWriter:
             self._unanswered.popitem(last=False)
 
     async def landed(self, write: Write, sequence: int, data: bytes, headers: dict[str, str]) -> None:
-        """A write was accepted."""
         self._unanswered.pop(write.operation, None)
         if isinstance(write.message, AGENTS_MESSAGES):
             return
@@ -144,7 +142,6 @@ class HistoryWriter:
         task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Stop recording."""
         for task in self._tasks:
             task.cancel()
 

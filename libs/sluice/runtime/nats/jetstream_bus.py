@@ -190,13 +190,11 @@ class NatsBus:
             del self._readers[reader]
 
     def read_again(self, stream: Stream) -> None:
-        """Restart every reader of `stream` in this process."""
         for reader in self._readers:
             if reader.stream is stream:
                 reader.restart("asked to")
 
     async def last(self, stream: Stream, subject: str) -> Entry | None:
-        """The last value of one subject, or None. Raises TimeoutError without an answer."""
         answer = await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
         status = status_of(answer)
         if status == "404":
@@ -242,37 +240,28 @@ class NatsBus:
         return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
 
     async def stream_problems(self) -> list[str]:
-        """Differences between the streams and their declarations, a sentence each. Raises TimeoutError and BusError."""
         return await stream_management.stream_problems(self._connection)
 
     async def unstored_s(self, stream: Stream) -> float | None:
-        """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
         return await stream_management.unstored_s(self._connection, stream)
 
     async def incarnation(self, stream: Stream) -> Incarnation:
-        """The incarnation of the broker's data. Raises TimeoutError when there is no such stream."""
         return await stream_management.incarnation(self._connection, stream)
 
     async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-        """Create missing streams. Raises BusError where one exists with other settings."""
         await stream_management.ensure_streams(self._connection, history_bytes=history_bytes)
 
     async def resize_history(self, history_bytes: int) -> None:
-        """Set the size limit of HISTORY. Raises BusError, TimeoutError."""
         await stream_management.resize_history(self._connection, history_bytes)
 
     async def bound_agents(self) -> None:
-        """Remove the slice statuses of nodes whose agents wrote too many. Raises TimeoutError, BusError."""
         await self._agents_share.enforce()
 
     async def ensure_agent(self, node: NodeName) -> None:
-        """Create the durable of a node's agent if missing. Raises BusError where it differs."""
         await stream_management.ensure_agent(self._connection, node)
 
     @asynccontextmanager
     async def answering(self, subject: str) -> AsyncIterator[None]:
-        """Answer `probe`s of `subject` while the context lasts. Raises BusError."""
-
         async def answer(message: Msg) -> None:
             with suppress(TimeoutError):  # the one that asked asks again
                 await self._connection.publish(message.reply, b"")
@@ -288,7 +277,6 @@ class NatsBus:
                 await subscription.unsubscribe()
 
     async def probe(self, subject: str, within_s: float) -> Probe:
-        """Ask whether a process is `answering`; returns after at most `within_s`. Raises BusError."""
         try:
             await self._connection.request(subject, timeout_s=within_s)
         except TimeoutError as error:
@@ -304,16 +292,13 @@ class NatsBus:
 
     @property
     def unread_s(self) -> float:
-        """For how long a stream to be read here has been unreadable; 0 while readings go on."""
         return max((reader.unread_s for reader in self._readers), default=0.0)
 
     @property
     def clustered(self) -> bool:
-        """Whether the connected server is part of a cluster."""
         return self._connection.clustered
 
     async def close(self) -> None:
-        """Flush and disconnect, within a bounded time."""
         self._shown.close()
         self._recorder.close()
         await self._connection.close()

@@ -285,7 +285,6 @@ def _compare(what: str, wanted: dict[str, Any], found: dict[str, Any], but: tupl
 
 
 def _same(wanted: Any, found: Any) -> bool:
-    """Servers add to metadata, and omit defaults."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_same(value, found.get(key)) for key, value in wanted.items())
     return bool(wanted == found) or (not wanted and not found)

@@ -81,7 +81,6 @@ class ApiError(Exception):
 
     @property
     def wrong_last_sequence(self) -> int | None:
-        """The sequence in a refusal, or None without one."""
         found = _WRONG.search(self.description)
         return int(found[1]) if found else None
 

@@ -57,7 +57,6 @@ class CertifiedUser:
     name: str
 
     def who(self) -> str:
-        """Its identity in the configuration."""
         return f'user: "{self.name}"'
 
 

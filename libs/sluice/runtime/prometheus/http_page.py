@@ -73,7 +73,6 @@ class _Page:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
         task = asyncio.current_task()
         assert task is not None
         if len(self._answering) >= CONNECTIONS_MAX:
@@ -93,7 +92,6 @@ class _Page:
             self._answering.discard(task)
 
     async def close(self) -> None:
-        """End all connections."""
         for task in tuple(self._answering):
             task.cancel()
         await asyncio.gather(*self._answering, return_exceptions=True)
@@ -123,7 +121,6 @@ class _Page:
 
 
 def _format_of(accepted: str) -> "tuple[Callable[[Collector], bytes], str]":
-    """The format and content type for an Accept header; plain text for an invalid one."""
     from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
 
     try:
@@ -181,7 +178,6 @@ class _Collector:
 
 
 def _summed(metric: Metric, counts: list[int]) -> list[tuple[str, float]]:
-    """Each bound with the number of values not above it."""
     found: list[tuple[str, float]] = []
     total = 0
     for bound, some in zip((*map(str, metric.bounds), "+Inf"), counts, strict=True):

@@ -70,7 +70,6 @@ class MetricRegistry:
         self._collectors: list[Collector] = []
 
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
-        """Add to a counter."""
         series = self._counted.get(metric)
         if series is None:
             series = self._counted[metric] = {}
@@ -81,7 +80,6 @@ class MetricRegistry:
             series[labels] = series.get(labels, 0) + by
 
     def observe(self, metric: Metric, value_s: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         series = self._histograms.get(metric)
         if series is None:
             series = self._histograms[metric] = {}
@@ -121,7 +119,6 @@ class MetricRegistry:
         return found
 
     def histograms(self) -> Mapping[Metric, Mapping[tuple[str, ...], Histogram]]:
-        """Histograms."""
         return self._histograms
 
 

@@ -163,7 +163,6 @@ def self_signed(names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], n
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    """Of an authority, or of the end of a chain."""
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,

@@ -155,11 +155,9 @@ class CertificateFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All of them."""
         return (self.certificate_file, self.key_file, self.ca_file)
 
     def read(self) -> CertificateMaterial:
-        """Their current content. Blocks for small files. Raises CertificateError."""
         certificate = self._content("certificate", self.certificate_file)
         key = self._content("key", self.key_file)
         warn_if_open(f"{self.settings}_key_file", self.key_file)
@@ -283,7 +281,6 @@ class ExpiryWarning:
         self._log = logs.get(part, file=str(path))
 
     def look(self, found: CertificateMaterial) -> None:
-        """Warn when this one should have been renewed by now."""
         if found.ends - dt.datetime.now(dt.UTC) < WARN_BEFORE and self._warned is not found:
             self._warned = found
             self._log.warning("the certificate should have been renewed", ends=found.ends.isoformat())

@@ -138,7 +138,6 @@ class CoreSpans:
                 self._marks.put((request, phase.name), at_ns)
 
     def did(self, instruction: object, request: str) -> None:
-        """An instruction was just carried out."""
         if self._traces.recording:
             self.signal(f"did {type(instruction).__name__}", request, time.time_ns())
 

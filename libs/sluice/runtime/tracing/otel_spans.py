@@ -65,7 +65,6 @@ class RateLimitedLog(logging.Filter):
         self._told: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is logged."""
         now = time.monotonic()
         if now < self._told.get(record.msg, now):
             return False
@@ -169,7 +168,6 @@ class Spans:
 
 
 def exporting(endpoint: str, *, service: str, run: str) -> Spans:
-    """Spans for an OTLP/HTTP base URL."""
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(each, RateLimitedLog) for each in logger.filters):

@@ -119,7 +119,6 @@ class RequestTraces:
 
     @property
     def recording(self) -> bool:
-        """Whether spans are exported."""
         return self._spans is not None
 
     def remember(self, request: str, headers: Mapping[str, str] | None, subject: str = "") -> None:

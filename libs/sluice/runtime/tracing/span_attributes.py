@@ -33,7 +33,6 @@ def of_subject(subject: str, operation: str) -> Attributes:
 
 
 def of_message(message: AnyMessage) -> Attributes:
-    """The object of a message."""
     match message:
         case AllocationRequested() | RequestRejected():
             return {
