@@ -16,7 +16,7 @@ from sluice.contracts.bus.codec import NOT_READABLE
 from sluice.contracts.kube.names import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILITIES, is_granted
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
-from sluice.contracts.reasons import Refusal, RefusalReason, shorten
+from sluice.contracts.reasons import Refusal, shorten
 from sluice.contracts.request_syntax import (
     ContainerRequest,
     PodRequest,
@@ -34,8 +34,10 @@ from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES, POD
 from sluice.contracts.request_syntax.source_text import (
     RequestSyntaxError,
     SourceValue,
+    accepted,
     is_blank,
     is_blank_amount,
+    never_raising,
     requested_amounts,
     source_text_of,
 )
@@ -85,9 +87,7 @@ class ResolvedRequest:
 def read_stored(text: str, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
     """The request of the pod with this `spec`, by its ANNOTATION_REQUEST. Never raises."""
     stored = decode_stored(text)
-    if isinstance(stored, Refusal):
-        return stored
-    return parse_stored(stored, spec, limits)
+    return stored if isinstance(stored, Refusal) else parse_stored(stored, spec, limits)
 
 
 def decode_stored(text: str) -> StoredRequest | Refusal:
@@ -98,20 +98,18 @@ def decode_stored(text: str) -> StoredRequest | Refusal:
         return malformed_stored(text, f"not in the form that Sluice stores ({shorten(str(error), 300)})")
 
 
-def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest | Refusal:
+@never_raising
+def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
     """
     The request of a new pod, as its owner wrote it; perhaps empty or invalid. Refuses values that are not text.
 
     Values of a LimitRange are left out where they have no effect beside it.
     """
-    try:
-        asks = {
-            key: SourceValue(key, value).text()
-            for key, value in annotations.items()
-            if is_request_annotation(key) and not is_blank(value)
-        }
-    except RequestSyntaxError as wrong:
-        return wrong.refusal
+    asks = {
+        key: SourceValue(key, value).text()
+        for key, value in annotations.items()
+        if is_request_annotation(key) and not is_blank(value)
+    }
     main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
     written = [
         ContainerRequest(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
@@ -156,40 +154,26 @@ def requests_gpus(stored: StoredRequest) -> bool:
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
-def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest | Refusal:
+@never_raising
+def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest:
     """The request of a pod with this `spec` and a stored request. Never raises."""
     if len(stored.annotations) > REQUEST_KEYS_MAX:
-        return Refusal(
-            reason=RefusalReason.TOO_LARGE,
-            message=f"{len(stored.annotations)} annotations that request GPUs",
-            field="metadata.annotations",
-            allowed=f"at most {REQUEST_KEYS_MAX}",
-        )
-    containers = _requesting_containers(stored, spec)
-    if isinstance(containers, Refusal):
-        return containers
-    apps, init = containers
+        why = f"{len(stored.annotations)} annotations that request GPUs"
+        raise SourceValue("metadata.annotations", "").too_large(why, f"at most {REQUEST_KEYS_MAX}")
+    apps, init = _requesting_containers(stored, spec)
     apart = [each for each in init if _asks_something(stored, each.name)]
     if apart and not any(_asks_something(stored, each.name) for each in apps):
         apps.append(apart.pop(0))
     prefixes = tuple(f"{each.name}.{SLUICE}/" for each in apart)
     annotations = {key: text for key, text in stored.annotations.items() if not key.startswith(prefixes)}
-    pod = parse_pod(annotations, apps, limits=limits)
-    if isinstance(pod, Refusal):
-        return pod
-    served_by: dict[str, str] = {}
-    for container in apart:
-        served = _served(container, stored, pod, limits)
-        if isinstance(served, Refusal):
-            return served
-        if served:
-            served_by[container.name] = served
+    pod = accepted(parse_pod(annotations, apps, limits=limits))
+    served_by = {each.name: served for each in apart if (served := _served(each, stored, pod, limits))}
     return ResolvedRequest(pod, served_by, annotations, tuple(apps))
 
 
 def _requesting_containers(
     stored: StoredRequest, spec: Mapping[str, Any]
-) -> tuple[list[ContainerRequest], list[ContainerRequest]] | Refusal:
+) -> tuple[list[ContainerRequest], list[ContainerRequest]]:
     """The containers of a pod with their resources: those that live as long as the pod, and the others."""
     init = list(_listed(spec, "initContainers"))
     sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
@@ -199,13 +183,11 @@ def _requesting_containers(
         {"name": each.get("name"), "securityContext": each.get("securityContext")}
         for each in (*listed, *sidecars, *passing)
     ]
-    found = read_containers({"containers": bare, "securityContext": spec.get("securityContext")})
-    if isinstance(found, Refusal):
-        return found
+    found = accepted(read_containers({"containers": bare, "securityContext": spec.get("securityContext")}))
     names = {each.name for each in found}
     for name in (stored.first, *stored.resources):
         if name not in names:
-            return malformed_stored(stored.as_text(), f"the pod has no container {name!r}")
+            raise RequestSyntaxError(malformed_stored(stored.as_text(), f"the pod has no container {name!r}"))
     asking = [replace(each, limits=stored.resources.get(each.name, {})) for each in found]
     living = len(listed) + len(sidecars)
     return asking[:living], asking[living:]
@@ -228,9 +210,7 @@ def applies_to_main_container(key: str) -> bool:
     return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 
 
-def _served(
-    container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits
-) -> str | Refusal:
+def _served(container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits) -> str:
     """
     The container whose devices an init container uses, as it ends before the apps start; empty when it requests none.
 
@@ -240,9 +220,7 @@ def _served(
     said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
     if container.limits:
         said |= {key: text for key, text in stored.annotations.items() if key in hami.ANNOTATIONS}
-    ask = parse_pod(said, [container], limits=limits)
-    if isinstance(ask, Refusal):
-        return ask
+    ask = accepted(parse_pod(said, [container], limits=limits))
     if not ask.claims:
         return ""
     claim = ask.claims[0]
@@ -251,15 +229,11 @@ def _served(
         if msgspec.structs.replace(other, **as_its) == claim:
             return other.container
     field = next((key for key in said if key.startswith(own)), next(iter(container.limits), own))
-    return Refusal(
-        reason=RefusalReason.UNSUPPORTED_KEY,
-        message=(
-            f"the init container {container.name!r} uses the devices of a container with the same request, "
-            "and there is none"
-        ),
-        field=field,
-        value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
-        allowed="the same request and runAsUser as another container of the pod, or none",
+    value = f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}"
+    who = f"the init container {container.name!r}"
+    raise SourceValue(field, value).unsupported(
+        f"{who} uses the devices of a container with the same request, and there is none",
+        "the same request and runAsUser as another container of the pod, or none",
     )
 
 
@@ -281,10 +255,5 @@ def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 def malformed_stored(text: str, why: str) -> Refusal:
     """The refusal of an ANNOTATION_REQUEST that the first review would not have written."""
-    return Refusal(
-        reason=RefusalReason.INVALID_VALUE,
-        message=why,
-        field=ANNOTATION_REQUEST,
-        value=shorten(text),
-        allowed="leave it out: Sluice writes it when the pod is created",
-    )
+    right = "leave it out: Sluice writes it when the pod is created"
+    return SourceValue(ANNOTATION_REQUEST, text).invalid(why, right).refusal

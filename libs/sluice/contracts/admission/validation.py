@@ -33,7 +33,7 @@ from sluice.contracts.reasons import Refusal
 from sluice.contracts.request_syntax import RequestLimits
 from sluice.contracts.request_syntax.keys import HAMI, SLUICE, VOLCANO, is_gpu_resource
 from sluice.contracts.request_syntax.sluice_keys import CONTAINER_KEYS, DRIVER_CAPABILITIES
-from sluice.contracts.request_syntax.source_text import is_blank_amount, source_text_of
+from sluice.contracts.request_syntax.source_text import accepted, is_blank_amount, never_raising, source_text_of
 
 
 def validate_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Violation]:
@@ -129,24 +129,20 @@ def is_exempt(
     return namespace in exempt or LABEL_IGNORE in labels or MIRROR in annotations
 
 
+@never_raising
 def read_new_request(
     annotations: Mapping[str, object], spec: Mapping[str, Any], limits: RequestLimits, *, default_mode: str = ""
-) -> NewRequest | Refusal | None:
+) -> NewRequest | None:
     """The request of a pod that was not reviewed before; None when it requests no GPU. Never raises."""
-    before = stored_from(annotations, spec)
-    if isinstance(before, Refusal):
-        return before
-    if not requests_gpus(before):
+    written = accepted(stored_from(annotations, spec))
+    if not requests_gpus(written):
         return None
-    asked = parse_stored(before, spec, limits)
-    if isinstance(asked, Refusal):
-        return asked
+    asked = accepted(parse_stored(written, spec, limits))
     if not asked.pod.claims:
         return None
-    written, before = before, with_variables(before, asked, spec)
-    asked = parse_stored(before, spec, limits)
-    if isinstance(asked, Refusal):
-        return _as_its_variable(asked, written, before)
+    before = with_variables(written, asked, spec)
+    again = parse_stored(before, spec, limits)
+    asked = accepted(_as_its_variable(again, written, before) if isinstance(again, Refusal) else again)
     return NewRequest(before, *with_default_mode(before, asked, spec, limits, default_mode))
 
 
@@ -225,12 +221,10 @@ def _asked_by(container: Container, written: StoredRequest | None) -> Collection
     return container.asked() if written is None else written.resources.get(container.name, {})
 
 
-def needs_of(
-    spec: Mapping[str, Any], asked: ResolvedRequest, namespace: str, labels: Mapping[str, str]
-) -> HostNeeds | Refusal:
+@never_raising
+def needs_of(spec: Mapping[str, Any], asked: ResolvedRequest, namespace: str, labels: Mapping[str, str]) -> HostNeeds:
     """The node needs of the pod with that namespace and those labels, with the node that its annotations name."""
-    needs = read_host_needs(spec, namespace, labels)
-    return needs if isinstance(needs, Refusal) else with_node(needs, asked.pod.node_name, NODE_NAME)
+    return accepted(with_node(accepted(read_host_needs(spec, namespace, labels)), asked.pod.node_name, NODE_NAME))
 
 
 def _named(spec: Spec) -> Iterator[tuple[str, Container]]:

@@ -46,6 +46,7 @@ from sluice.contracts.pod_specs import (
 )
 from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 from sluice.contracts.request_syntax import RequestLimits
+from sluice.contracts.request_syntax.source_text import RequestSyntaxError, accepted
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAMESPACE = re.compile(_LABEL)
@@ -243,22 +244,16 @@ def _asked(
     pod: Pod | MalformedReview,
     ask: NewRequest,
 ) -> PodManifest:
-    labels = read_pod_labels(metadata)
-    if isinstance(labels, Refusal):
-        return _refused(item, labels)
-    containers = read_containers(spec)
-    if isinstance(containers, Refusal):
-        return _refused(item, containers)
-    amounts = () if isinstance(pod, MalformedReview) else validate_all_amounts(pod, ask.before)
-    for problem in amounts:
-        return _refused(item, problem.refusal)
-    needs = needs_of(spec, ask.asked, _text(metadata.get("namespace")) or "default", labels)
-    if isinstance(needs, Refusal):
-        return _refused(item, needs)
-    urgency = read_priority(spec)
-    if isinstance(urgency, Refusal):
-        return _refused(item, urgency)
     asked = ask.asked
+    try:
+        labels = accepted(read_pod_labels(metadata))
+        accepted(read_containers(spec))
+        for problem in () if isinstance(pod, MalformedReview) else validate_all_amounts(pod, ask.before):
+            raise RequestSyntaxError(problem.refusal)
+        needs = accepted(needs_of(spec, asked, _text(metadata.get("namespace")) or "default", labels))
+        urgency = accepted(read_priority(spec))
+    except RequestSyntaxError as error:
+        return _refused(item, error.refusal)
     if asked.pod.priority is not None:
         urgency = replace(urgency, priority=asked.pod.priority)
     advised = (

@@ -18,7 +18,6 @@ from sluice.contracts.kube.object_fields import PodFields
 from sluice.contracts.kube.quantities import WHOLE_MAX, NotANumber, parse_quantity
 from sluice.contracts.messages import HostNeeds, HostRoom, Selector, Toleration
 from sluice.contracts.pod_specs.pod_affinity import ON_PODS, REQUIRED, read_expression, read_pod_affinity
-from sluice.contracts.reasons import Refusal, RefusalReason
 from sluice.contracts.request_syntax.keys import is_gpu_resource
 from sluice.contracts.request_syntax.source_text import SourceValue, never_raising
 
@@ -52,18 +51,14 @@ def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     return PodFields("metadata", metadata).inside("labels").strings_by_key()
 
 
-def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds | Refusal:
+@never_raising
+def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds:
     """The needs with a node that was also named in `field`; empty names none."""
     if not node_name or node_name == needs.node_name:
         return needs
     if needs.node_name:
-        return Refusal(
-            reason=RefusalReason.CONTRADICTION,
-            message=f"contradicts the spec, which names the node {needs.node_name!r}",
-            field=field,
-            value=node_name,
-            allowed="one node",
-        )
+        why = f"contradicts the spec, which names the node {needs.node_name!r}"
+        raise SourceValue(field, node_name).contradiction(why, "one node")
     return msgspec.structs.replace(needs, node_name=node_name)
 
 

@@ -75,6 +75,13 @@ def _refusing(reason: RefusalReason) -> "Callable[[SourceValue, str, str], Reque
     return refusing
 
 
+def accepted(read: T | Refusal) -> T:
+    """What a reader returned, if it is no refusal. Raises RequestSyntaxError."""
+    if isinstance(read, Refusal):
+        raise RequestSyntaxError(read)
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class SourceValue:
     """One value and its place: `field` is an annotation's key or a resource's name."""
