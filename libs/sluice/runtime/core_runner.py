@@ -33,20 +33,8 @@ from sluice.runtime.bus import Bus, Reading
 from sluice.runtime.clock import Clock
 from sluice.runtime.inbox import EVENTS_MAX, Inbox
 from sluice.runtime.prefetch import PredictRead, Prefetch
-from sluice.runtime.prometheus import metrics
+from sluice.runtime.prometheus import metrics, runtime_metrics
 from sluice.runtime.prometheus.metrics import Collector, Sample
-from sluice.runtime.prometheus.runtime_metrics import (
-    ACTION_SECONDS,
-    CAUGHT_UP,
-    CONNECTED,
-    EVENT_SECONDS,
-    INBOX,
-    INSTRUCTIONS,
-    READINGS,
-    WRITE_SECONDS,
-    WRITES,
-    WRITES_AGAIN,
-)
 from sluice.runtime.retry import Backoff
 from sluice.runtime.tracing import request_traces
 from sluice.runtime.tracing.core_spans import CoreSpans, SpanPhase
@@ -182,9 +170,9 @@ class CoreRunner(Generic[E]):
 
     def _now(self) -> tuple[Sample, ...]:
         return (
-            Sample(INBOX, len(self._inbox), (self._kind,)),
-            Sample(CONNECTED, self._bus.connected, (self._kind,)),
-            Sample(CAUGHT_UP, self.caught_up, (self._kind,)),
+            Sample(runtime_metrics.INBOX, len(self._inbox), (self._kind,)),
+            Sample(runtime_metrics.CONNECTED, self._bus.connected, (self._kind,)),
+            Sample(runtime_metrics.CAUGHT_UP, self.caught_up, (self._kind,)),
         )
 
     async def _run(self) -> None:
@@ -217,7 +205,7 @@ class CoreRunner(Generic[E]):
         try:
             async for batch in batches:
                 if isinstance(batch[0], ReadingStarted):  # which comes alone
-                    metrics.count(READINGS, batch[0].stream)
+                    metrics.count(runtime_metrics.READINGS, batch[0].stream)
                 self._prefetch.hear(batch)
                 await self._inbox.offer(batch)
                 if self._begins is not None and isinstance(batch[0], ReadingStarted):
@@ -248,12 +236,12 @@ class CoreRunner(Generic[E]):
                     event, cause = answer.event, answer.cause
                 instructions = self._core.handle(event, now)
                 before, now = now, self._clock.monotonic()
-                metrics.observe(EVENT_SECONDS, now - before, self._kind, type(event).__name__)
+                metrics.observe(runtime_metrics.EVENT_SECONDS, now - before, self._kind, type(event).__name__)
                 if instructions or self._traces.recording:
                     doing = [(instruction, self._request_of(instruction)) for instruction in instructions]
                     cause = self._spans.turn(event, cause, doing, now - before)
                     for instruction, request in doing:
-                        metrics.count(INSTRUCTIONS, self._kind, type(instruction).__name__)
+                        metrics.count(runtime_metrics.INSTRUCTIONS, self._kind, type(instruction).__name__)
                         self._dispatch(instruction, request, cause)
                     now = self._clock.monotonic()  # some may have been carried out
             self.turned_at = now
@@ -313,7 +301,7 @@ class CoreRunner(Generic[E]):
     async def _write(self, write: Write, cause: str) -> None:
         word = type(write.message).__name__
         if write.attempt > 1:
-            metrics.count(WRITES_AGAIN, self._kind, word)
+            metrics.count(runtime_metrics.WRITES_AGAIN, self._kind, word)
         began = self._clock.monotonic()
         with self._spans.publishing(write, cause):
             self._log.debug(
@@ -326,8 +314,8 @@ class CoreRunner(Generic[E]):
             inside = current()
         if isinstance(answer, WriteAccepted):
             self._traces.told(write.request, steps)
-        metrics.observe(WRITE_SECONDS, self._clock.monotonic() - began, self._kind)
-        metrics.count(WRITES, self._kind, word, _ANSWERS[type(answer)])
+        metrics.observe(runtime_metrics.WRITE_SECONDS, self._clock.monotonic() - began, self._kind)
+        metrics.count(runtime_metrics.WRITES, self._kind, word, _ANSWERS[type(answer)])
         self._inbox.add((_Answer(answer, inside),))
 
     async def _read_last(self, wanted: ReadLast) -> None:
@@ -362,7 +350,7 @@ class CoreRunner(Generic[E]):
         instruction, request = doing.instruction, doing.request
         step = type(instruction).__name__
         outcome = type(event).__name__ if event is not None else "nothing"
-        metrics.observe(ACTION_SECONDS, took_s, self._kind, step, outcome)
+        metrics.observe(runtime_metrics.ACTION_SECONDS, took_s, self._kind, step, outcome)
         self._traces.took(request, step, took_s)
         self._spans.did(instruction, request)
         if event is not None:

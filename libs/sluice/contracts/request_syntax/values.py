@@ -8,16 +8,7 @@ import re
 from collections.abc import Sequence
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.kube.quantities import (
-    MEMORY_ALLOWED,
-    MEMORY_MIB_MAX,
-    WHOLE_MAX,
-    NotANumber,
-    parse_decimal,
-    parse_memory_mib,
-    parse_quantity,
-    parse_whole,
-)
+from sluice.contracts.kube import quantities
 from sluice.contracts.policy_names import invalid_gpu_policy_reason, invalid_node_policy_reason
 from sluice.contracts.reasons import RefusalReason, shorten
 from sluice.contracts.request_syntax.keys import SLUICE
@@ -28,25 +19,25 @@ LIST_MAX = 64
 NAME_CHARACTERS_MAX = 128
 _NODE_NAME_MAX = 253
 _NODE_NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
-_MEMORY_RANGE = f"from 1Mi to {MEMORY_MIB_MAX // 1024**2}Ti"
+_MEMORY_RANGE = f"from 1Mi to {quantities.MEMORY_MIB_MAX // 1024**2}Ti"
 
 
 def whole(written: SourceValue, least: int, most: int) -> int:
-    return _in_range(written, parse_whole(written.text()), least, most)
+    return _in_range(written, quantities.parse_whole(written.text()), least, most)
 
 
 def amount(written: SourceValue, least: int, most: int, *, unit: str = "") -> int:
     """A whole amount of a resource, in any notation (`2`, `8k`, `2000m`); fractions and large ones are refused."""
-    size = parse_quantity(written.number_text())
-    if isinstance(size, NotANumber):
+    size = quantities.parse_quantity(written.number_text())
+    if isinstance(size, quantities.NotANumber):
         raise written.invalid(size.why, _range(least, most, unit))
     if size.denominator != 1:
         raise written.invalid("not a whole number", _range(least, most, unit))
     return _in_range(written, size.numerator, least, most, unit)
 
 
-def _in_range(written: SourceValue, number: int | NotANumber, least: int, most: int, unit: str = "") -> int:
-    if isinstance(number, NotANumber):
+def _in_range(written: SourceValue, number: int | quantities.NotANumber, least: int, most: int, unit: str = "") -> int:
+    if isinstance(number, quantities.NotANumber):
         raise written.invalid(number.why, _range(least, most, unit))
     if not least <= number <= most:
         raise written.out_of_range("out of range", _range(least, most, unit))
@@ -55,7 +46,7 @@ def _in_range(written: SourceValue, number: int | NotANumber, least: int, most: 
 
 def _range(least: int, most: int, unit: str) -> str:
     of = f" ({unit})" if unit else ""
-    if most < WHOLE_MAX:
+    if most < quantities.WHOLE_MAX:
         return f"a whole number from {least} to {most}{of}"
     return f"a whole number, at least {least}{of}"
 
@@ -64,10 +55,10 @@ def decimal(written: SourceValue, places: int, least: int, most: int) -> int:
     """A decimal number, exactly, in units of its last allowed place; `least` and `most` are in these units."""
     scale = 10**places
     fewest = _decimal_text(least, scale)
-    bounds = f"from {fewest} to {_decimal_text(most, scale)}" if most < WHOLE_MAX else f"at least {fewest}"
+    bounds = f"from {fewest} to {_decimal_text(most, scale)}" if most < quantities.WHOLE_MAX else f"at least {fewest}"
     allowed = f"{bounds}, at most {places} decimals"
-    number = parse_decimal(written.text(), places)
-    if isinstance(number, NotANumber):
+    number = quantities.parse_decimal(written.text(), places)
+    if isinstance(number, quantities.NotANumber):
         raise written.invalid(number.why, allowed)
     if not least <= number <= most:
         raise written.out_of_range("out of range", allowed)
@@ -82,10 +73,10 @@ def _decimal_text(size: int, scale: int) -> str:
 
 def memory_mib(written: SourceValue) -> int:
     """An amount of memory, in MiB, rounded up."""
-    size_mib = parse_memory_mib(written.text())
-    if isinstance(size_mib, NotANumber):
-        raise written.invalid(size_mib.why, MEMORY_ALLOWED)
-    if not 1 <= size_mib <= MEMORY_MIB_MAX:
+    size_mib = quantities.parse_memory_mib(written.text())
+    if isinstance(size_mib, quantities.NotANumber):
+        raise written.invalid(size_mib.why, quantities.MEMORY_ALLOWED)
+    if not 1 <= size_mib <= quantities.MEMORY_MIB_MAX:
         raise written.out_of_range("out of range", _MEMORY_RANGE)
     return size_mib
 

@@ -14,23 +14,8 @@ from typing import Any
 
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError, DeniedError
-from sluice.runtime.nats.client import (
-    AuthorizationError,
-    Client,
-    ConnectionClosedError,
-    Error,
-    MaxPayloadError,
-    Msg,
-    Subscription,
-)
-from sluice.runtime.nats.credentials import (
-    Credentials,
-    CredentialSource,
-    connect_options,
-    explain_connect_error,
-    is_identity_error,
-    parse_server_urls,
-)
+from sluice.runtime.nats import client as nats
+from sluice.runtime.nats import credentials as logins
 from sluice.runtime.nats.wire_format import NO_ANSWER, said_in
 from sluice.runtime.prometheus import metrics
 from sluice.runtime.prometheus.runtime_metrics import DENIED, RECONNECTS
@@ -68,7 +53,7 @@ class Connection:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._client = Client()
+        self._client = nats.Client()
         self._fatal: BusError | None = None
         self._closing = False
         self._deadlines: dict[asyncio.Timeout, None] = {}
@@ -85,14 +70,14 @@ class Connection:
         self._pause = Backoff(initial_s=RECONNECT_WAIT_S, max_s=REFUSED_WAIT_MAX_S)
         self._refused_at: float | None = None
         """Monotonic time of the first refusal of a token since it was last accepted."""
-        self._source: CredentialSource = Credentials()
-        self._shown = Credentials()
+        self._source: logins.CredentialSource = logins.Credentials()
+        self._shown = logins.Credentials()
         self._looking: asyncio.Task[None] | None = None
         self._log = logs.get("bus", bus=name)
 
     @classmethod
     async def open(
-        cls, url: str, *, name: str, credentials: CredentialSource | None = None, within_s: float | None = None
+        cls, url: str, *, name: str, credentials: logins.CredentialSource | None = None, within_s: float | None = None
     ) -> "Connection":
         """
         Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
@@ -100,11 +85,11 @@ class Connection:
         Raises BusError for wrong credentials, a server below SERVER_FLOOR, one without JetStream, or when the time is
         over.
         """
-        servers = parse_server_urls(url)
+        servers = logins.parse_server_urls(url)
         connection = cls(name)
         try:
             async with asyncio.timeout(within_s):
-                await connection._connect(servers, credentials or Credentials())
+                await connection._connect(servers, credentials or logins.Credentials())
         except TimeoutError as error:
             await connection.close()
             why = f": {connection._trouble}" if connection._trouble else ""
@@ -114,20 +99,20 @@ class Connection:
             raise
         return connection
 
-    async def _connect(self, servers: list[str], source: CredentialSource) -> None:
+    async def _connect(self, servers: list[str], source: logins.CredentialSource) -> None:
         self._source, self._shown = source, source.current()
-        if not isinstance(source, Credentials):
+        if not isinstance(source, logins.Credentials):
             self._looking = asyncio.ensure_future(self._watch_credentials())
         while not await self._has_connected(servers, source):
             await asyncio.sleep(RECONNECT_WAIT_S if self._refused_at is None else self._pause.next_s())
-            self._client = Client()
+            self._client = nats.Client()
         self._connecting = False
         self._accepted()
         self._check_server()
         self.check()
         self._up.set()
 
-    async def _has_connected(self, servers: list[str], source: CredentialSource) -> bool:
+    async def _has_connected(self, servers: list[str], source: logins.CredentialSource) -> bool:
         """
         Try for as long as the client does. False when a first handshake failed.
 
@@ -148,7 +133,7 @@ class Connection:
                 ping_interval=PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
-                **connect_options(self._client, source, self.name),
+                **logins.connect_options(self._client, source, self.name),
             )
         )
         ends = [asyncio.ensure_future(event.wait()) for event in (self._failed, self._refused)]
@@ -158,8 +143,8 @@ class Connection:
             if not connecting.done():
                 return False
             await connecting
-        except Error as error:
-            raise BusError(f"cannot connect to {','.join(servers)}: {explain_connect_error(error)}") from error
+        except nats.Error as error:
+            raise BusError(f"cannot connect to {','.join(servers)}: {logins.explain_connect_error(error)}") from error
         finally:
             await _end(connecting, *ends)
         return True
@@ -176,7 +161,7 @@ class Connection:
         *,
         headers: dict[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
-    ) -> Msg:
+    ) -> nats.Msg:
         """
         One request and its answer.
 
@@ -191,10 +176,10 @@ class Connection:
             async with self._deadline(timeout_s):
                 # Not the client's timeout: it swallows a cancellation that comes together with the answer.
                 return await self._client.request(subject, data, timeout=None, headers=headers)  # type: ignore[arg-type]
-        except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
+        except (*NO_ANSWER, TimeoutError, nats.ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"no answer to {subject}") from error
-        except MaxPayloadError as error:
+        except nats.MaxPayloadError as error:
             raise self._too_large(subject, data) from error
 
     async def ask(
@@ -218,10 +203,10 @@ class Connection:
         self.check()
         try:
             await self._client.publish(subject, data, reply=reply, headers=headers)
-        except (*NO_ANSWER, ConnectionClosedError) as error:
+        except (*NO_ANSWER, nats.ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"cannot send to {subject}") from error
-        except MaxPayloadError as error:
+        except nats.MaxPayloadError as error:
             raise self._too_large(subject, data) from error
 
     def _too_large(self, subject: str, data: bytes) -> BusError:
@@ -231,15 +216,15 @@ class Connection:
         )
 
     async def subscribe(
-        self, subject: str, hear: Callable[[Msg], Awaitable[None]], *, messages_max: int
-    ) -> Subscription:
+        self, subject: str, hear: Callable[[nats.Msg], Awaitable[None]], *, messages_max: int
+    ) -> nats.Subscription:
         """Await `hear` for each message. Above `messages_max` pending, messages are dropped (and seen as a gap)."""
         self.check()
         try:
             return await self._client.subscribe(
                 subject, cb=hear, pending_msgs_limit=messages_max, pending_bytes_limit=0
             )
-        except (*NO_ANSWER, ConnectionClosedError) as error:
+        except (*NO_ANSWER, nats.ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"cannot subscribe to {subject}") from error
 
@@ -249,7 +234,7 @@ class Connection:
         try:
             async with self._deadline(ASK_TIMEOUT_S):
                 await self._client.flush()
-        except (*NO_ANSWER, ConnectionClosedError) as error:
+        except (*NO_ANSWER, nats.ConnectionClosedError) as error:
             raise TimeoutError("the server does not answer") from error
 
     def new_inbox(self) -> str:
@@ -284,11 +269,11 @@ class Connection:
         self._give_up_waiting()
         self._tell()
         try:
-            with contextlib.suppress(TimeoutError, Error, OSError):
+            with contextlib.suppress(TimeoutError, nats.Error, OSError):
                 async with self._deadline(CLOSE_TIMEOUT_S / 2):
                     if self._client.is_connected:
                         await self._client.flush()
-            with contextlib.suppress(TimeoutError, Error, OSError):
+            with contextlib.suppress(TimeoutError, nats.Error, OSError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
                     await self._client.close()
         finally:
@@ -363,11 +348,11 @@ class Connection:
         if denied is not None:
             metrics.count(DENIED, (denied[1] or "").lower())
             self._fail(DeniedError(user=self._shown.user or self.name, verb=denied[1] or "", subject=denied[2] or ""))
-        elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
+        elif isinstance(error, nats.AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
             await self._on_refusal(error)
         else:
             self._log_problem(error)
-            if self._connecting and is_identity_error(error):
+            if self._connecting and logins.is_identity_error(error):
                 self._refused.set()
                 # The client must get no further: a connection made while it is cancelled would leak.
                 await asyncio.get_running_loop().create_future()
@@ -396,8 +381,8 @@ class Connection:
         self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S
 
     def _log_problem(self, error: Exception) -> None:
-        about_identity = is_identity_error(error)
-        why = explain_connect_error(error)
+        about_identity = logins.is_identity_error(error)
+        why = logins.explain_connect_error(error)
         if about_identity or not self._trouble:
             self._trouble = why  # not replaced by the resets that follow a refused handshake
         kind = why if about_identity else type(error).__name__
