@@ -1,11 +1,9 @@
 """
 Parse and compare driver capabilities: the values of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
 
-They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU. `compute` is for CUDA and
-OpenCL, `compat32` for 32-bit programs, `graphics` for OpenGL and Vulkan, `utility` for nvidia-smi and NVML, `video` for
-the Video Codec SDK, `display` for X11 (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
-docker-specialized.html#driver-capabilities); `ngx`, and which are supported at all, is in
-https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go.
+They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU
+(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html#driver-capabilities,
+https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go).
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,4 @@
-"""
-Convert a GPU's report to a model of `sluice.mig`, and back.
-
-A live GPU's report always wins over the catalog, so most models of a real fleet come from here. Pure.
-"""
+"""Convert a GPU's report to a model of `sluice.mig`, and back. A live GPU's report always wins over the catalog."""
 
 import hashlib
 from dataclasses import replace

@@ -1,8 +1,7 @@
 """
 When a pod whose slice idles may be evicted: what its owner or an operator writes, and the decision.
 
-Times are unix seconds. A protected window is a text such as `mon-fri 08:00-18:00 +02:00`; days and offset from UTC may
-be left out, and several are separated by `;`.
+Times are unix seconds. A protected window is a text such as `mon-fri 08:00-18:00 +02:00`, several separated by `;`.
 """
 
 import re

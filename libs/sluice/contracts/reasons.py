@@ -1,9 +1,8 @@
 """
-Why a request is refused or waits, as data.
+Why a request is refused or waits, as data: a code for machines, a sentence for people.
 
-A refusal is for a request that is invalid on any fleet: syntax, contradictions, a profile name that cannot exist, more
-than the configured limits. Everything else waits with reasons, even if no known node could serve it: a node that joins
-later may. The reason is a code for machines, the message a sentence for people.
+Refused is what is invalid on any fleet: syntax, contradictions, a profile name that cannot exist, more than the
+configured limits. Everything else waits, even if no known node could serve it: a node that joins later may.
 """
 
 import re

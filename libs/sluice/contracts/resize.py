@@ -1,8 +1,8 @@
 """
-What a share counts while it is resized: one rule for the allocator, the agent and everything that shows it.
+What a share counts while it is resized: the larger of both sizes in every dimension (PROTOCOL §4).
 
-A share being shrunk keeps its size until its agent confirms that nothing more is used; one being enlarged is booked
-before it may use more. Meanwhile it counts as the larger of both in every dimension (PROTOCOL §4).
+One being shrunk keeps its size until its agent confirms that nothing more is used; one being enlarged is booked before
+it may use more.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,4 @@
-"""
-Read TOML files that people write, strictly: every error names file, key, value and cure.
-
-Takes text or parsed TOML, never a path; the caller knows what the keys mean.
-"""
+"""Read TOML files that people write, strictly: every error names file, key, value and cure."""
 
 import re
 import tomllib

@@ -1,8 +1,7 @@
 """
-GPU models known without asking a GPU, for the simulator, tests, documentation and refusals.
+GPU models known without asking a GPU. A live GPU's own report always wins: sizes and even names depend on the driver.
 
-A live GPU's own report always wins: sizes, and even profile names, depend on the driver. The facts and their public
-sources are in `catalog.toml`, the only file that this package reads. `sluice.mig.model_names` matches parts of names.
+The facts and their public sources are in `catalog.toml`.
 """
 
 import re

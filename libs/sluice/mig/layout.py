@@ -1,10 +1,8 @@
 """
 Layouts: the instances on one GPU, whether they may exist together, and how many more of each profile fit.
 
-One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices
-do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within the GPU's budget.
-Everything here is computed from the instances each time; `sluice.mig.transition_table` is for many
-decisions.
+Spans of memory slices do not overlap, and counted resources (compute slices, engines, a profile's maximum) stay within
+the GPU's budget (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip).
 """
 
 from collections.abc import Iterable, Sequence

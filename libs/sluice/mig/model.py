@@ -1,8 +1,8 @@
 """
 GPU models as plain values: profiles, where each may start, and what each uses.
 
-Hardware terms: a *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute slice* is the `g`
-of a profile's name. Never mix the two. Layouts are in `layout`, known models in `catalog`.
+A *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute slice* is the `g` of a profile's
+name. Never mix the two.
 """
 
 from collections.abc import Iterator

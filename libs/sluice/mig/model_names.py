@@ -1,9 +1,4 @@
-"""
-Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss.
-
-One rule for fleet files, pods' filters and pools' tables: a name of the catalog means its model everywhere. Independent
-of which GPUs exist.
-"""
+"""Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss."""
 
 from functools import lru_cache
 from itertools import takewhile

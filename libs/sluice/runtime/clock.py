@@ -1,8 +1,4 @@
-"""
-Time as a parameter, so that no other module of the shells reads the machine's clock.
-
-Cores get `now` as a float of seconds, people get UTC.
-"""
+"""Time as a parameter. Cores get `now` as a float of seconds, people get UTC."""
 
 import asyncio
 import time

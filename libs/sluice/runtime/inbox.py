@@ -1,8 +1,7 @@
 """
 The queue in front of a core: in order of arrival, bounded, and ticks pass it.
 
-Order is a matter of safety: `ReadingStarted` explains every answer that arrived before it, so an answer may not
-overtake it, however long the batch in front of it is (`sluice.runtime.bus.Bus.read`).
+`ReadingStarted` explains every answer that arrived before it, so an answer may not overtake it.
 """
 
 import asyncio

@@ -1,9 +1,4 @@
-"""
-Bounded retries for a shell's calls, and growing pauses for what is tried without end.
-
-The only importer of the retry library. Nothing on the bus is retried here: the outbox settles unanswered writes
-(`sluice.contracts.outbox`), with the same guard.
-"""
+"""Bounded retries for a shell's calls, and growing pauses for what is tried without end. None of it is for the bus."""
 
 import random
 from collections.abc import AsyncIterator

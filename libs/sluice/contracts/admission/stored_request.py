@@ -1,9 +1,8 @@
 """
 Read a pod's request from its stored form, and decide which containers share devices.
 
-The request is stored at the pod's creation as it was written (annotations, and the resources that are removed from the
-spec), before parsing. So each reader uses the one parser, and a request stored by hand is refused like any other: it is
-worth no more than the keys in it. Users and names come from the spec, which can no longer change.
+The request is stored at the pod's creation as it was written, before parsing: one stored by hand is worth no more than
+the keys in it. Users and names come from the spec, which can no longer change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,20 +26,11 @@ from sluice.contracts.request_syntax import (
     is_gpu_resource,
     is_our_annotation,
     parse_pod,
+    source_text,
 )
 from sluice.contracts.request_syntax.keys import FASTGSHARE, SLUICE
 from sluice.contracts.request_syntax.limit_ranges import without_defaults
 from sluice.contracts.request_syntax.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
-from sluice.contracts.request_syntax.source_text import (
-    RequestSyntaxError,
-    SourceValue,
-    accepted,
-    is_blank,
-    is_blank_amount,
-    never_raising,
-    requested_amounts,
-    source_text_of,
-)
 
 _LISTS = ("containers", "initContainers")
 REQUEST_KEYS_MAX = 2000
@@ -98,7 +88,7 @@ def decode_stored(text: str) -> StoredRequest | Refusal:
         return malformed_stored(text, f"not in the form that Sluice stores ({shorten(str(error), 300)})")
 
 
-@never_raising
+@source_text.never_raising
 def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
     """
     The request of a new pod, as its owner wrote it; perhaps empty or invalid. Refuses values that are not text.
@@ -106,9 +96,9 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
     Values of a LimitRange are left out where they have no effect beside it.
     """
     asks = {
-        key: SourceValue(key, value).text()
+        key: source_text.SourceValue(key, value).text()
         for key, value in annotations.items()
-        if is_request_annotation(key) and not is_blank(value)
+        if is_request_annotation(key) and not source_text.is_blank(value)
     }
     main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
     written = [
@@ -117,8 +107,8 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
     ]
     resources = {}
     for container in without_defaults(annotations, written, first=main):
-        amounts = requested_amounts(container.limits, container.requests)
-        found = {name: source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
+        amounts = source_text.requested_amounts(container.limits, container.requests)
+        found = {name: source_text.source_text_of(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
             resources[container.name] = found
     return StoredRequest(version=1, first=main, annotations=asks, resources=resources)
@@ -154,19 +144,19 @@ def requests_gpus(stored: StoredRequest) -> bool:
     return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
 
 
-@never_raising
+@source_text.never_raising
 def parse_stored(stored: StoredRequest, spec: Mapping[str, Any], limits: RequestLimits) -> ResolvedRequest:
     """The request of a pod with this `spec` and a stored request. Never raises."""
     if len(stored.annotations) > REQUEST_KEYS_MAX:
         why = f"{len(stored.annotations)} annotations that request GPUs"
-        raise SourceValue("metadata.annotations", "").too_large(why, f"at most {REQUEST_KEYS_MAX}")
+        raise source_text.SourceValue("metadata.annotations", "").too_large(why, f"at most {REQUEST_KEYS_MAX}")
     apps, init = _requesting_containers(stored, spec)
     apart = [each for each in init if _asks_something(stored, each.name)]
     if apart and not any(_asks_something(stored, each.name) for each in apps):
         apps.append(apart.pop(0))
     prefixes = tuple(f"{each.name}.{SLUICE}/" for each in apart)
     annotations = {key: text for key, text in stored.annotations.items() if not key.startswith(prefixes)}
-    pod = accepted(parse_pod(annotations, apps, limits=limits))
+    pod = source_text.accepted(parse_pod(annotations, apps, limits=limits))
     served_by = {each.name: served for each in apart if (served := _served(each, stored, pod, limits))}
     return ResolvedRequest(pod, served_by, annotations, tuple(apps))
 
@@ -183,24 +173,26 @@ def _requesting_containers(
         {"name": each.get("name"), "securityContext": each.get("securityContext")}
         for each in (*listed, *sidecars, *passing)
     ]
-    found = accepted(read_containers({"containers": bare, "securityContext": spec.get("securityContext")}))
+    found = source_text.accepted(read_containers({"containers": bare, "securityContext": spec.get("securityContext")}))
     names = {each.name for each in found}
     for name in (stored.first, *stored.resources):
         if name not in names:
-            raise RequestSyntaxError(malformed_stored(stored.as_text(), f"the pod has no container {name!r}"))
+            raise source_text.RequestSyntaxError(
+                malformed_stored(stored.as_text(), f"the pod has no container {name!r}")
+            )
     asking = [replace(each, limits=stored.resources.get(each.name, {})) for each in found]
     living = len(listed) + len(sidecars)
     return asking[:living], asking[living:]
 
 
 def _asks_something(stored: StoredRequest, container: str) -> bool:
-    if not all(is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
+    if not all(source_text.is_blank_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
     return any(
         key.startswith(own) or (container == stored.first and applies_to_main_container(key))
         for key, text in stored.annotations.items()
-        if not is_blank(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
+        if not source_text.is_blank(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
     )
 
 
@@ -220,7 +212,7 @@ def _served(container: ContainerRequest, stored: StoredRequest, pod: PodRequest,
     said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
     if container.limits:
         said |= {key: text for key, text in stored.annotations.items() if key in hami.ANNOTATIONS}
-    ask = accepted(parse_pod(said, [container], limits=limits))
+    ask = source_text.accepted(parse_pod(said, [container], limits=limits))
     if not ask.claims:
         return ""
     claim = ask.claims[0]
@@ -231,7 +223,7 @@ def _served(container: ContainerRequest, stored: StoredRequest, pod: PodRequest,
     field = next((key for key in said if key.startswith(own)), next(iter(container.limits), own))
     value = f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}"
     who = f"the init container {container.name!r}"
-    raise SourceValue(field, value).unsupported(
+    raise source_text.SourceValue(field, value).unsupported(
         f"{who} uses the devices of a container with the same request, and there is none",
         "the same request and runAsUser as another container of the pod, or none",
     )
@@ -256,4 +248,4 @@ def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
 def malformed_stored(text: str, why: str) -> Refusal:
     """The refusal of an ANNOTATION_REQUEST that the first review would not have written."""
     right = "leave it out: Sluice writes it when the pod is created"
-    return SourceValue(ANNOTATION_REQUEST, text).invalid(why, right).refusal
+    return source_text.SourceValue(ANNOTATION_REQUEST, text).invalid(why, right).refusal

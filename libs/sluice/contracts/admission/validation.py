@@ -1,8 +1,4 @@
-"""
-Validate a pod before it is created: its request, and all reasons to refuse it, in reading order.
-
-A refusal of the request itself comes first; refusals of the rest of the pod follow.
-"""
+"""Validate a pod before it is created: all reasons to refuse it, in reading order; those of its request first."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

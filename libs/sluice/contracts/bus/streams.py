@@ -1,8 +1,7 @@
 """
 The bus as data: subject kinds with their writers and readers, the streams that hold them, the agents' durables.
 
-The NATS permissions (`nats_permissions`) and the stream declarations (the runtime) are derived from it, so a document,
-a permission and a stream can never disagree. Nothing here talks to a server.
+Documents, NATS permissions (`nats_permissions`) and declared streams (the runtime) are derived from it.
 """
 
 from dataclasses import dataclass

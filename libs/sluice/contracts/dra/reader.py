@@ -1,8 +1,7 @@
 """
 Read the spec of a ResourceClaim into claims, in our words (class `sluice.dev`) or in NVIDIA's.
 
-Pure: the caller brings the DeviceClasses. Sources: k8s.io/api/resource/v1 (types.go), and for NVIDIA's classes their
-driver (kubernetes-sigs/dra-driver-nvidia-gpu).
+Sources: k8s.io/api/resource/v1 (types.go), kubernetes-sigs/dra-driver-nvidia-gpu.
 """
 
 from collections.abc import Mapping, Sequence

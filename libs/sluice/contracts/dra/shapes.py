@@ -1,8 +1,8 @@
 """
 Turn the CEL selectors of a request into shapes that the allocator understands: profiles, and filters of models.
 
-The selectors are evaluated on every virtual device. A shape never admits a device that they exclude. Among many
-matching profiles only the smallest of each model is asked for, as sizes round up in every vocabulary.
+The selectors are evaluated on every virtual device, and a shape admits none that they exclude. Among many profiles only
+the smallest of each model is asked for.
 """
 
 import re

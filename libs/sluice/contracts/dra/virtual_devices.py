@@ -1,9 +1,8 @@
 """
 The devices that selectors are evaluated on: every product of the catalog, whole and as each of its MIG profiles.
 
-Attributes and capacities are those that NVIDIA's driver publishes (kubernetes-sigs/dra-driver-nvidia-gpu,
-cmd/gpu-kubelet-plugin: deviceinfo.go, mig.go, partitions.go), as far as they follow from the model. What only a node
-knows (versions, PCI addresses, NUMA nodes) is in `UNKNOWN`.
+Attributes and capacities are NVIDIA's driver's (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin:
+deviceinfo.go, mig.go, partitions.go), as far as they follow from the model; the rest is in `UNKNOWN`.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """
 Every message on the bus.
 
-Each is self-contained (a reader that sees only the last one is right), frozen, and tagged with its type's name. Unknown
-fields are ignored, so a newer writer may add some; fields with a default may be missing, so an older writer may omit
-them. Units: MiB, percent, SMs, memory slices; times are for people only.
+Each is self-contained, frozen, and tagged with its type's name. Unknown fields are ignored, so a newer writer may add
+some; those with a default may be missing. Units: MiB, percent, SMs, memory slices; times are for people only.
 """
 
 import msgspec

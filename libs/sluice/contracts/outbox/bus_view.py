@@ -1,8 +1,4 @@
-"""
-What is known of the bus: last values, guards, and how far the reading of each stream has come.
-
-It holds facts only, not what the core wants to write.
-"""
+"""What is known of the bus: last values, guards, and how far the reading of each stream has come."""
 
 from dataclasses import dataclass, field
 

@@ -1,9 +1,4 @@
-"""
-Convert messages of the bus to protobuf and back, each field to the one of its name.
-
-The structs of `sluice.contracts.messages` define the data. Invalid data from the wire is returned as `Undecodable`,
-never raised out of this package.
-"""
+"""Convert messages of the bus to protobuf and back, field by name. Invalid data is returned as `Undecodable`."""
 
 from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin

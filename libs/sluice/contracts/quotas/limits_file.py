@@ -1,8 +1,8 @@
 """
 Read a limits file: its limits of namespaces and cordons of nodes, as messages for the bus.
 
-Takes text, never a path, and does not look at the bus. An error names file, table, key, value and cure; then nothing of
-the file applies, because half of an operator's limits are not what the operator wrote.
+An error names file, table, key, value and cure; then nothing of the file applies, because half of an operator's limits
+are not what the operator wrote.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,4 @@
-"""
-Compute what booked devices count against a namespace's limits: one function to enforce and to display them.
-
-It only measures, and never rounds anything down to zero.
-"""
+"""Compute what booked devices count against a namespace's limits, to enforce and to show it. Never rounded to 0."""
 
 from collections.abc import Iterable
 

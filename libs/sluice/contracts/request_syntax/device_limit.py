@@ -1,8 +1,4 @@
-"""
-Limit how many devices a pod may request: whole GPUs up to those of a node, MIG instances up to what those hold.
-
-Refuses only what no node could ever hold. Free capacity is checked by the allocator.
-"""
+"""Limit how many devices a pod may request. Refuses only what no node could ever hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

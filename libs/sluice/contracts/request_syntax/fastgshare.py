@@ -2,8 +2,8 @@
 FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which apply to its main container.
 
 Facts from https://github.com/KontonGu/FaST-GShare and https://github.com/ishworgiri1999/FaST-GShare
-(pkg/apis/fastgshare.caps.in.tum/v1/types.go): MPS, FASTPOD and EXCLUSIVE, memory in bytes, an absolute number of SMs
-before a percentage. A key that its mode does not use is refused unless it is zero, which unsets it there.
+(pkg/apis/fastgshare.caps.in.tum/v1/types.go). Memory is in bytes; a number of SMs goes before a percentage. A key that
+its mode does not use is refused unless it is zero.
 """
 
 from collections.abc import Mapping

@@ -1,21 +1,9 @@
-"""
-Pod-level options besides the claims: what may be done with the pod, and its group.
-
-Reads our own keys only; other vocabularies have no equivalent.
-"""
+"""Pod-level options in our own keys, besides the claims: what may be done with the pod, and its group."""
 
 import re
 from collections.abc import Mapping
 
-from sluice.contracts import idle_rules
-from sluice.contracts.driver_capabilities import (
-    ALL,
-    CAPABILITIES,
-    NotAllowedError,
-    UnknownCapabilityError,
-    implied,
-    same,
-)
+from sluice.contracts import driver_capabilities, idle_rules
 from sluice.contracts.driver_capabilities import chosen as chosen_from
 from sluice.contracts.kube.names import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
@@ -41,25 +29,27 @@ def chosen_for(
         return ""
     variable = SourceValue(f"{container.name}: env {ENV_DRIVER_CAPABILITIES}", container.driver_capabilities)
     in_env, in_own = read(variable, limits), read(own, limits) if own is not None else ""
-    if own is not None and in_own and in_env and not same(in_own, in_env):
+    if own is not None and in_own and in_env and not driver_capabilities.same(in_own, in_env):
         raise own.contradicts(variable, "these say the same thing", "one of them")
     of_pod = given.get("")
     chosen = in_own or in_env or (read(of_pod, limits) if of_pod is not None else "")
-    restricts = not set(limits.driver_capabilities) >= set(CAPABILITIES)
-    return chosen or (implied((claim.profile,), limits.driver_capabilities) if restricts else "")
+    restricts = not set(limits.driver_capabilities) >= set(driver_capabilities.CAPABILITIES)
+    return chosen or (driver_capabilities.implied((claim.profile,), limits.driver_capabilities) if restricts else "")
 
 
 def read(written: SourceValue, limits: RequestLimits) -> str:
     """A list of capabilities; empty when none is named. Raises RequestSyntaxError."""
-    allowed = f"{', '.join(limits.driver_capabilities)}, or {ALL}"
+    allowed = f"{', '.join(limits.driver_capabilities)}, or {driver_capabilities.ALL}"
     text = written.text()
     if len(text) > CHARACTERS_MAX:
         raise written.too_large("too long", allowed)
     try:
         return chosen_from(text, limits.driver_capabilities)
-    except UnknownCapabilityError as error:
-        raise written.invalid(f"{error}{did_you_mean(error.word, (*CAPABILITIES, ALL))}", allowed) from None
-    except NotAllowedError as error:
+    except driver_capabilities.UnknownCapabilityError as error:
+        raise written.invalid(
+            f"{error}{did_you_mean(error.word, (*driver_capabilities.CAPABILITIES, driver_capabilities.ALL))}", allowed
+        ) from None
+    except driver_capabilities.NotAllowedError as error:
         raise written.invalid(str(error), allowed) from None
 
 

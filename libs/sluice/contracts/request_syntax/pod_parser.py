@@ -1,9 +1,4 @@
-"""
-Parse a whole pod: the request of each container, in any vocabulary, and the pod's options.
-
-A container uses one vocabulary; two containers of a pod may use different ones. Pod-level options (priority, policies)
-may be written in our own keys beside any of them. The rules of a vocabulary are in its own module.
-"""
+"""Parse a whole pod: the request of each container, in any one vocabulary, and the pod's options."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 """
 Our own vocabulary: `sluice.dev/<key>` for the pod's main container, `<container>.sluice.dev/<key>` for another one.
 
-Reads one container's keys into a claim, and refuses keys that contradict each other. Pod-level keys (`POD_KEYS`) are
-only recognised here and parsed by `pod_options` and `pod_parser`.
+Pod-level keys (`POD_KEYS`) are only recognised here and parsed by `pod_options` and `pod_parser`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,7 @@
 """
 Values as a person wrote them, and their refusal: the field as spelled, the value as it stood, and what is allowed.
 
-`RequestSyntaxError` carries a refusal out of the readers of this package, and never leaves the package.
+`RequestSyntaxError` carries a refusal out of readers, and never leaves the contracts.
 """
 
 import difflib

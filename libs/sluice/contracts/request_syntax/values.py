@@ -1,8 +1,4 @@
-"""
-Parse one written value to one checked value. Whole numbers stay whole, fractions are exact, the impossible is refused.
-
-Every function takes a `SourceValue` and raises `RequestSyntaxError`, for any vocabulary.
-"""
+"""Parse one written value to one checked value, exactly. Every function raises `RequestSyntaxError`."""
 
 import re
 from collections.abc import Sequence

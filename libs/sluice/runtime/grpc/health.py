@@ -1,11 +1,8 @@
 """
 Liveness and readiness of this process: `grpc.health.v1`, as kubelets probe it.
 
-Alive means that the event loop answers and every core ran lately; a restart fixes the opposite. Ready means alive,
-connected to the bus, and caught up with it once. An absent broker does not affect liveness: a restart would only lose
-what is known.
-
-Callers get yes or no only; the reason is logged when it changes.
+Alive: the event loop answers and every core ran lately. Ready: alive, connected to the bus, and caught up with it once.
+An absent broker does not affect liveness: a restart would only lose what is known. The reason is logged, not answered.
 """
 
 from collections.abc import Callable, Iterable, Iterator

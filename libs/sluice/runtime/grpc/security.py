@@ -1,9 +1,8 @@
 """
-This process's gRPC certificate and the authorities it trusts: files, read again when they change.
+This process's gRPC certificate and the authorities it trusts. Rights are in `sluice.contracts.rpc_permissions`.
 
-It proves identity; rights are in `sluice.contracts.rpc_permissions`. An agent may make its certificate itself
-(`self_made_identity`): callers trust the one that is in the agent's last message on the bus, which no other process may
-write.
+An agent may make its certificate itself (`self_made_identity`): callers trust the one in the agent's last message on
+the bus.
 """
 
 import asyncio

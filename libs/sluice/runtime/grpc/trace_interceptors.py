@@ -1,8 +1,4 @@
-"""
-Trace context for gRPC calls: it is sent along with a call, and a call within a trace is a span of it.
-
-On both sides. A call outside any trace creates none: health probes and periodic pulls leave nothing behind.
-"""
+"""Trace context for gRPC calls, on both sides. A call outside any trace, such as a probe, creates none."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

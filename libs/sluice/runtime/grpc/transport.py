@@ -1,9 +1,8 @@
 """
 gRPC servers and channels for all services: bounded in size and time, kept alive, within the caller's trace.
 
-Loopback by default; port 0 means any free one, and the server reports which. With a certificate everything is mutual
-TLS, and a server admits callers by their rights; without one only the loopback is allowed, unless the operator declares
-the network trusted. Unix sockets are always plain: file permissions protect them.
+With a certificate everything is mutual TLS, and a server admits callers by their rights; without one only the loopback
+is allowed, unless the operator declares the network trusted. Unix sockets are always plain.
 """
 
 from collections.abc import AsyncIterator, Callable

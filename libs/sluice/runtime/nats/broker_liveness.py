@@ -1,12 +1,7 @@
 """
-Detects a connected broker that stays silent, or acknowledges no write; logs it once with a hint, and exports its
-duration.
+Detects a connected broker that stays silent, or acknowledges no write (as a cluster without quorum), and reports it.
 
-A cluster of brokers that lost its quorum looks like this: clients stay connected, and no write succeeds. It only
-reports; the writer settles its unanswered writes.
-
-Only time in which this process ran counts as silence: a process that was paused or starved finds its own deadlines
-passed before it has read what arrived meanwhile.
+Only time in which this process ran counts: a paused one finds its deadlines passed before it has read what arrived.
 """
 
 import asyncio

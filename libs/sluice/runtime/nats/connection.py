@@ -1,8 +1,8 @@
 """
 One connection to NATS that works, waits for the server to come back, or fails for good with a BusError.
 
-It never buffers: a message that cannot be sent now is reported now. Otherwise a write could be reported as unknown and
-still be sent minutes later. Settings and limits were tried on nats-server 2.15 with nats-py 2.16.
+It never buffers: otherwise a write could be reported as unknown and still be sent minutes later. Settings and limits
+were tried on nats-server 2.15 with nats-py 2.16.
 """
 
 import asyncio

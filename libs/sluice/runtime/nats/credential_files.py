@@ -1,9 +1,7 @@
 """
-A service's NATS credentials from its settings: its user, by a password, token or certificate in files, and whom it
-trusts.
+A service's NATS credentials from its settings: its user, by a password, token or certificate in files.
 
-The one place that reads them; no secret is ever part of a URL, a setting or a log line. Files are read again when they
-change, and used at the next connection; invalid files are only logged.
+Files are read again when they change, and used at the next connection; invalid ones are only logged.
 """
 
 import ssl

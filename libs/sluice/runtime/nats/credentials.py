@@ -1,9 +1,8 @@
 """
 Our NATS credentials and trusted authorities as the client takes them; and connection errors in words.
 
-Where TLS is configured, nothing is sent to a plain-text server: the client would send the password to any server
-(nats-py 2.16 follows the server's INFO, which an attacker on the path can change). A password never leaves this machine
-in plain text. Files are read in `sluice.runtime.nats.credential_files`.
+Where TLS is configured, nothing is sent to a plain-text server: nats-py 2.16 would send it the password, as the
+server's INFO says. A password never leaves this machine in plain text.
 """
 
 import re

@@ -17,15 +17,9 @@ from sluice.contracts.bus.subjects import HISTORY_PREFIX
 from sluice.contracts.messages import Envelope
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats import client as nats
+from sluice.runtime.nats import credentials as logins
 from sluice.runtime.nats.client import Error as NatsError
 from sluice.runtime.nats.connection import PING_S, PINGS_MAX
-from sluice.runtime.nats.credentials import (
-    Credentials,
-    CredentialSource,
-    connect_options,
-    explain_connect_error,
-    parse_server_urls,
-)
 
 STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
@@ -140,23 +134,23 @@ class NatsHistory:
 
 @asynccontextmanager
 async def open_history(
-    url: str, *, name: str, credentials: CredentialSource | None = None, timeout_s: float = 5.0
+    url: str, *, name: str, credentials: logins.CredentialSource | None = None, timeout_s: float = 5.0
 ) -> AsyncIterator[NatsHistory]:
     """Connect, and disconnect at the end. Raises BusError when no server answers at `url`, or it refuses us."""
     connection = nats.Client()
     try:
         await connection.connect(
-            parse_server_urls(url),
+            logins.parse_server_urls(url),
             name=name,
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would never end
             ping_interval=PING_S,
             max_outstanding_pings=PINGS_MAX,
             error_cb=_nothing,
-            **connect_options(connection, credentials or Credentials(), name),
+            **logins.connect_options(connection, credentials or logins.Credentials(), name),
         )
     except (OSError, TimeoutError, NatsError) as error:
-        raise BusError(f"no NATS server answers at {url}: {explain_connect_error(error)}") from error
+        raise BusError(f"no NATS server answers at {url}: {logins.explain_connect_error(error)}") from error
     try:
         yield NatsHistory(connection.jetstream(timeout=timeout_s))
     finally:

@@ -1,11 +1,8 @@
 """
-Copies accepted writes to HISTORY, for people. Best effort: a writer that dies first leaves a gap, nothing worse.
+Copies accepted writes to HISTORY, for people. Best effort: a writer that dies first leaves a gap.
 
-Agents have no right to: allocators copy what they read of them. What is about one node has a budget, so that no node
-can push out the rest.
-
-The server's RePublish keeps the guard headers, and HISTORY would refuse all but the first message of each subject.
-Nothing ever waits for, or is decided from, what is recorded here.
+Agents have no right to: allocators copy what they read of them, within a budget for each node. The server's RePublish
+keeps the guard headers, and HISTORY would refuse all but the first message of each subject.
 """
 
 import asyncio

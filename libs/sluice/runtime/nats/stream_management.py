@@ -1,10 +1,8 @@
 """
 Creates missing streams and agents' durables.
 
-It never changes a configuration and never deletes: an existing stream with other settings is an error that names the
-differences, because sequences and every guard depend on these settings. Two exceptions: the size of HISTORY can be
-changed at any time (`resize_history`), and a durable with another incarnation than its stream's is corrected: it was
-requested before the streams were recreated, and landed afterwards.
+It never changes a configuration and never deletes: every guard depends on these settings. Two exceptions: the size of
+HISTORY, and a durable of another incarnation than its stream's, requested before the streams were recreated.
 """
 
 import time

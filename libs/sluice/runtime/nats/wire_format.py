@@ -1,8 +1,4 @@
-"""
-Convert between our messages and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API.
-
-It names errors; what they mean for a service is decided elsewhere.
-"""
+"""Convert between our messages and NATS messages: envelopes, delivery facts in reply subjects, JetStream's JSON API."""
 
 import json
 import re

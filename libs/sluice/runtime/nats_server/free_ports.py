@@ -1,10 +1,8 @@
 """
 Choose loopback ports for servers that other processes will start and restart.
 
-Between the choice and the start, and while a killed server is down, the port is free. The system assigns ports of its
-own range to connections and to programs that ask for any port, and meanwhile the server cannot start. So these ports
-are outside that range (ip_local_port_range in Linux's ip-sysctl.rst). A program that asks for such a port by number may
-still take it.
+While such a server is down its port is free, so these are outside the range that the system assigns by itself
+(ip_local_port_range in Linux's ip-sysctl.rst).
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """
-Real nats-server processes on this machine: one, or three as a cluster, on loopback ports.
-
-For `sluice up` and for tests. Apart from addresses it writes the configuration that a production server should have.
-Readiness is polled, never slept for.
+Real nats-server processes on this machine, for `sluice up` and for tests: one, or three as a cluster, on loopback
+ports.
 """
 
 import asyncio

@@ -1,10 +1,8 @@
 """
 Serves the metrics of this process at `/metrics` over plain HTTP, as Prometheus scrapes them.
 
-prometheus-client writes the page and knows the formats; it is imported only when needed. The server is our own because
-it is smaller: it answers one GET per connection, within a time and a size, and closes it. The client library's server
-uses threads, which may not read a core. No other page exists. `Host` is checked, so that no site can read it by a name
-of its own (DNS rebinding).
+One GET per connection, within a time and a size: the client library's server uses threads, which may not read a core.
+`Host` is checked against DNS rebinding. prometheus-client writes the page; it is imported only when needed.
 """
 
 import asyncio

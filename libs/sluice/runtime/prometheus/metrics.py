@@ -1,13 +1,10 @@
 """
 Metrics of this process, for operators of a fleet (docs/metrics.md).
 
-Like logging it belongs to the process: anything in a shell may count, no decision reads a count, and one page shows all
-of them (`sluice.runtime.prometheus.http_page`). Counting is a dictionary's addition on the event loop; never call it
-from another thread. Cores do not count: their runners do, and the cores' state is read at each scrape
-(`collecting_from`).
+Counting is a dictionary's addition on the event loop; never call it from another thread. Cores do not count: their
+runners do, and the cores' state is read at each scrape (`collecting_from`).
 
-A label has few values that are known beforehand: a stream, a verb, a kind of error. Never an id, a pod, a request or a
-text from outside, because each new value is kept as long as the process lives.
+A label has few values that are known beforehand, never an id or a text from outside: each is kept for good.
 """
 
 from bisect import bisect_left

@@ -1,8 +1,4 @@
-"""
-Signs certificates with an authority: for `sluice security`, and in Kubernetes for the keeper of identities.
-
-ECDSA on P-256, extensions by RFC 5280. Writes no file; its messages contain no key.
-"""
+"""Signs certificates with an authority: ECDSA on P-256, extensions by RFC 5280. Writes no file, tells no key."""
 
 import datetime as dt
 import ipaddress

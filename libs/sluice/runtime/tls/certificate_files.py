@@ -1,9 +1,8 @@
 """
 A certificate, its key and the trusted authorities: files, read again when they change, and verified at once.
 
-After reading, a TLS handshake with ourselves in memory tries them. So a key of another certificate, an expired one or
-one of another authority is an error at the start, not a failed handshake elsewhere an hour later. If files turn bad at
-run time, the last good ones stay in use. Log lines never contain the content of a file.
+A TLS handshake with ourselves in memory tries them, so that a bad file is an error at the start. If files turn bad at
+run time, the last good ones stay in use.
 """
 
 import datetime as dt

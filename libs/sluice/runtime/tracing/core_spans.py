@@ -1,8 +1,7 @@
 """
 Spans of one runner's turns in the traces of its requests: messages read, decisions, steps, messages written.
 
-It inspects the input and output of a core after each turn; a core neither knows of it nor waits for it. Without an
-exporter it only times decisions, for the headers of our own messages.
+It inspects the input and output of a core after each turn. Without an exporter it only times decisions.
 """
 
 import time

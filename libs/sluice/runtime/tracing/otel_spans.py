@@ -1,8 +1,7 @@
 """
 Spans as the OpenTelemetry SDK records and exports them. Imported only where an endpoint is configured.
 
-A span is a child of a `traceparent`, never of "the current span" of the SDK: our context crosses processes. A thread of
-the SDK exports; what does not fit its queue is dropped, and nothing waits for a collector.
+A span is a child of a `traceparent`, never of the SDK's "current span". What does not fit the queue is dropped.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """
 Attributes of spans, by OpenTelemetry's semantic conventions (messaging, k8s, hw, rpc) where they have a name.
 
-Only what is named here leaves the process: names, ids and places. No annotation, environment, ticket, password or text
-of a person; a test checks every message.
+Only what is named here leaves the process: no annotation, environment, ticket, password or text of a person.
 """
 
 from sluice.contracts import messages as m
