@@ -35,11 +35,7 @@ class NotAllowedError(ValueError):
 
 
 def chosen(text: str, allowed: Sequence[str] = CAPABILITIES) -> str:
-    """
-    Parse a comma-separated list as in NVIDIA_DRIVER_CAPABILITIES, each once; empty when nothing is named.
-
-    `all` means all allowed ones, as for the runtime. Raises UnknownCapabilityError, NotAllowedError.
-    """
+    """Each of a comma-separated list once; `all` is all allowed. Raises UnknownCapabilityError, NotAllowedError."""
     words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for word in words:
         if word not in (ALL, *CAPABILITIES):

@@ -11,11 +11,10 @@ from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 def model_from_report(report: GpuReport) -> GpuModel:
     """
-    The model that a live GPU describes. Equal facts give equal models, whichever GPU reports them.
+    The model that a live GPU describes; equal facts give equal models.
 
-    The key is the catalog's when the report equals the catalog's facts; else it contains a digest of the facts, so that
-    two drivers that size profiles differently never count as one model. A GPU without MIG gives a model without
-    profiles. Placements outside any GPU (no size, a negative start) are left out.
+    The key is the catalog's when the facts are, else it has a digest of them, so that two drivers that size profiles
+    differently never count as one model.
     """
     sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
     return model_of_facts(report.model, sizes, report.profiles)

@@ -97,11 +97,7 @@ IdleStep = Literal["keep", "warn", "wait", "evict"]
 
 
 def idle_step(rule: IdleRule | None, idle_since: int, warned_at: float | None, unix_s: float) -> IdleStep:
-    """
-    What to do about a pod at a moment. `idle_since` is 0 while its slice is used, or that is unknown.
-
-    A pod is evicted only after a warning that has stood for its whole time.
-    """
+    """What to do now; `idle_since` is 0 unless it idles. Evicts only after a warning that has stood its whole time."""
     if rule is None or rule.after_s == NEVER or not idle_since or is_protected(rule.protected, unix_s):
         return "keep"
     due = idle_since + rule.after_s

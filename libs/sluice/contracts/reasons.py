@@ -12,12 +12,7 @@ import msgspec
 
 
 class _Reason(StrEnum):
-    """
-    Reason codes; a later version may add some.
-
-    A reader that does not know a code still shows it and passes on the sentence beside it. Otherwise it would set aside
-    the whole answer, and people would see no reason while versions are mixed.
-    """
+    """Reason codes. One of a later version is shown as it is: otherwise its whole message would be set aside."""
 
     @classmethod
     def _missing_(cls, value: object) -> "_Reason | None":
@@ -49,11 +44,7 @@ class RefusalReason(_Reason):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One refusal: which `field` holds which `value`, and what is `allowed`.
-
-    `field` is spelled as the person wrote it (an annotation key, a path in a manifest).
-    """
+    """One refusal: which `field`, spelled as the person wrote it, holds which `value`, and what is `allowed`."""
 
     reason: RefusalReason
     message: str

@@ -43,12 +43,7 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """
-    One kind of instance. `memory_mib` in MiB, `multiprocessors` in SMs.
-
-    `profile_id` is for NVML's create and list calls; `nvml_enum` for NVML's profile query, and None when only a live
-    GPU's report is known. They are different, unrelated numbers.
-    """
+    """One kind of instance. `profile_id` is for NVML's create and list calls, `nvml_enum` for its profile query."""
 
     name: str
     profile_id: int
@@ -67,12 +62,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """
-    One GPU model. Equal models are interchangeable; the hash is computed once, since models key caches.
-
-    `key` identifies these facts: models that differ in anything have different keys. The first of `product_names` is
-    the one that devices report; the others are synonyms.
-    """
+    """One GPU model; `key` differs where any fact does. The first of `product_names` is what devices report."""
 
     key: str
     product_names: tuple[str, ...]

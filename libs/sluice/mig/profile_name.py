@@ -31,10 +31,8 @@ class ProfileNameError(ValueError):
 @dataclass(frozen=True, slots=True, order=True)
 class ProfileName:
     """
-    A parsed profile name.
+    A parsed profile name: `slices` is the `g`, `compute_slices` the `c` (or the `g`), `memory_gb` the rounded figure.
 
-    `slices` is the GPU instance's compute slices (the `g`), `compute_slices` those of the compute instance in it (the
-    `c`; the same number when the name has none). `memory_gb` is the rounded figure in the name, not a size.
     `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`.
     """
 

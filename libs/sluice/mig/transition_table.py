@@ -93,12 +93,7 @@ class TransitionTable:
         }
 
     def state(self, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> State:
-        """
-        The state of a GPU with these instances, and with these spans blocked.
-
-        Accepts anything, because hardware may report anything: slices counted twice count once, resources used beyond
-        the budget count as all used, an instance of an unknown profile only occupies its slices.
-        """
+        """The state of a GPU with these instances, and these spans blocked. Accepts whatever hardware may report."""
         mask = 0
         used = [0] * len(self._shifts)
         for instance in instances:

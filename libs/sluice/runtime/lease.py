@@ -46,12 +46,7 @@ _NO_OWNER = RunId("")
 
 
 class Lease:
-    """
-    One candidate for one role.
-
-    Run `keep` in a task; check `held` before working. `epoch` grows with every acquisition and renewal, over all
-    candidates. The lease carries the holder's `endpoint`, if it has one.
-    """
+    """One candidate for one role: run `keep`, check `held`. `epoch` grows with every acquisition and renewal."""
 
     def __init__(
         self, bus: Bus, clock: Clock, *, role: str, run: RunId, ttl_s: int = TTL_S, endpoint: str = ""

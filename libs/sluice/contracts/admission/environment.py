@@ -59,8 +59,8 @@ def validate_env(
     by_kubelet: bool = False,
 ) -> Iterator[Violation]:
     """
-    Variables that only Sluice may set. `claim` serves the container; `later`: the request was stored by an earlier
-    review; `by_kubelet`: that review added a ResourceClaim, and hid the GPUs from other ways.
+    Variables that only Sluice may set. `later`: the request was stored by an earlier review; `by_kubelet`: with a
+    claim.
     """
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
@@ -117,10 +117,9 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
     """
     Whether a container of a pod without a request may see every GPU of its node: its image decides.
 
-    A runtime class may be NVIDIA's, whose runtime follows the environment, and CUDA images set `all`
+    A runtime class may be NVIDIA's, and CUDA images set `all`
     (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). Devices of
-    another device plugin are left alone: the kubelet lets the pod's own variables override a plugin's. Those of a
-    ResourceClaim come by CDI, whatever the environment says.
+    another plugin or of a ResourceClaim are left alone.
     """
     others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
     named = any(entry.name == names.ENV_VISIBLE_DEVICES for entry in container.env or ())

@@ -71,11 +71,7 @@ def _on_main_container(pod: Pod, stored: StoredRequest) -> Iterator[str]:
 
 
 def no_request_warnings(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
-    """
-    Warnings about a pod without a request that would see all GPUs: by its images, or by its own variable.
-
-    The webhook hides GPUs from images where it `is_sent` the pod; a policy, which sees all pods, refuses the variables.
-    """
+    """Warnings about a pod without a request that would see all GPUs: by its images (if `is_sent`) or a variable."""
     listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
     hidden = [each.name for each in listed if is_sent and sees_all_gpus(pod.spec, each)]
     found = []

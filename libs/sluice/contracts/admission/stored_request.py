@@ -38,11 +38,7 @@ REQUEST_KEYS_MAX = 2000
 
 
 class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """
-    The value of ANNOTATION_REQUEST. `first` is the main container, to which keys without a container's name apply.
-
-    It is named because another webhook may put containers before it later.
-    """
+    """The value of ANNOTATION_REQUEST. `first` is the main container: another webhook may put others before it."""
 
     version: Literal[1]
     first: str
@@ -57,11 +53,7 @@ class StoredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRequest:
-    """
-    A parsed request. `served_by` names, for an init container, the container whose devices it uses.
-
-    `pod` is parsed from `annotations` and `containers`: parsing them again gives the same.
-    """
+    """A parsed request. `served_by` names, for an init container, the container whose devices it uses."""
 
     pod: PodRequest
     served_by: Mapping[str, str]
@@ -90,11 +82,7 @@ def decode_stored(text: str) -> StoredRequest | Refusal:
 
 @source_text.never_raising
 def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredRequest:
-    """
-    The request of a new pod, as its owner wrote it; perhaps empty or invalid. Refuses values that are not text.
-
-    Values of a LimitRange are left out where they have no effect beside it.
-    """
+    """The request of a new pod, as its owner wrote it, perhaps invalid; without LimitRange values of no effect."""
     asks = {
         key: source_text.SourceValue(key, value).text()
         for key, value in annotations.items()
@@ -203,11 +191,7 @@ def applies_to_main_container(key: str) -> bool:
 
 
 def _served(container: ContainerRequest, stored: StoredRequest, pod: PodRequest, limits: RequestLimits) -> str:
-    """
-    The container whose devices an init container uses, as it ends before the apps start; empty when it requests none.
-
-    Its devices are those of the pod's others, so its request must equal one of theirs.
-    """
+    """The container whose devices an init container uses, by an equal request; empty when it requests none."""
     own = f"{container.name}.{SLUICE}/"
     said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
     if container.limits:

@@ -186,11 +186,7 @@ def validate_pod_fields(
     is_new: bool,
     written: StoredRequest | None = None,
 ) -> Iterator[Violation]:
-    """
-    All problems beside the request. If that was refused (None), no container is known to get a GPU.
-
-    Amounts are checked when the pod `is_new`, for the request as `written`: later ones were put back by other webhooks.
-    """
+    """All problems beside the request (None: refused). Amounts are checked when the pod `is_new`, as `written`."""
     spec = pod.spec
     yield from reserved_fields.validate_node_name(spec)
     yield from reserved_fields.validate_host_namespaces(

@@ -41,11 +41,7 @@ class Binding:
 def read_constraints(
     constraints: Sequence[Fields], mains: Mapping[str, str], options: Mapping[str, tuple[Claim, ...]]
 ) -> Binding:
-    """
-    What the constraints say about the requests (or subrequests) of a claim. Raises RequestSyntaxError.
-
-    `mains` are the requests by the names in results; `options` the claims that may serve each.
-    """
+    """What the constraints say. `mains`: requests by their names in results; `options`: their claims. May raise."""
     groups: list[tuple[str, ...]] = []
     numa: set[str] = set()
     for each in constraints:

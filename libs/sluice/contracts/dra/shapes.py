@@ -89,11 +89,7 @@ class _Devices:
 def shapes_of(
     selectors: Sequence[SourceValue], least: Mapping[str, int], models: tuple[GpuModel, ...], asked: SourceValue
 ) -> tuple[Shape, ...]:
-    """
-    The shapes that all selectors admit, smallest first; never empty. Raises RequestSyntaxError.
-
-    `least` is the request's capacity, in bytes and counts. `asked` is what the request says most about its devices.
-    """
+    """The shapes that all selectors admit, smallest first; `least` in bytes and counts. Raises RequestSyntaxError."""
     texts = {each.text(): each for each in selectors}
     for text, written in texts.items():
         _check_words(text, written)
@@ -229,12 +225,7 @@ def _shapes(
     *,
     depends: bool,
 ) -> tuple[Shape, ...]:
-    """
-    One shape for each profile, smallest first; whole GPUs last.
-
-    A product whose name a filter cannot tell from one that does not match (`Tesla T4`, `NVIDIA T4`; a board of the same
-    name with less memory) is left out.
-    """
+    """One shape for each profile, smallest first, whole GPUs last; without products that no filter can tell apart."""
     names = dict.fromkeys(each.name for each in sorted(matching, key=_size))
     if len(names) > PROFILES_MAX:
         smallest: dict[str, str | None] = {}

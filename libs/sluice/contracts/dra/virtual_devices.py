@@ -51,11 +51,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualDevice:
-    """
-    A product, whole (`profile` is None) or as an instance. `product` is empty for a model that the catalog lacks.
-
-    `attributes` without UUIDs, and `capacity` in bytes and counts, are by name.
-    """
+    """A product, whole or as an instance; `product` is empty for an unknown model. `capacity` in bytes and counts."""
 
     product: str
     profile: Profile | None

@@ -79,11 +79,7 @@ NO_CLAIMS = AskedByClaims()
 def asked_by_claims(
     known: FileClaims | None, pod: _Name, spec: Mapping[str, Any], limits: RequestLimits
 ) -> AskedByClaims:
-    """
-    What a pod asks for by its claims, as far as the text has them; nothing where claims are not read (None).
-
-    A claim that another pod of the text asks for already is left out, with a warning.
-    """
+    """What a pod asks for by its claims, as far as the text has them (None: not read); each claim only once."""
     if known is None:
         return NO_CLAIMS
     try:

@@ -47,9 +47,8 @@ class Outbox(Intents):
     """
     What one core wants on the bus, and the progress of its writes.
 
-    `kinds` are the subject kinds this core writes; entries of others are not remembered. With `reading="stream"` guards
-    come from `Observed`; with `reading="last"` (agents, which may not read the stream of their own statuses) from
-    `ReadLast`.
+    `kinds` are the subject kinds this core writes. With `reading="stream"` guards come from `Observed`; with
+    `reading="last"` (agents, which may not read the stream of their own statuses) from `ReadLast`.
     """
 
     def __init__(self, run: RunId, kinds: frozenset[str], *, reading: Literal["stream", "last"] = "stream") -> None:
@@ -261,12 +260,7 @@ class Outbox(Intents):
         return reports
 
     def _is_explained(self, queue: GuardQueue, in_flight: QueuedWrite, now: float) -> bool:
-        """
-        Whether the reading that just ended explains a refused write (W3).
-
-        Not if it ends before the refusing entry: that may be the write itself. But STATE may forget acknowledged
-        writes, and a new life of a stream has nothing of the one before.
-        """
+        """Whether the reading just ended explains a refused write (W3). Not if it ends before the refusing entry."""
         if in_flight.refused_at is None or in_flight.refused_in_reading >= self._view.number(queue.stream):
             return False
         ends_before = (

@@ -80,11 +80,7 @@ def _needs(spec: PodFields) -> HostNeeds:
 
 
 def _room(spec: PodFields) -> HostRoom:
-    """
-    All app containers and sidecars together, or the largest step of the init containers if that is more.
-
-    Pod-level requests of CPU and memory take precedence, as in the scheduler.
-    """
+    """All app containers and sidecars, or the largest step of the init containers. Pod-level amounts go first."""
     running: _Amounts = {}
     for each in spec.listed("containers"):
         _add(running, _requested(each))

@@ -94,10 +94,7 @@ def _back(kind: type, name: str, descriptor: Any) -> dict[int, Any]:
 
 @lru_cache
 def _plan(kind: type[msgspec.Struct], descriptor: Any) -> tuple[tuple[str, Any, Any, bool, bool, Any], ...]:
-    """
-    Of each field: its name, whether it is a tuple or a dict, the struct in it, whether it may be None, whether the wire
-    says that it is there, and its words by their numbers.
-    """
+    """Each field: name, tuple or dict, struct in it, may be None, has presence, words by number."""
     found = []
     for field in msgspec.structs.fields(kind):
         parts = (field.type, *get_args(field.type))

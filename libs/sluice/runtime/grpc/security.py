@@ -76,11 +76,7 @@ class Identity(ABC):
         """What is valid now: another object when the files have changed, the same one until then."""
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """
-        For a server that shows this certificate and requires one of every client.
-
-        Each handshake uses the files' current content; existing connections stay.
-        """
+        """For a server that requires a certificate of every client. Each handshake uses the files' current content."""
         shown: list[certificate_files.CertificateMaterial] = [self.current()]
 
         def fetch() -> grpc.ServerCertificateConfiguration | None:
@@ -152,12 +148,7 @@ LOOPBACK = TransportSecurity()
 def security_from_settings(
     settings: CommonSettings, *names: str, make: Callable[[Path, Sequence[str]], Identity] | None = None
 ) -> TransportSecurity:
-    """
-    From the settings; a certificate must have all of `names`. Blocks for reading small files.
-
-    `make` gives the identity where only `grpc_ca_file` is set. Raises CertificateError, also when only some of
-    the files are set.
-    """
+    """From the settings; a certificate must have all `names`; `make`: by `grpc_ca_file`. Raises CertificateError."""
     files = {
         "grpc_certificate_file": settings.grpc_certificate_file,
         "grpc_key_file": settings.grpc_key_file,

@@ -79,12 +79,7 @@ class Connection:
     async def open(
         cls, url: str, *, name: str, credentials: logins.CredentialSource | None = None, within_s: float | None = None
     ) -> "Connection":
-        """
-        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
-
-        Raises BusError for wrong credentials, a server below SERVER_FLOOR, one without JetStream, or when the time is
-        over.
-        """
+        """Connect to any of the servers in `url`; waits while none answers, or for `within_s`. Raises BusError."""
         servers = logins.parse_server_urls(url)
         connection = cls(name)
         try:
@@ -113,12 +108,7 @@ class Connection:
         self._up.set()
 
     async def _has_connected(self, servers: list[str], source: logins.CredentialSource) -> bool:
-        """
-        Try for as long as the client does. False when a first handshake failed.
-
-        The client then waits without end for a transport that TLS has taken over (nats-py 2.16), even when the broker's
-        certificate is good again; it survives failed handshakes of reconnects.
-        """
+        """Try for as long as the client does. False when a first handshake failed: nats-py 2.16 waits on."""
         self._refused.clear()
         connecting = asyncio.ensure_future(
             self._client.connect(
@@ -163,10 +153,8 @@ class Connection:
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> nats.Msg:
         """
-        One request and its answer.
-
-        Raises TimeoutError when no answer came or nothing could be sent, at once when the connection is lost; BusError
-        when the server denies it, or does not take a message this large.
+        One request and its answer. Raises TimeoutError (at once if the connection is lost), BusError (denied, too
+        large).
         """
         self.check()
         if not self._client.is_connected:
@@ -185,11 +173,7 @@ class Connection:
     async def ask(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
     ) -> dict[str, Any]:
-        """
-        One request to JetStream's API, `$JS.API.<verb>`.
-
-        Raises ApiError (the server refused), TimeoutError and BusError as `request` does.
-        """
+        """One request to JetStream's API, `$JS.API.<verb>`. Raises ApiError (refused), and as `request` does."""
         data = json.dumps(body).encode() if body is not None else b""
         answer = await self.request(f"$JS.API.{verb}", data, timeout_s=timeout_s)
         if not answer.data:
@@ -286,9 +270,8 @@ class Connection:
         """
         Use changed credential files at the next connection, until cancelled.
 
-        With a new certificate or password of ours the connection goes on: the broker has admitted us, and may not know
-        the new one yet. With new authorities it reconnects at once, because the current broker may not be trusted any
-        more; with a new token, because the login ends with the old one.
+        New authorities or a new token reconnect at once. With another certificate or password the connection goes on:
+        the broker may not know the new one yet.
         """
         while not self._failed.is_set():
             await asyncio.sleep(CHECK_EVERY_S)
@@ -414,10 +397,7 @@ class Connection:
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """
-    Cancel them, and wait; repeatedly, because the client swallows a cancellation that comes while it flushes, or when
-    its connection attempt has just been refused (Python 3.11, `asyncio.wait_for`).
-    """
+    """Cancel them and wait, repeatedly: the client swallows a cancellation (Python 3.11, `asyncio.wait_for`)."""
     left: set[asyncio.Future[Any]] = set(tasks)
     while left:
         for task in left:

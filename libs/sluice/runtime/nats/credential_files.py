@@ -70,11 +70,7 @@ class CredentialFiles:
 def credentials_from_settings(
     settings: CommonSettings, user: str = "", *, look_s: float = certificate_files.CHECK_EVERY_S
 ) -> CredentialFiles | None:
-    """
-    The credentials of `user` (else `nats_user`); None where neither a password nor an authority is configured.
-
-    Blocks for reading small files. Raises CredentialError, also when only some of the files are named.
-    """
+    """The credentials of `user` (else `nats_user`); None where none are configured. Blocks. Raises CredentialError."""
     _certificate_files(settings)
     if settings.nats_token_file is not None and settings.nats_password_file is not None:
         raise CredentialError(

@@ -77,10 +77,7 @@ class CredentialSource(Protocol):
 
 
 def parse_server_urls(url: str) -> list[str]:
-    """
-    The comma-separated servers. Raises BusError for an invalid address, which the client would retry without end, or
-    reject without naming it; and for an address with a password, without repeating it.
-    """
+    """The comma-separated servers. Raises BusError for an invalid one; one with a password is not repeated."""
     if holds_credentials(url):
         raise BusError(
             "a NATS URL must not hold a user or a password, because it is shown; set nats_user and nats_password_file"

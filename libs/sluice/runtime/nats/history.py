@@ -59,12 +59,7 @@ class NatsHistory:
         after: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[list[HistoryRecord], None]:
-        """
-        Messages under `filters` of the last `since_s` seconds, or after a sequence (by default all), in batches.
-
-        Ends with the present, or never when `follow` is set: then a batch is empty when nothing came for a while.
-        Raises BusError when there is no history or the server goes away.
-        """
+        """Messages of the last `since_s`, or after a sequence, in batches; with `follow` for good. Raises BusError."""
         config = nats.ConsumerConfig(
             name=f"history-{secrets.token_hex(8)}",  # the right to create covers named consumers only
             filter_subjects=list(filters),

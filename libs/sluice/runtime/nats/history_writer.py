@@ -64,12 +64,7 @@ class _Unanswered:
 
 
 class HistoryWriter:
-    """
-    Writes of one connection that go to HISTORY, each once.
-
-    A write is known from before it is sent: a reader may observe it before its answer comes, or before the answer is
-    given up. A copy that cannot be sent goes before the next one.
-    """
+    """Writes of one connection that go to HISTORY, each once. Known before they are sent: a reader may come first."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -92,23 +92,12 @@ class NatsBus:
         within_s: float | None = None,
         records_agents: bool = False,
     ) -> "NatsBus":
-        """
-        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
-
-        `traces` gets the trace context of what is read; with `records_agents` what is read of agents is copied to
-        HISTORY. Raises BusError for wrong credentials, an old server, or when
-        the time is over.
-        """
+        """As `Connection.open`. `traces` gets what is read; with `records_agents` agents' messages go to HISTORY."""
         connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
         return cls(connection, traces, refresh_s, records_agents=records_agents)
 
     async def write(self, write: Write, headers: dict[str, str]) -> Answer:
-        """
-        Publish once, guarded. Without an answer the result is unknown, after a pause that grows with the write's
-        attempts.
-
-        Raises BusError when the server denies the subject, or refuses the message permanently.
-        """
+        """As the port says. Raises BusError also when the server refuses the message permanently."""
         try:
             data = wire_format.envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
         except MessageTooLargeError as error:

@@ -32,12 +32,7 @@ _log = logs.get("streams")
 
 
 async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
-    """
-    Create each missing stream; those created together have one incarnation. `history_bytes` is HISTORY's size limit.
-
-    Raises BusError where one exists with other settings, or the broker's store has no room for HISTORY; TimeoutError
-    while the cluster is not ready for it.
-    """
+    """Create missing streams of one life. Raises BusError (other settings, no room), TimeoutError (not ready)."""
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
     first_sequence = time.time_ns() // 1_000_000
     for declaration in streams.STREAMS:
@@ -69,12 +64,7 @@ async def _ensure_stream(
 
 
 async def resize_history(connection: Connection, history_bytes: int) -> None:
-    """
-    Change the size limit of HISTORY. A smaller one drops only its oldest messages.
-
-    For a broker without users: the right to STREAM.UPDATE would allow to make the server write elsewhere, so no user of
-    ours has it. Raises BusError where the broker's store has no room for it.
-    """
+    """Change HISTORY's size limit, at a broker without users: ours may not STREAM.UPDATE. Raises BusError (no room)."""
     found = await _info(connection, Stream.HISTORY)
     if found is None or found["config"].get("max_bytes") == history_bytes:
         return
@@ -245,11 +235,9 @@ def _not_made(error: wire_format.ApiError, wanted: dict[str, Any] | None = None)
 
 def _refuse_older(stream: Stream, info: dict[str, Any]) -> None:
     """
-    Raises BusError where a stream continues from lower sequences than it was created with: its incarnation does not
-    match its content.
+    Raises BusError where a stream continues from lower sequences than it was created with.
 
-    Seen on nats-server 2.15.1: a single server joins a cluster and keeps its disk. The cluster has no stream of that
-    name; a new one takes over the old data, on that server alone.
+    Seen on nats-server 2.15.1: a server that was alone joins a cluster with its disk, and a new stream takes that over.
     """
     last, first = info["state"]["last_seq"], info["config"].get("first_seq", 0)
     if last + 1 < first:

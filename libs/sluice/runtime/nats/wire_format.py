@@ -132,12 +132,7 @@ def envelope_bytes(write: Write, time: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """
-    A stored message as an entry; `request` is the request it is about, `why` the reason it could not be decoded.
-
-    `entry` is None when the subject is not ours. `fault` is one of `subject`, `bytes` and `place` (a message that does
-    not belong to its subject); empty without a fault.
-    """
+    """A stored message as an entry (None: not our subject). `fault`: `subject`, `bytes`, `place` (another) or empty."""
 
     entry: Entry | None
     request: str

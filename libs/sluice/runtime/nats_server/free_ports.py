@@ -21,11 +21,7 @@ SYSTEMS_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
-    """
-    Distinct loopback ports without a listener. Where the system's range covers ours, any free ports.
-
-    Another process may take one before it is used: then a start fails. Raises OSError when there are not so many.
-    """
+    """Distinct loopback ports without a listener. Another process may take one before its use. Raises OSError."""
     with contextlib.ExitStack() as stack:
         chosen: list[int] = []
         tried = _apart()

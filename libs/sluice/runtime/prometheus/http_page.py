@@ -31,11 +31,7 @@ CONNECTIONS_MAX = 16
 
 @asynccontextmanager
 async def serving_metrics(address: str, counts: MetricRegistry = PROCESS) -> AsyncIterator[str]:
-    """
-    Serve the page at `address` (HOST:PORT; port 0 is any free one) for the time of the context, and give the address.
-
-    Serves nothing when it is empty. Raises ServiceError when the address is invalid or cannot be opened.
-    """
+    """Serve the page at `address` (port 0: any free one; empty: none), and give the address. Raises ServiceError."""
     if not address:
         yield ""
         return

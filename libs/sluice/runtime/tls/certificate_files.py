@@ -138,12 +138,7 @@ class WatchedFiles(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """
-    Their paths. `settings` is the prefix of the three settings (`grpc`, `nats`), for messages.
-
-    `names`: all DNS names that the certificate must have. `vouches`: whether `ca_file` must also have signed the
-    certificate; not where our peers' authority is another than our own.
-    """
+    """Their paths, and their `settings` prefix. `vouches`: whether `ca_file` must have signed the certificate."""
 
     certificate_file: Path
     key_file: Path

@@ -87,11 +87,9 @@ class within:  # noqa: N801 - a function to those who use it; a generator would 
 
 class RequestTraces:
     """
-    Request id -> its position in its trace, bounded; spans in those traces; and durations of steps since the last
-    message.
+    Request id -> its position in its trace, bounded; spans in those traces; steps since the last message.
 
-    Without spans (no endpoint configured) nothing is recorded, and received context is passed on. What neither belongs
-    to a request nor is caused by one is in no trace.
+    Without spans (no endpoint configured) nothing is recorded, and received context is passed on.
     """
 
     def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
