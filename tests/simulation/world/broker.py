@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+from factories.broker.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 from simulation.world.lagging_server import Lagging
 from simulation.world.trace import Trace
 from simulation.world.virtual_clock import VirtualClock
@@ -21,7 +22,6 @@ from sluice.contracts.bus.events import (
 )
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import AnyMessage
-from sluice.testing.stream_model import Cursor, PublishAccepted, PublishRefused, StreamModel
 
 Answer = WriteAccepted | WriteRefused | WriteUnknown
 Reading = ReadingStarted | Observed | ReadingCaughtUp

@@ -1,8 +1,7 @@
 """
 The NATS client as the NATS bus uses it, with fixes for leaks and endless waits of nats-py 2.16.
 
-It is imported without its WebSocket transport, which would be loaded wherever aiohttp is installed and takes as long as
-all the rest; we connect by TCP and TLS alone.
+Without its WebSocket transport, which would be loaded where aiohttp is installed and take as long as all the rest.
 """
 
 import asyncio

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from factories.broker.bus_rigs import LosingAnswers, eventually
+from factories.broker.memory_bus import MemoryBroker
 
 from sluice.contracts.bus.events import Entry, Stream
 from sluice.contracts.ids import RunId
@@ -15,7 +16,6 @@ from sluice.runtime.bus import Answer
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.lease import AWAKE_S, PROBE_S, RENEWALS, RETRY_S, Lease
 from sluice.runtime.service import DRAIN_S
-from sluice.testing.memory_bus import MemoryBroker
 
 TTL_S = 3
 PER_RENEWAL = round(TTL_S / RENEWALS / PROBE_S)
