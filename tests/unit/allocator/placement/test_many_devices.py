@@ -64,27 +64,24 @@ def full_mixes(key):
     judge, found, seen = Layouts(TABLES), set(), set()
     judge.has_model("g", key, mig=True)
 
-    def walk(placed):
+    def is_legal(placed):
+        spans = [{"gpu": "g", "profile": rows[n]["name"], "start": at, "size": rows[n]["size"]} for n, at in placed]
+        wrong = judge.grant("a", "x", spans)
+        judge.release("a")
+        return not wrong
+
+    def walk(placed, more):
+        """What is illegal beside few is illegal beside more."""
         if placed in seen:
             return
         seen.add(placed)
-        full = True
-        for number, row in enumerate(rows):
-            for start in row["starts"]:
-                spans = [*placed, (number, start)]
-                devices = [
-                    {"gpu": "g", "profile": rows[n]["name"], "start": at, "size": rows[n]["size"]} for n, at in spans
-                ]
-                if not judge.grant("a", "x", devices):
-                    full = False
-                    judge.release("a")
-                    walk(tuple(sorted(spans)))
-                else:
-                    judge.release("a")
-        if full:
+        more = [each for each in more if is_legal((*placed, each))]
+        for each in more:
+            walk(tuple(sorted((*placed, each))), more)
+        if not more:
             found.add(tuple(sorted(number for number, _ in placed)))
 
-    walk(())
+    walk((), [(number, start) for number, row in enumerate(rows) for start in row["starts"]])
     return sorted(found)
 
 
