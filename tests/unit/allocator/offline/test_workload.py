@@ -1,11 +1,8 @@
 """A workload with a mistake must say which line, which field, what was written and what would be right."""
 
-import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sluice_allocator.offline.pod_requests import Policies, PolicyError, parse_policies
 from sluice_allocator.offline.workload import LINE_BYTES_MAX, Arrival, Departure, WorkloadError, read_workload, shuffled
@@ -93,15 +90,6 @@ def test_a_mistake_is_named_where_it_is(line, field, words):
 def test_a_line_without_end_is_not_read_into_memory_as_a_pod():
     with pytest.raises(WorkloadError, match="longer than"):
         read(b" " * (LINE_BYTES_MAX + 1))
-
-
-@given(line=st.binary(max_size=80) | st.text(max_size=80).map(str.encode))
-@settings(max_examples=200)
-def test_any_bytes_are_a_step_or_one_clear_error(line):
-    """The file is outside input: nothing but WorkloadError may come out."""
-    for document in (line, b'{"at": 1, "arrive": {"id": "a", "annotations": ' + line + b"}}"):
-        with contextlib.suppress(WorkloadError):
-            read(document)
 
 
 def steps(*pairs):

@@ -120,16 +120,6 @@ def test_what_is_no_profile_name_is_refused_with_the_text(text: str) -> None:
     assert len(str(caught.value)) < 200
 
 
-@given(text=st.text(max_size=40))
-def test_any_text_is_a_name_or_refused(text: str) -> None:
-    """Text from a manifest may be anything; nothing but the one error may come out."""
-    try:
-        name = ProfileName.parse(text)
-    except ProfileNameError:
-        return
-    assert ProfileName.parse(str(name)) == name
-
-
 _WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8).filter(lambda word: word != "all")
 _ATTRIBUTES = st.lists(st.tuples(st.sampled_from("+-"), _WORDS, st.sampled_from(("", ".all"))), max_size=3)
 
