@@ -1,10 +1,14 @@
-"""A crash between any two steps: nothing is lost, nothing is made twice, nothing is forgotten on a GPU."""
+"""A crash between two steps, or a step that is half done."""
 
+import msgspec
 import pytest
 from factories.crashes import killed_twice
-from factories.gpus.shared_devices import ON_MIG
+from factories.gpus.shared_devices import ON_MIG, live_with
 
-from sluice.contracts.messages import SliceGone, SliceReady
+from sluice.contracts.bus.events import ReadLast, Write
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core import instructions as do
+from sluice_node_agent.core.events import GpuTroubled, QuarantineReleased
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, VerifyInstance
 
 BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
@@ -181,3 +185,112 @@ def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_
     node.live()
     assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
     assert isinstance(node.word("a1"), SliceGone)
+
+
+OTHER_MIG = (1, "3g.20gb", 4, 4)
+
+
+def step(node):
+    if isinstance(node.waiting[0], (Write, ReadLast)):
+        node.answer(node.waiting.popleft())
+    else:
+        node.handle(node.carry_out(node.waiting.popleft()))
+
+
+def until(node, want):
+    """Carry out all before the first that is wanted; returns that, which is not carried out."""
+    for _ in range(2000):
+        for n, each in enumerate(node.waiting):
+            if want(each):
+                del node.waiting[n]
+                return each
+        assert node.waiting
+        step(node)
+    raise AssertionError
+
+
+def test_a_ticket_never_names_a_device_that_is_gone(node):
+    """A share joined early, its home was made again while the slice waited for another device."""
+    node.live()
+    two = (node.share("a1", ON_MIG), node.share("a1", OTHER_MIG))
+    booking = msgspec.structs.replace(two[0], devices=(*two[0].devices, *two[1].devices))
+    node.order(node.grant(booking))
+    held = until(node, lambda i: isinstance(i, do.StartMps) and i.gpu == node.gpus[1])
+    while node.waiting:
+        step(node)
+    first = next(d for d in node.mps.living())
+    node.mps.die(first)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.handle(GpuTroubled(node.gpus[0]))
+    for _ in range(5):
+        node.tick(5.0)
+    node.own_done.clear()
+    node.handle(node.carry_out(held))
+    node.work()
+    there = {i.uuid for gpu in node.hardware.read().gpus for i in gpu.instances}
+    made = [i for i in node.own_done if isinstance(i, do.MakeTicket)]
+    assert isinstance(node.word("a1"), SliceReady)
+    for each in made:
+        assert set(each.containers[0].visible_devices.split(",")) <= there
+
+
+def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_on(node):
+    """Its GPU would be given to the next one under its process, long after somebody looked there once."""
+    booking = node.booking("a1", (0, "3g.20gb", 4, 4), (2, None, 0, 8))
+    live_with(node, booking)
+    node.mps.enter(501, node.gpus[2], "pod-1")
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances[0].uuid = ""
+    node.refused = [do.CreateComputeInstance] + [do.DestroyGpuInstance] * 5
+    for _ in range(12):
+        node.tick(5.0)
+        if not node.refused:
+            break
+    assert not node.refused
+    node.handle(QuarantineReleased(booking.allocation, ignore_holders=True))
+    node.work()
+    for _ in range(20):
+        node.tick(5.0)
+    assert isinstance(node.word("a1"), SliceReady)
+    node.order(node.revoke(booking))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+
+
+@pytest.mark.parametrize("is_share", [False, True])
+def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, is_share):
+    """Somebody destroys it before it is read back, and the GPU instance would stay for ever."""
+    node.live()
+    booking = node.share("a1", ON_MIG) if is_share else node.booking("a1", ON_MIG)
+    node.order(node.grant(booking))
+    verify = until(node, lambda i: isinstance(i, do.VerifyInstance))
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances[0].uuid = ""
+    node.handle(node.carry_out(verify))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.order(node.revoke(booking))
+    for _ in range(5):
+        node.tick(10.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances(0) == []
+
+
+@pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
+def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
+    """Its user would lose it. One that looks like ours cannot be told apart, and is unused."""
+    node.live()
+    booking = node.booking("a1", (0, "1g.5gb", 0, 1))
+    node.order(node.grant(booking))
+    verify = until(node, lambda i: isinstance(i, do.VerifyInstance))
+    with node.hardware.changing() as hardware:
+        i = hardware.gpus[0].instances[0]
+        i.profile, i.uuid = profile, ""  # ours was removed, and another one made by hand: the id is used again
+    node.handle(node.carry_out(verify))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.order(node.revoke(booking))
+    for _ in range(5):
+        node.tick(10.0)
+    assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

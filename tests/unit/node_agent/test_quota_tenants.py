@@ -1,13 +1,19 @@
-"""Fractional shares of a node that enforces time: which tenants a home's token scheduler has, and when."""
+"""Tenants of a token scheduler: who they are, what they used, what they say."""
 
+import struct
 from types import SimpleNamespace
 
 import pytest
 from factories.gpus.shared_devices import PLACES, WHOLE, live_with
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
+from sluice_node_agent.core.quota import wire
+from sluice_node_agent.core.quota.tenants import UsedTime
+from sluice_node_agent.core.quota.wire import Ask, GiveBack, Grant, Hello, Quota, Refused, Stop, WireError
 from sluice_node_agent.shell.quota.metrics import quota_samples
 from sluice_node_agent.shell.quota.server import TenantUsage
 
@@ -117,3 +123,110 @@ def test_what_was_counted_is_shown_of_slices_that_are_there_and_of_no_others(tim
         "sluice_quota_processes": (2, of),
     }
     assert len(list(quota_samples(timed.agent, homes))) == len(shown)
+
+
+WINDOW = 50
+STRETCHES = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), max_size=12)
+
+
+def _played(stretches):
+    used, held, now = UsedTime(WINDOW), set(), 0
+    for gap, length in stretches:
+        used.add(now + gap, now + gap + length)
+        held |= set(range(now + gap, now + gap + length))
+        now += gap + length
+    return used, held, now
+
+
+def _most(held, end):
+    return len([each for each in held if end - WINDOW <= each < end])
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(STRETCHES, st.integers(0, 30), st.integers(1, WINDOW), st.integers(1, 20))
+def test_a_token_is_as_long_as_the_limit_allows_and_no_longer(stretches, later, allowed, most):
+    """A limit is exceeded in some window, or a tenant gets less than its limit."""
+    used, held, now = _played(stretches)
+    now += later
+    assert used.used_us(now) == _most(held, now)
+    room = used.room_us(now, allowed, most)
+
+    def keeps(length):
+        then = held | set(range(now, now + length))
+        return all(_most(then, end) <= allowed for end in range(now, now + length + 1))
+
+    assert room == max((length for length in range(most + 1) if keeps(length)), default=0)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(STRETCHES, st.integers(5, WINDOW), st.integers(1, 5))
+def test_who_waits_for_its_limit_is_woken_when_there_is_room(stretches, allowed, least):
+    """A tenant that has used its limit sleeps on, or wakes for nothing."""
+    used, _, now = _played(stretches)
+    at = used.room_at_us(now, allowed, least)
+    assert now <= at <= now + WINDOW
+    assert used.room_us(at, allowed, least) >= least
+
+
+def test_many_short_stretches_take_no_memory_and_never_count_less():
+    """A client that asks and gives back without end fills the agent's memory, or gets past its limit."""
+    used, now = UsedTime(100_000), 0
+    for _ in range(5_000):
+        used.add(now, now + 5)
+        now += 15
+    assert len(used._intervals) <= 256
+    assert used.used_us(now) >= now // 3 - 5
+
+
+UUID = bytes(range(16))
+
+
+def _packet(kind, body=b"", *, magic=0x54514C53, version=1, sequence=5, size=64):
+    return (struct.pack("<IHHQ", magic, version, kind, sequence) + body).ljust(size, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        (_packet(1, struct.pack("<III16s", 42, 1, 0x010203, UUID)), Hello(42, True, 0x010203, UUID)),
+        (_packet(1, struct.pack("<III16sI", 42, 1, 0x010203, UUID, 3)), Hello(42, True, 0x010203, UUID, 3)),
+        (_packet(2, struct.pack("<QQ", 3_000, 8)), Ask(5, 3_000, 8)),
+        (_packet(3, struct.pack("<QQ", 8, 9_999)), GiveBack(8, 9_999)),
+    ],
+)
+def test_what_a_client_says_is_understood(sent, message):
+    assert wire.read(sent) == message
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "body"),
+    [
+        (Quota(1, 2, 3, 4, 5, 6, 7), 17, struct.pack("<QQIIQQQ", 1, 2, 3, 4, 5, 6, 7)),
+        (Quota(1, 2, 3, 4, 5, 6, 7, is_news=True), 19, struct.pack("<QQIIQQQ", 1, 2, 3, 4, 5, 6, 7)),
+        (Grant(7, 10_000, 3), 18, struct.pack("<QQQ", 7, 10_000, 3)),
+        (Stop(7), 20, struct.pack("<Q", 7)),
+        (Refused(2), 21, struct.pack("<I", 2)),
+    ],
+)
+def test_what_the_scheduler_says_has_its_place(message, kind, body):
+    assert wire.written(message, 5) == _packet(kind, body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why", "reason"),
+    [
+        (_packet(2, size=63), "a packet of 63 bytes", 0),
+        (_packet(2, size=65), "a packet of 65 bytes", 0),
+        (b"", "a packet of 0 bytes", 0),
+        (_packet(2, magic=1), "magic is 0x00000001", 0),
+        (_packet(2, version=2), "version is 2", 1),
+        (_packet(18), "kind is 18", 0),
+        (_packet(2, b"\0" * 16 + b"x"), "something after its 16 bytes", 0),
+        (_packet(1, struct.pack("<III16s", 42, 2, 1, UUID)), "flags are 0x2", 0),
+    ],
+)
+def test_what_is_no_message_is_refused_in_words(sent, why, reason):
+    """What a broken or newer client sends is taken for something else."""
+    with pytest.raises(WireError, match=why) as caught:
+        wire.read(sent)
+    assert caught.value.reason == reason

@@ -1,15 +1,27 @@
-"""What another allocator takes back is not granted again at once: that one may know more of the request."""
+"""Slices that are taken back, and those whose ticket is in doubt."""
 
 import pytest
-from factories.scheduling.allocator import Bench, gpu_report, snapshot
+from factories.scheduling.allocator import FOLDER, INCARNATION, Bench, asked, gpu_report, snapshot
 from factories.scheduling.gangs import WHOLE, ask, fleet, grants, member
 from msgspec.structs import replace
+from unit.allocator.request.test_lost_slices import HELD, NODE, OLD, late_bound, old_word, opened, said, tick
 
 from sluice.contracts.bus import subjects
-from sluice.contracts.bus.events import Ticked, Write
-from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import AnyMessage, Grant, Pending, Revoke, SliceFailed, WaitOver
+from sluice.contracts.bus.events import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
+from sluice.contracts.messages import (
+    AnyMessage,
+    Grant,
+    Pending,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceFailed,
+    WaitOver,
+    Waived,
+)
 from sluice.contracts.reasons import WaitReason
+from sluice.contracts.ticket_paths import ticket_name
 from sluice_allocator.core.events import Instruction
 
 
@@ -126,3 +138,67 @@ def read_back(bench: Bench, write: Write) -> list[Write]:
         return []
     address = subjects.waiting(write.message.request)
     return bench.land_all(bench.observe(address, write.message, write.operation))
+
+
+TICKET = ticket_name(OLD, RunId("run-1"), 1)
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_word_of_a_slice_whose_ticket_is_in_doubt_is_not_ended(empty, is_asked):
+    """Its agent would remove the ticket and say that it is gone, and a pod that runs be evicted (ADR 0033)."""
+    opened(empty, doubtful_tickets=(TICKET,))
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    if is_asked:
+        empty.request(replace(asked("p1"), held=HELD))
+    assert said(tick(empty, 1.0)) == []
+    assert said(tick(empty, 100.0)) == []
+    assert said(tick(empty, 100.0)) == []
+
+
+def test_whose_ticket_is_in_doubt_is_told_so_although_there_is_a_word_of_his_slice(empty):
+    """The pod would show for ever that an open node is not open."""
+    opened(empty, doubtful_tickets=(TICKET,))
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    empty.said.clear()
+    empty.request(replace(asked("p1"), held=HELD))
+    assert "cannot believe ticket" in empty.said[0].message.message
+
+
+def test_such_a_word_is_ended_when_its_pod_is_gone(empty):
+    """No agent is there any more, and the message would stay for ever."""
+    opened(empty, doubtful_tickets=(TICKET,))
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    empty.observe(subjects.request(RequestId("p1")), withdrawn)
+    tick(empty, 1.0)
+    (revoke,) = said(tick(empty, 31.0))
+    assert isinstance(revoke, Revoke)
+
+
+def test_a_binding_that_landed_after_a_wipe_does_not_end_what_is_in_doubt(empty):
+    """Without that binding the pod waits (`test_lost_slices`); with it, which is right, it would be evicted."""
+    opened(empty, doubtful_tickets=(TICKET,))
+    binding = subjects.binding(RequestId("p1"))
+    empty.observe(binding, late_bound())
+    empty.request(replace(asked("p1"), held=HELD))
+    tick(empty, 29.0)
+    assert ReadAgain(Stream.BOOK) in tick(empty, 2.0)
+    head = empty.allocator.ctx.facts.heads[NODE]
+    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    empty.observe(subjects.head(NODE), head)
+    empty.observe(binding, late_bound())
+    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == []
+    assert said(tick(empty, 100.0)) == []
+
+
+def test_what_its_inventory_does_not_show_either_is_lost(empty):
+    opened(empty)
+    head = empty.allocator.ctx.facts.heads[NODE]
+    empty.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))
+    empty.observe(subjects.request(RequestId("p1")), replace(asked("p1"), held=HELD))
+    empty.handle(ReadingCaughtUp(Stream.STATE))
+    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    empty.observe(subjects.head(NODE), head)
+    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == []
+    landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), generation=2))
+    assert [type(each.message) for each in landed] == [Waived, Released]
