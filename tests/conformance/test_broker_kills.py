@@ -56,8 +56,7 @@ class Load:
         while not self._stop:
             number += 1
             address = place(f"a{number % 5}", node)
-            write = order(address, last, word(address, str(number)))
-            answer = await settled(bus, write, within_s=40)
+            answer = await settled(bus, order(address, last, word(address, str(number))), within_s=40)
             if isinstance(answer, WriteAccepted):
                 last = answer.sequence
             else:  # refused: an attempt of it that got no answer has landed

@@ -209,8 +209,7 @@ def test_a_real_process_holds_a_device_only_while_it_lives(rig):
 
 def test_the_first_instance_needs_a_gpu_that_no_process_holds(rig):
     """A GPU would be cut up under a process that has all of it."""
-    a100 = rig.uuids()[0]
-    pid = rig.start_process(a100, owner=POD)
+    pid = rig.start_process(rig.uuids()[0], owner=POD)
     with pytest.raises(InUseError):
         rig.make("1g.5gb", 6)
     rig.stop_process(pid)

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) -> None:
     """The streams are created again under `sluice events -f`."""
-    bus = await nats.bus()
-    await say(bus, place("a"), 0)
+    await say(await nats.bus(), place("a"), 0)
     heard: asyncio.Queue[list[HistoryRecord]] = asyncio.Queue()
 
     async def follow() -> None:
@@ -138,8 +137,7 @@ async def test_a_program_goes_on_after_the_last_message_that_it_has_taken_in(nat
         rest = [recorded async for batch in history.read(after=read[0].sequence) for recorded in batch]
         assert rest == read[1:]
         assert time.time() - 20 < read[0].stored_at <= read[2].stored_at < time.time() + 1
-        batches = history.read(after=read[2].sequence, follow=True)
-        assert await anext(batches) == []
+        assert await anext(history.read(after=read[2].sequence, follow=True)) == []
         assert await history.created() == created
 
 

@@ -97,8 +97,7 @@ async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
         assert set(view.known) == {place("a").subject}
     word = subjects.slice_(NODE, AllocationId("a"))
     sequence = await say(agent, word, 0)
-    found = await agent.last(Stream.STATE, word.subject)
-    assert found.sequence == sequence
+    assert (await agent.last(Stream.STATE, word.subject)).sequence == sequence
 
 
 async def test_nobody_changes_a_stream_not_even_the_size_of_history(guarded: Guarded) -> None:

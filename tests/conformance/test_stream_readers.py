@@ -319,5 +319,4 @@ async def test_declaring_twice_changes_nothing(rig: Rig) -> None:
     await bus.ensure_agent(NODE)
     assert await bus.incarnation(Stream.BOOK) == before
     assert isinstance(answer, WriteAccepted)
-    found = await bus.last(Stream.BOOK, place("a").subject)
-    assert found.sequence == answer.sequence
+    assert (await bus.last(Stream.BOOK, place("a").subject)).sequence == answer.sequence

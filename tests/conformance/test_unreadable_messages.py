@@ -177,8 +177,7 @@ async def test_headers_that_are_none_stop_no_reader(nats: NatsRig) -> None:
     places = [subjects.slice_(NODE, AllocationId(f"h{number}")) for number in range(len(NO_HEADERS))]
     for where, headers in zip(places, NO_HEADERS, strict=True):
         body = headers + envelope_bytes(order(where, 0), "")
-        begin = f"HPUB {where.subject} {len(headers)} {len(body)}\r\n".encode()
-        await store(nats, begin + body + b"\r\n")
+        await store(nats, f"HPUB {where.subject} {len(headers)} {len(body)}\r\n".encode() + body + b"\r\n")
     async with watching(bus.read(Stream.STATE)) as view:
         await view.until(lambda view: view.caught_up == 1)
         assert {subject: entry.message for subject, entry in view.known.items()} == {

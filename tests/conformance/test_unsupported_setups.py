@@ -179,8 +179,7 @@ async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, 
             await bus.close()
             assert broker.url.endswith(f":{port}")
         (tmp_path / "seen").touch(exist_ok=True)
-        seen = (tmp_path / "seen").read_text()
-        assert seen in {"", found}
+        assert (tmp_path / "seen").read_text() in {"", found}
         (tmp_path / "seen").write_text(found)
     assert not NatsServer(NatsServerConfig("x", tmp_path, port)).running
 

@@ -58,13 +58,11 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
 
         has, waiting = await waits()
         before = await watching.bound(has)
-
         named = {"namespace research": ("quota", "unset", "research"), "node gpu-2": ("drain", "gpu-2", "--yes")}
         for what, words in named.items():
             refused = await asyncio.to_thread(up.sluice, *words)
             assert (refused.returncode, refused.stdout) == (2, "")
             assert f"{what} is in the limits file of the pod-watcher 'folder': change it there" in refused.stderr
-
         first = watching.live.fleet_state.incarnation
         up.process.send_signal(signal.SIGSTOP)  # so that the broker is not started again before its store is gone
         up.child("nats-server").kill()
@@ -79,7 +77,6 @@ async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(u
         assert (after.allocation, after.containers) == (before.allocation, before.containers)
         assert await waits() == (has, waiting)
         assert watching.live.fleet_state.at("cordon", Cordoned, "gpu-2").why == "fans"
-
         set_to(limits, 2)
         await watching.bound(waiting)
         limits.write_text("")

@@ -62,13 +62,10 @@ async def test_every_pod_of_the_corpus_has_one_answer(up, tmp_path):
                 expected[name] = labels["expect"], labels.get("folder", labels["expect"])
                 webhook[name] = await answer_of_the_webhook(kube, pod)
     assert {name: answer for name, (answer, _, _) in webhook.items()} == {n: each for n, (each, _) in expected.items()}
-
     up.start()
     await up.ready()
     done = up.sluice("simulate", *(word for file in CORPUS for word in ("-f", str(file))), "--json")
-    simulated = {pod["name"]: answer_of_simulate(pod) for pod in json.loads(done.stdout)["pods"]}
-    assert simulated == webhook
-
+    assert {pod["name"]: answer_of_simulate(pod) for pod in json.loads(done.stdout)["pods"]} == webhook
     for file in CORPUS:
         up.write(file.name, file.read_text(encoding="utf-8"))
     asking = {name: answer for name, (_, answer) in expected.items() if answer != "nothing"}

@@ -54,8 +54,7 @@ async def test_a_killed_run_leaves_no_instance_on_a_real_gpu(machine):
     )  # fmt: skip
     family = []
     try:
-        told = await asyncio.to_thread(run.stdout.readline)
-        assert told.startswith("MIG-"), run.stderr.read()
+        assert (await asyncio.to_thread(run.stdout.readline)).startswith("MIG-"), run.stderr.read()
         assert instances(machine)
         family = run.children(recursive=True)
         run.kill()

@@ -110,8 +110,7 @@ def told(pod) -> str:
 
 def identity(home) -> tuple:
     """What must not change under a tenant."""
-    process = psutil.Process(home.daemon.pid)
-    return home.uuid, home.gi_id, home.daemon.pid, process.create_time()
+    return home.uuid, home.gi_id, home.daemon.pid, psutil.Process(home.daemon.pid).create_time()
 
 
 def has_ended(pid: int) -> bool:
@@ -175,7 +174,6 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert f"MPS daemon ready, 0 clients, for team-a (uid {ME})" in shown
     assert "team-a/two  mps share (4096 MiB)" in shown
     assert f"CUDA_MPS_PIPE_DIRECTORY={told(second)}" in up.sluice("explain", "two").stdout
-
     up.remove("one")
     await shares.gone("one")
     _, stays = await shares.bound("two", lambda pod, home: len(home.tenants) == 1)
@@ -329,8 +327,7 @@ async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_
         assert identity(home) == identity(same)
         sockets = [Path(pod.containers[0].quota_socket) for pod in (first, second)]
         assert [(path.parent / "libsluice-quota.so").read_bytes() for path in sockets] == [library.read_bytes()] * 2
-        shown = up.sluice("explain", "one").stdout
-        assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in shown
+        assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in up.sluice("explain", "one").stdout
         with quota_of(sockets[0]) as mine, quota_of(sockets[1]) as other:
             assert (mine(), other()) == ((17, 300_000, 1_000_000), (17, 600_000, 1_000_000))
             done = up.sluice("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")

@@ -303,7 +303,6 @@ async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_
     await here.told(
         "service", "asks for 7g.40gb", "spec.priorityClassName = 'production': there is no PriorityClass of this name"
     )
-
     policies = {"kind": "PriorityClass", "metadata": {"name": "production"}, "value": 1_000_000}
     here.up.write("classes.yaml", json.dumps({"apiVersion": "scheduling.k8s.io/v1", **policies}))
     await here.bound("service")
@@ -347,8 +346,7 @@ async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(
     )
     freed = (await here.bound("full-0")).node
     here.remove("full-0")
-    moved = await here.bound_anew(larger)
-    assert moved.node == freed
+    assert (await here.bound_anew(larger)).node == freed
     why = f"it is moved: a place on {freed} is kept for its replacement (1g.5gb)"
     await here.told(
         larger.request,

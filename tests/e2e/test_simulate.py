@@ -49,9 +49,7 @@ def devices(answer, *keys):
 def test_the_example_runs_as_it_is_documented(files):
     """Someone waits, someone is refused, everybody leaves."""
     files.fleet, files.workload = EXAMPLES / "fleet.toml", EXAMPLES / "workload.jsonl"
-
     assert files.run().returncode == 0
-
     answers, summary = read_answers(files.out.read_text(encoding="utf-8"))
     assert (summary["arrivals"], summary["bound"], summary["pending"], summary["refused"]) == (6, 5, 1, 1)
     assert (summary["released"], summary["running"], summary["waiting"]) == (5, 0, 0)
@@ -87,9 +85,7 @@ def test_wrong_input_is_exit_2_one_sentence_and_no_answers(files, fleet, workloa
     for path, text in ((files.fleet, fleet), (files.workload, workload)):
         if text is not None:
             path.write_text(text, encoding="utf-8")
-
     result = files.run(*options)
-
     assert result.returncode == 2, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -103,9 +99,7 @@ def test_a_mistake_late_in_a_workload_leaves_the_old_answers_alone(files):
     files.answers(fleet_of(), [arrive(0, "a", profile="1g.5gb")])
     before = files.out.read_bytes()
     files.workload.write_text(as_text([arrive(0, "a", profile="1g.5gb")] * 2), encoding="utf-8")
-
     result = files.run()
-
     assert result.returncode == 2
     assert 'w.jsonl:2: arrive.id = "a": is in use' in result.stderr
     assert files.out.read_bytes() == before
@@ -119,9 +113,7 @@ def test_answers_never_take_the_place_of_anything_else(files, out):
     files.workload.write_text("\n", encoding="utf-8")
     os.mkfifo(files.folder / "pipe")
     files.out = files.folder / out
-
     result = files.run()
-
     assert result.returncode == 2
     assert f"--out {files.out}: " in result.stderr
     assert sorted(path.name for path in files.folder.iterdir()) == ["fleet.toml", "pipe", "w.jsonl"]
@@ -132,7 +124,6 @@ def test_answers_never_take_the_place_of_anything_else(files, out):
 def test_usage_is_said_in_words(arguments):
     """What is missing is named."""
     result = subprocess.run((*SLUICE, *arguments), capture_output=True, text=True, timeout=50, check=False)
-
     assert result.returncode == 2
     assert "--workload" in result.stderr
     assert "Traceback" not in result.stderr
@@ -156,9 +147,7 @@ def test_every_model_is_rehearsed_by_the_name_that_a_pod_gives_it(files):
     models = [model for model in catalog() if model.key != "gb200-189gb"]  # its boards have the name of the others
     kinds = ", ".join(f'{{ model = "{model.key}" }}' for model in models)
     lines = [arrive(0, model.key, gpu_model=(model.short_names or (model.key,))[-1], gpus="1") for model in models]
-
     answers, _ = files.answers(f'[[node]]\nname = "n"\ngpus = [{kinds}]\n', lines, "--no-queue")
-
     given = {answer["id"]: devices(answer, "gpu", "profile") for answer in answers}
     assert given == {
         model.key: [(f"GPU-n-{number}", model.largest.name if model.profiles else None)]
@@ -169,9 +158,7 @@ def test_every_model_is_rehearsed_by_the_name_that_a_pod_gives_it(files):
 def test_a_model_of_the_fleet_files_own_is_rehearsed(files):
     """Who has a GPU that this release does not know could not plan for it."""
     lines = [arrive(0, f"p{number}", profile="1g.13gb", gpu_model="x100") for number in range(8)]
-
     answers, _ = files.answers(SPELLED_OUT, lines, "--no-queue")
-
     assert [answer["answer"] for answer in answers] == ["bound"] * 7 + ["refused"]
 
 
@@ -179,9 +166,7 @@ def test_a_name_that_is_half_a_model_is_answered_with_both(files):
     """`a100` is ambiguous: the error names the two models, and how to spell out one."""
     files.fleet.write_text('[[node]]\nname = "n"\ngpus = [{model = "a100"}]\n', encoding="utf-8")
     files.workload.write_text("", encoding="utf-8")
-
     result = files.run()
-
     assert result.returncode == 2
     assert 'gpus[1].model = "a100": no known GPU model; did you mean a100-40gb or a100-80gb?' in result.stderr
 
@@ -191,7 +176,5 @@ def test_profiles_with_attributes_are_had_by_either_spelling(files):
     asked = {"1g.24gb.me.all": "1g.24gb+me.all", "2g.48gb.gfx": "2g.48gb+gfx", "1g.24gb-me": "1g.24gb-me"}
     lines = [arrive(0, name, {f"nvidia.com/mig-{name}": 1}) for name in asked]
     lines += [arrive(1, f"{name} by annotation", profile=name) for name in asked.values()]
-
     answers, _ = files.answers(fleet_of(gpus=6, model="NVIDIA RTX PRO 6000 Blackwell Server Edition"), lines)
-
     assert [devices(answer, "profile") for answer in answers] == [[(name,)] for name in asked.values()] * 2

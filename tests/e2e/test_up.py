@@ -91,8 +91,7 @@ async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(up):
 async def test_ctrl_c_leaves_no_process_and_no_file(up):
     """A temporary data directory is really temporary, and a stopped system is not found any more."""
     up.start(data=False)
-    running = await up.ready()
-    assert running.data_dir == str(next(up.temporary.iterdir()))
+    assert (await up.ready()).data_dir == str(next(up.temporary.iterdir()))
     with leaves_no_process(up):
         assert up.interrupt() == 0, up.said()
     assert not list(up.temporary.iterdir())
@@ -148,8 +147,7 @@ async def test_many_nodes_share_processes_and_two_allocators_share_the_work(up):
     assert sum("sluice_allocator" in line for line in lines) == 2
     async with up.watching() as watching:
         up.add("two-gpus")
-        pod = await watching.bound("two-gpus")
-        assert len(pod.containers[0].visible_devices.split(",")) == 2
+        assert len((await watching.bound("two-gpus")).containers[0].visible_devices.split(",")) == 2
 
 
 @pytest.mark.skipif(has_a_driver(), reason="this machine has an NVIDIA driver")

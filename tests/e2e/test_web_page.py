@@ -48,7 +48,6 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         tab.set_default_timeout(WITHIN_MS)
         await tab.goto(f"http://{host}:{port}/")
         await tab.wait_for_function("() => document.querySelectorAll('.gpu').length === 4")
-
         (up.pods_dir / "train.yaml").write_text(POD.format(name="train", profile="7g.40gb"))
         await tab.locator("#canvas .seg.ready", has_text="train").click()
         detail = tab.locator("#detail")
@@ -56,7 +55,6 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         await detail.locator(".waterfall li", has_text="make GPU instance").wait_for()
         assert "asks for 7g.40gb" in await detail.inner_text()
         assert "has 7g.40gb on" in await detail.inner_text()
-
         (broker,) = [child for child in up.children() if "nats-server" in child.name()]
         broker.suspend()  # killed, it would be back before anybody looked
         await tab.locator("#status.lost").wait_for()
@@ -64,7 +62,6 @@ async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
         assert await tab.locator(".gpu").count() == 4
         broker.resume()
         await tab.locator("#status.live").wait_for()
-
         page = up.child("--listen")
         page.kill()  # whatever becomes of it, the system does not mind
         await tab.locator("#status", has_text="page lost its server").wait_for()

@@ -68,8 +68,7 @@ class AgentDriver:
 
     async def write(self, address, message) -> None:
         self.number += 1
-        stream = address_stream(address)
-        current = await self.bus.last(stream, address.subject)
+        current = await self.bus.last(address_stream(address), address.subject)
         write = write_of(address, message, current, f"desk-{self.number}", guard=address.subject)
         assert isinstance(await self.bus.write(write, {}), WriteAccepted)
 
@@ -97,8 +96,7 @@ class AgentDriver:
             name="pod",
             namespace=namespace,
         )
-        incarnation = await self.bus.incarnation(Stream.BOOK)
-        message = Grant(revision=1, incarnation=incarnation, booking=booking)
+        message = Grant(revision=1, incarnation=await self.bus.incarnation(Stream.BOOK), booking=booking)
         await self.write(subjects.ledger(node, booking.allocation), message)
         return booking
 

@@ -42,8 +42,7 @@ async def change_nothing(change: Change) -> Outcome:
 @asynccontextmanager
 async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
     """A client of an allocator that the test drives by hand."""
-    broker = MemoryBroker()
-    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
+    server = AllocatorServer(bench.allocator, MemoryBroker().bus("allocator"), RunId("r1"), change_nothing)
     async with transport.serve(server.register) as address, transport.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 

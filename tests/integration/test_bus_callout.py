@@ -180,8 +180,7 @@ async def test_agents_survive_a_reload_of_the_broker(rig: CalloutRig) -> None:
     async with rig.answering(), AsyncExitStack() as stack:
         agents = [await stack.enter_async_context(rig.connected(rig.in_file(NODE).source())) for _ in range(5)]
         for _ in range(3):
-            process = rig.broker.servers[0].process
-            process.send_signal(signal.SIGHUP)
+            rig.broker.servers[0].process.send_signal(signal.SIGHUP)
             await asyncio.gather(*(works(each) for each in agents))
 
 
@@ -237,5 +236,4 @@ async def test_a_token_is_reviewed_once_while_it_is_remembered(rig: CalloutRig) 
         for _ in range(5):
             async with rig.connected(who):
                 pass
-    asked = rig.kube.call(lambda: [path for _, _, path in rig.kube.front.requests].count("tokenreviews"))
-    assert asked == 1
+    assert rig.kube.call(lambda: [path for _, _, path in rig.kube.front.requests].count("tokenreviews")) == 1

@@ -116,7 +116,6 @@ async def test_a_service_works_with_its_password_and_not_without(guarded: Guarde
     if role is Role.NODE_AGENT:
         more |= {"SLUICE_NODE_AGENT_FLEET_FILE": str(fleet)}
     module = f"sluice_{role.value.replace('-', '_')}"
-
     environment = guarded.environment(role, **more)
     process = await run(module, environment=environment)
     try:

@@ -281,8 +281,7 @@ async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
         (line,) = [each for each in logged if each["log_level"] == "error"]
         assert line["event"] == "the new files are invalid; the old ones stay in use"
         assert re.search(why, line["why"]), line
-    connection = await Connection.open(broker.url, name="t", credentials=who, within_s=PATIENCE_S)
-    await connection.close()
+    await (await Connection.open(broker.url, name="t", credentials=who, within_s=PATIENCE_S)).close()
 
 
 async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path) -> None:

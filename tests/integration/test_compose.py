@@ -106,17 +106,14 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
 
 def test_a_manifest_in_the_folder_gets_its_slice_also_when_the_broker_dies(composed: Composed) -> None:
     """Bound; still bound after the broker was killed, from its volume; and gone when the file is gone."""
-    manifest = composed.pods / "pod.yaml"
-    manifest.write_bytes((ROOT / "examples" / "02-by-profile.yaml").read_bytes())
+    (composed.pods / "pod.yaml").write_bytes((ROOT / "examples" / "02-by-profile.yaml").read_bytes())
     composed.until(
         lambda states: states == {"by-profile": "bound"} and "default/by-profile" in composed.owners_on_the_page()
     )
-
     assert composed.compose("kill", "--signal", "KILL", "nats").returncode == 0
     composed.up()
     (composed.pods / "another.yaml").write_bytes((ROOT / "examples" / "03-by-memory.yaml").read_bytes())
     composed.until(lambda states: len(states) == 2 and set(states.values()) == {"bound"})
-
     for each in composed.pods.iterdir():
         each.unlink()
     composed.until(lambda states: states == {})

@@ -168,7 +168,6 @@ async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(nod
         await node.publish(UID)
         node.agent("make", TICKET, UID, msgspec.json.encode([container]))
         node.start_container(UID, "main", ticket_of(TICKET, container))
-
         library = node.root / "pods" / UID / "c" / "main" / QUOTA / QUOTA_LIBRARY
         assert node.run("env", f"LD_PRELOAD={library}", "true") == ""
         assert "LD_PRELOAD" in node.run("env", f"LD_PRELOAD={home / QUOTA / QUOTA_LIBRARY}", "true")
@@ -198,7 +197,6 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
         assert set(options) >= SEALED - {"noexec"}
         other = node.start_container(UID, "plain", ticket_of(TICKET, plain))
         assert [path.name for path in other.iterdir()] == ["slice.json"]
-
         assert node.agent("remove", TICKET) == []
         assert list(node.seen(node.target(UID)).iterdir()) == []
         assert can_connect(inside / "pipe" / "control"), "who runs keeps what it has until it ends"
@@ -334,10 +332,8 @@ async def test_a_driver_whose_directories_cannot_be_kept_says_so_to_the_kubelet_
     assert refused.value.code() is grpc.StatusCode.INTERNAL
     assert stranger.is_dir()
     assert "pods with a slice neither start nor end here until this is mended" in bare.told()
-
     stranger.rmdir()
     await bare.publish(UID)
-
     assert set(bare.mounts(bare.target(UID))[0]) >= SEALED
 
 

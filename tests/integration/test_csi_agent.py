@@ -62,8 +62,7 @@ async def _grant(desk, allocation, *, share=None):
         name="pod",
         source="cluster",
     )
-    incarnation = await desk.bus.incarnation(Stream.BOOK)
-    message = Grant(revision=1, incarnation=incarnation, booking=booking)
+    message = Grant(revision=1, incarnation=await desk.bus.incarnation(Stream.BOOK), booking=booking)
     await desk.write(subjects.ledger(NodeName(NODE), booking.allocation), message)
     return booking
 
@@ -82,15 +81,12 @@ async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_p
             ticket = ticket_of(word.ticket, word.containers[0])
             assert is_ticket_name(ticket)
             await node.publish(UID)
-            inside = node.start_container(UID, "main", ticket)
-            assert can_connect(inside / "pipe" / "control")
-
+            assert can_connect(node.start_container(UID, "main", ticket) / "pipe" / "control")
             node.stop(number, signal.SIGKILL)
             _start(node, broker.url, node.roles[-1:])
             await desk.open(NodeName(NODE), known_run=news.agent_run)
             await node.publish(UID)
             assert can_connect(node.start_container(UID, "again", ticket) / "pipe" / "control")
-
             await desk.revoke(booking)
             await desk.gone(NodeName(NODE), "a1_R_1")
             assert list(node.seen(node.target(UID)).iterdir()) == []

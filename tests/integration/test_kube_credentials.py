@@ -43,8 +43,7 @@ class ApiServer:
         app.router.add_get("/slow", self._slow)
         await self.stop()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        shown = self.servers.files("api", "localhost", usages=(SERVER,))
-        context.load_cert_chain(shown.certificate)
+        context.load_cert_chain(self.servers.files("api", "localhost", usages=(SERVER,)).certificate)
         context.load_verify_locations(cadata=self.users.pair.certificate.decode())
         context.verify_mode = ssl.CERT_REQUIRED
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)

@@ -140,8 +140,7 @@ class Scene:
     async def say(self, address: subjects.Address, message: AnyMessage) -> None:
         stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
         last = await self.bus.last(stream, address.subject)
-        write = write_of(address, message, last, f"test-{next(self._runs)}")
-        await self.bus.write(write, {})
+        await self.bus.write(write_of(address, message, last, f"test-{next(self._runs)}"), {})
 
     async def create(self, *names: str) -> list[str]:
         made = [await self.cluster.post(self.path, asking(name)) for name in names]

@@ -50,8 +50,7 @@ def test_a_home_inside_a_mig_instance_is_on_its_device(place: Place, hardware: H
     client.hear()
     holders = until(lambda: len(found := backend.processes(gpu, device)) == 2 and found, "both are on the device")
     assert sorted((holder.kind, holder.owner) for holder in holders) == [("compute", "pod-1"), ("mps", "")]
-    server = next(holder.pid for holder in holders if holder.kind == "mps")
-    assert server != pid
+    assert next(holder.pid for holder in holders if holder.kind == "mps") != pid
     os.kill(client.pid, signal.SIGKILL)
     until(lambda: len(backend.processes(gpu, device)) == 1, "the client is off the device")
     for process in place.left():

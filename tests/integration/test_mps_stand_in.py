@@ -278,8 +278,7 @@ def test_it_runs_without_being_installed_and_without_this_project(bench: Bench) 
     assert bench.run("-x", program=program)[0] == 1
     assert "-d" in bench.run("--help", program=program)[1]
     server = bench.server()
-    maps = Path(f"/proc/{server}/maps").read_text()
-    assert not re.search(r"site-packages", maps)
+    assert not re.search(r"site-packages", Path(f"/proc/{server}/maps").read_text())
     assert bench.run(program=program, lines="quit\n")[0] == 0
 
 

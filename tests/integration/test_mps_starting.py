@@ -238,8 +238,7 @@ def test_a_daemon_that_was_killed_is_started_again(place: Place) -> None:
 def test_a_home_whose_agent_died_before_its_daemon_started_is_known(place: Place) -> None:
     """Its tenant is on disk first: the leftover has a name, and can be started or removed."""
     place.switch("start_fails")
-    said = refusal_of(lambda: place.daemons.start(start_order()))
-    assert "-d failed with exit status 1" in said
+    assert "-d failed with exit status 1" in refusal_of(lambda: place.daemons.start(start_order()))
     assert [(home.home, home.pid) for home in place.daemons.found()] == [(H1, 0)]
     place.switch()
     pid, _ = place.daemons.start(start_order())
@@ -274,8 +273,7 @@ def test_there_is_nothing_to_find_before_the_first_home(place: Place) -> None:
 def test_a_daemon_whose_server_died_gets_another_with_the_same_limits(place: Place) -> None:
     """An agent that was killed between the two steps goes on; a server without limits must never serve."""
     daemon, started_at = place.daemons.start(start_order())
-    server = next(process for process in place.left() if process.pid != daemon)
-    server.kill()
+    next(process for process in place.left() if process.pid != daemon).kill()
     until(lambda: len(place.left()) == 1, "the server dies")
     assert place.reborn().start(start_order()) == (daemon, started_at)
     assert len(place.left()) == 2

@@ -96,7 +96,6 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
             assert {report.state for report in snapshot.slices} == {"ready"}
             daemons = {daemon.pid for gpu in snapshot.gpus for daemon in gpu.daemons}
             assert len(daemons) == 2
-
             await kill(process)
             process = await _start(folder, machine, broker)
             news = await desk.open(NODE, known_run=news.agent_run)
@@ -104,7 +103,6 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
                 assert await desk.ready(NODE, allocation) == word
             assert machine.show() == before
             assert all(runs(pid) for pid in daemons)
-
             for booking in bookings:
                 await desk.revoke(booking)
             for booking in bookings:

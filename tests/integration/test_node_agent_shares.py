@@ -109,8 +109,7 @@ async def test_a_simulated_reboot_ends_daemons_and_makes_shares_again(machine):
     before = await desk.ready(NODE, "a1")
     ((old, _),) = await machine.control_daemons()
     desk.hardware(NODE).reboot()
-    news = await desk.open(NODE, known_run=machine.run)
-    machine.endpoint = news.endpoint
+    machine.endpoint = (await desk.open(NODE, known_run=machine.run)).endpoint
     address = subjects.slice_(NODE, AllocationId("a1"))
     after = await desk.until(address, lambda word: isinstance(word, SliceReady) and word.ticket != before.ticket)
     assert after.devices[0].uuid != before.devices[0].uuid

@@ -86,7 +86,6 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
                 assert (found["check"], found["level"]) == ("broker", "problem"), found
                 assert "too few servers" in found["what"]
                 assert "two of three" in found["remedy"]
-
                 await broker.servers[1].start()
                 async with asyncio.timeout(WITHIN_S):
                     while isinstance(await bus.write(write(number, accepted.sequence), {}), WriteUnknown):

@@ -207,10 +207,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
         "SLUICE_GRPC_CA_FILE": str(rig.files(NODE).authority),  # it makes its own certificate
     }
     async with rig.runs("inventory", rig.files("inventory"), **inventory) as logged:
-        async with (
-            rig.runs("allocator", rig.files("allocator"), **allocator),
-            rig.runs("node_agent", None, **agent),
-        ):
+        async with rig.runs("allocator", rig.files("allocator"), **allocator), rig.runs("node_agent", None, **agent):
             await rig.inventory(lambda found: not found.stale)
             for service in ("allocator", "inventory", "node-agent"):
                 await rig.ready(service)

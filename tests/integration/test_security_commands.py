@@ -156,8 +156,7 @@ async def test_all_authorities_are_changed_in_three_steps_under_services_that_wo
             for step in (1, 2, 3):
                 assert rig.installation.rotate() == step
                 await rig.reload()
-                other = await rig.connection("console", "console")
-                await other.close()
+                await (await rig.connection("console", "console")).close()
                 await allocator.up_within(10)
                 allocator.check()
                 named = {"security": trust(inventory), "server_name": node_dns_name(NODE)}
@@ -185,8 +184,7 @@ def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path
         os.umask(before)
     printed = capsys.readouterr().out
     for path in (root, *root.rglob("*")):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        assert (path, mode) == (path, 0o700 if path.is_dir() else 0o600)
+        assert (path, stat.S_IMODE(path.stat().st_mode)) == (path, 0o700 if path.is_dir() else 0o600)
     old = (root / "authorities" / "bus.key").read_bytes()
     assert old.decode().splitlines()[1] not in printed
     with pytest.raises(CredentialsError, match=r"is not empty .* say --force"):

@@ -406,13 +406,11 @@ async def _live(site: Site) -> None:
     await site.say(Role.ALLOCATOR, subjects.binding(served), bound(served))
     await until(lambda: _pod(site, "served", lambda pod: pod["spec"].get("nodeName") == "n1"), "the pod on its node")
     await until(lambda: _pod(site, "waiting", _is_told_to_wait), "the waiting pod to be told")
-
     await _live_by_claim(site)
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory())
     await until(lambda: _gpus(site, 1), "the GPU to be shown")
     await site.say(Role.INVENTORY, subjects.inventory(NodeName("n1")), inventory(removed=True))
     await until(lambda: _gpus(site, 0), "the GPU to be shown no more")
-
     order = EvictionOrdered(request=served, cause="a pod of a higher priority needs its place")
     await site.say(Role.ALLOCATOR, subjects.eviction(served), order)
     await site.said(subjects.evicted(served), EvictionDone)
@@ -426,8 +424,7 @@ async def _live_by_claim(site: Site) -> None:
     assert (await site.cluster.post("/api/v1/namespaces", {"metadata": {"name": "dra", "labels": labels}})).code == 201
     request, stored = await site.pod("handed", namespace="dra")
     (entry,) = stored["spec"]["resourceClaims"]
-    asked = await site.said(subjects.request(request), AllocationRequested)
-    (ref,) = asked.resource_claims
+    (ref,) = (await site.said(subjects.request(request), AllocationRequested)).resource_claims
     assert (ref.name, ref.requests) == (entry["resourceClaimName"], {"main": "main"})
     await site.say(Role.ALLOCATOR, subjects.binding(request), bound(request))
 

@@ -113,8 +113,7 @@ def started_s(process: psutil.Process, logs: Path) -> float | None:
             with contextlib.suppress(json.JSONDecodeError):
                 record = json.loads(line)
                 if record.get("event") == "ready" and record.get("pid") == process.pid:
-                    then = datetime.fromisoformat(record["timestamp"]).timestamp()
-                    return then - process.create_time()
+                    return datetime.fromisoformat(record["timestamp"]).timestamp() - process.create_time()
     return None
 
 

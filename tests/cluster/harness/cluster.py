@@ -297,12 +297,7 @@ class Cluster:
 
 
 def start(
-    name: str,
-    *,
-    minor: str = NEWEST,
-    workers: int = 2,
-    runs_pods: bool = True,
-    is_kept: bool = False,
+    name: str, *, minor: str = NEWEST, workers: int = 2, runs_pods: bool = True, is_kept: bool = False
 ) -> Cluster:
     """
     A cluster of a control plane and workers, ready for pods; without `runs_pods` it has no node.
@@ -396,12 +391,7 @@ def _missing(needs: Mapping[str, str]) -> str | None:
     return None
 
 
-def _assemble(
-    folder: Path,
-    minor: str,
-    binaries: Mapping[str, Path],
-    workers: int,
-) -> Cluster:
+def _assemble(folder: Path, minor: str, binaries: Mapping[str, Path], workers: int) -> Cluster:
     names = [CONTROL_PLANE, *(f"worker-{number}" for number in range(1, workers + 1))]
     boxes = [_box(folder, name, number) for number, name in enumerate(names)]
     control_plane = ControlPlane(boxes[0], Authority(folder / "pki"), binaries)

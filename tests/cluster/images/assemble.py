@@ -27,8 +27,7 @@ _CONTEXT_S = 120
 def main(words: list[str]) -> int:
     """Build one image. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="assemble.py")
-    commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build")
+    build = parser.add_subparsers(dest="command", required=True).add_parser("build")
     build.add_argument("-f", dest="file", required=True)
     build.add_argument("-t", dest="name", required=True)
     build.add_argument("--build-arg", action="append", default=[], dest="arguments")

@@ -53,7 +53,6 @@ def _images(engine: str, folder: Path) -> dict[str, Image]:
 def test_images_without_an_engine_are_the_ones_of_an_engine(tmp_path):
     """What was tried on a machine without an engine would not be what is deployed."""
     made, built = _images("none", tmp_path), _images("buildah", tmp_path)
-
     assert sorted(made) == sorted(built) == sorted(image_names())
     for name in made:
         assert _settings(made[name]) == _settings(built[name]), name

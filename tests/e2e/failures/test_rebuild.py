@@ -139,7 +139,6 @@ async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tu
     await scene.started(len(kept) + len(leaving))
     await agree(scene, [*kept, *leaving])
     starts = dict(scene.fake("its kubelets").nodes.starts)
-
     # requests pour in before, while and after
     pouring = await apply(scene, "before", POURING)
     await scene.delete(leaving[0])
@@ -155,7 +154,6 @@ async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tu
         losses.mend()
     pouring += await apply(scene, "after", POURING)
     await scene.delete(*leaving)
-
     await agree(scene, [*kept, *pouring])
     after = dict(scene.fake("its kubelets").nodes.starts)
     assert {key: after[key] for key in starts} == starts, "a container that ran was started again"

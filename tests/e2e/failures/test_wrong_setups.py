@@ -236,8 +236,7 @@ async def test_no_permission_to_create_instances(data, machine):
         word = await desk.until(address, lambda word: isinstance(word, SliceFailed))
         assert "no permission" in word.message
 
-    said = await told_by_agent(data, real(data, machine), order)
-    assert said["gpus"][0]["instances"] == []
+    assert (await told_by_agent(data, real(data, machine), order))["gpus"][0]["instances"] == []
     assert "Traceback" not in (data / "agent.log").read_text()
 
 

@@ -102,10 +102,8 @@ class DescribeStage:
         return found
 
     async def say(self, address: Address, message: AnyMessage) -> None:
-        stream = stream_of(address.kind)
-        last = await self.bus.last(stream, address.subject)
-        write = write_of(address, message, last, f"test-{next(self._numbers)}")
-        answer = await self.bus.write(write, {})
+        last = await self.bus.last(stream_of(address.kind), address.subject)
+        answer = await self.bus.write(write_of(address, message, last, f"test-{next(self._numbers)}"), {})
         assert isinstance(answer, WriteAccepted), answer
 
     async def bind(self, uid: RequestId, **changes: Any) -> None:
@@ -284,8 +282,7 @@ def _listed(found: Json, events: list[Json]) -> Described:
     uid = found["metadata"]["uid"]
     conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
     ours = [each for each in events if each["involvedObject"].get("uid") == uid]
-    said = [Said(each["type"], each["reason"], each["message"]) for each in ours]
-    return Described(conditions, tuple(said))
+    return Described(conditions, tuple([Said(each["type"], each["reason"], each["message"]) for each in ours]))
 
 
 def _said(event: Json) -> Said:

@@ -39,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="put the figures into tests/perf/figures.md")
     options = parser.parse_args(arguments)
     found = in_process(options.rounds)
-    wire = asyncio.run(over_tls(options.rounds, at_once=50))
-    section = report(found, wire)
+    section = report(found, asyncio.run(over_tls(options.rounds, at_once=50)))
     sys.stdout.write(f"{machine()}\n\n{section}\n")
     if options.write:
         write_section("admission", section)

@@ -179,8 +179,7 @@ async def _scroll(tab: Tab, session: CDPSession, steps: int = 40) -> float:
         }""",
         steps,
     )
-    after = await _metrics(session)
-    return 1000 * (after["TaskDuration"] - before["TaskDuration"]) / steps
+    return 1000 * ((await _metrics(session))["TaskDuration"] - before["TaskDuration"]) / steps
 
 
 def thresholds(found: Sequence[Seen]) -> list[Threshold]:
