@@ -8,7 +8,6 @@ from factories.broker.bus_rigs import (
     OTHER_NODE,
     Rig,
     ensured,
-    eventually,
     order,
     place,
     say,
@@ -17,6 +16,7 @@ from factories.broker.bus_rigs import (
     watching,
     word,
 )
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.bus.events import Stream, WriteAccepted, WriteRefused
@@ -85,7 +85,7 @@ async def test_a_node_whose_closing_words_have_expired_can_be_booked(rig: Rig) -
         left = [await bus.last(Stream.BOOK, place("closed", node).subject) for node in (NODE, OTHER_NODE)]
         return left == [None, None]
 
-    await eventually(expired)
+    await until(expired)
     assert await bus.write(order(place("new"), closing, operation="x"), {}) == WriteRefused(
         order(place("new"), closing, operation="x").operation, standing
     )

@@ -123,7 +123,7 @@ async def store(nats: NatsRig, *commands: bytes) -> None:
     """Have the server take what no client of ours would send; it has, when it answers the ping behind it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", nats.broker.servers[0].plan.port)
     writer.write(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n' + b"".join(commands) + b"PING\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (line := await reader.readline()) != b"PONG\r\n":
             assert line.startswith(b"INFO"), line
     writer.close()
@@ -165,7 +165,7 @@ async def test_a_subject_that_is_no_text_stops_no_reader_and_can_be_removed(nats
 async def test_a_stored_word_does_not_say_that_nobody_answers(nats: NatsRig) -> None:
     """`sluice doctor` would wait in vain for a node's clock, and say that the broker is silent."""
     bus = await nats.bus()
-    async with raw(nats.broker.url) as connection, asyncio.timeout(10):
+    async with raw(nats.broker.url) as connection, asyncio.timeout(60):
         await connection.request(place("forged").subject, b"x", headers={"Status": "503"})
         last = await bus.last(Stream.BOOK, place("forged").subject)
     assert last.message is None

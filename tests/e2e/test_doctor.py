@@ -12,7 +12,7 @@ from sluice.runtime.nats_server.free_ports import free_ports
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
 
-LOST_WITHIN_S = 30.0
+LOST_WITHIN_S = 60.0
 
 
 async def doctor(up, *words: str) -> tuple[int, dict[str, list[dict[str, str]]]]:

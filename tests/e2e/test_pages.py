@@ -64,7 +64,7 @@ SAMPLES = {
 OF_ITS_OWN = ("run", "simulate --fleet")
 """Become other processes, or start some: typed in a process of their own."""
 FOLLOWS = "events -f"
-WITHIN_S = 30
+WITHIN_S = 60.0
 
 
 def lines() -> list[tuple[str, ...]]:

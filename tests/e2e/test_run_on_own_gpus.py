@@ -66,7 +66,7 @@ async def test_a_killed_run_leaves_no_instance_on_a_real_gpu(machine):
         for each in (run, *family):
             if each.is_running():
                 each.kill()
-        run.wait(10)
+        run.wait(60)
         run.stdout.close()
         run.stderr.close()
     assert not instances(machine)

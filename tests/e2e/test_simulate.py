@@ -1,8 +1,10 @@
 """`sluice simulate` as a person types it: files in, a file out, or one clear sentence."""
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,22 @@ from factories.scheduling.workloads import arrive, as_text, depart, fleet_of
 from judges.answers import over_commits, read_answers
 
 from sluice.mig.catalog import catalog
+from sluice_allocator.offline.__main__ import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SLUICE = (sys.executable, "-m", "sluice_console", "simulate")
 DIRECT = (sys.executable, "-m", "sluice_allocator.offline")
+
+
+def simulated(*words):
+    """What `sluice simulate` answers to these words."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 class Files:
@@ -23,9 +37,12 @@ class Files:
         self.folder = folder
         self.fleet, self.workload, self.out = (folder / name for name in ("fleet.toml", "w.jsonl", "answers.jsonl"))
 
-    def run(self, *options, program=SLUICE):
-        files = ("--fleet", self.fleet, "--workload", self.workload, "--out", self.out)
-        return subprocess.run((*program, *files, *options), capture_output=True, text=True, timeout=50, check=False)
+    def run(self, *options, program=None):
+        """In this process, or by a command of its own."""
+        files = ("--fleet", str(self.fleet), "--workload", str(self.workload), "--out", str(self.out))
+        if program is None:
+            return simulated(*files, *options)
+        return subprocess.run((*program, *files, *options), capture_output=True, text=True, timeout=90, check=False)
 
     def answers(self, fleet, lines, *options):
         """The answers and the summary of a run that must succeed."""
@@ -60,11 +77,12 @@ def test_equal_files_give_equal_bytes_through_either_command(files):
     """`sluice simulate` is `python -m sluice_allocator.offline`, in every process alike."""
     lines = [arrive(at // 3, f"p{at}", profile=("1g.5gb", "3g.20gb")[at % 2]) for at in range(40)]
     lines += [depart(20, f"p{at}") for at in range(0, 40, 3)]
-    for options in ((), ("--seed", "7"), ("--policy", "node=spread,gpu=binpack")):
+    for options in ((), ("--seed", "7", "--policy", "node=spread,gpu=binpack")):
         files.answers(fleet_of(nodes=2, gpus=2), lines, *options)
         first = files.out.read_bytes()
-        assert files.run(*options, program=DIRECT).returncode == 0
-        assert files.out.read_bytes() == first
+        for program in (DIRECT, SLUICE) if options else ():
+            assert files.run(*options, program=program).returncode == 0
+            assert files.out.read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -113,7 +131,7 @@ def test_answers_never_take_the_place_of_anything_else(files, out):
     files.workload.write_text("\n", encoding="utf-8")
     os.mkfifo(files.folder / "pipe")
     files.out = files.folder / out
-    result = files.run()
+    result = files.run(program=DIRECT)
     assert result.returncode == 2
     assert f"--out {files.out}: " in result.stderr
     assert sorted(path.name for path in files.folder.iterdir()) == ["fleet.toml", "pipe", "w.jsonl"]
@@ -123,7 +141,7 @@ def test_answers_never_take_the_place_of_anything_else(files, out):
 @pytest.mark.parametrize("arguments", [(), ("--fleet", "f"), ("--fleet", "f", "--workload", "w")])
 def test_usage_is_said_in_words(arguments):
     """What is missing is named."""
-    result = subprocess.run((*SLUICE, *arguments), capture_output=True, text=True, timeout=50, check=False)
+    result = simulated(*arguments)
     assert result.returncode == 2
     assert "--workload" in result.stderr
     assert "Traceback" not in result.stderr

@@ -4,6 +4,7 @@ import asyncio
 import re
 
 import pytest
+from factories.waiting import until
 from factories.web_page import CHROMIUM, CHROMIUM_OPTIONS, WHY_NO_CHROMIUM
 from playwright.async_api import async_playwright
 
@@ -24,15 +25,8 @@ def page_of(said: str) -> tuple[str, int]:
 
 async def answers(host: str, port: int) -> None:
     """Return when a process listens there: the page's process starts beside the others."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection(host, port)
-            except OSError:
-                await asyncio.sleep(0.1)
-            else:
-                writer.close()
-                return
+    _, writer = await until(lambda: asyncio.open_connection(host, port), "the page is served", yet=(OSError,))
+    writer.close()
 
 
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=WHY_NO_CHROMIUM)

@@ -36,7 +36,7 @@ from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.paths import hardware_path
 from sluice_node_agent.simulated.hardware_file import HardwareFile
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class AgentDriver:

@@ -26,7 +26,7 @@ from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 POD = pb.SimulateRequest(
     namespace="research",
     name="p1",

@@ -4,7 +4,7 @@ import asyncio
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest_asyncio
 import structlog
 from factories.broker.tls_broker import HOST, TlsBroker, tls_broker
 from factories.credentials import SERVER, Authority
+from factories.waiting import until
 
 from sluice.contracts.bus.events import Stream
 from sluice.contracts.bus.nats_permissions import certificate_name, permissions_of
@@ -55,12 +56,6 @@ async def why_not(settings: CommonSettings) -> str:
     with pytest.raises(BusError) as caught:
         await opened(settings)
     return str(caught.value)
-
-
-async def until(wanted: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not wanted():  # noqa: ASYNC110 - a thread's or a server's doing
-            await asyncio.sleep(0.02)
 
 
 # -- who is let in ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import pytest
 from factories.agent_driver import AgentDriver, kill, pull, short_folder, start_agent
 from factories.cluster.claim_kubelet import ClaimKubelet
+from factories.waiting import WITHIN_S
 from factories.words import booking_of
 from judges.cdi_rules import what_is_wrong
 
@@ -105,7 +106,7 @@ async def scene(request, tmp_path):
 
 
 async def _snapshot(scene, right):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN_S):
         while not right(snapshot := await pull(scene.news.endpoint, NODE)):  # noqa: ASYNC110 - a file or a socket tells
             await asyncio.sleep(0.02)
     return snapshot
@@ -166,7 +167,7 @@ async def test_a_pods_status_shows_what_is_wrong_with_its_gpu(scene):
     """An Xid reaches the kubelet within seconds."""
     await scene.grant(gpu=1, place=(None, 0, 1))
     assert (await scene.kubelet.prepare(CLAIM))[CLAIM].error == ""
-    async with asyncio.timeout(20), scene.kubelet.health() as stream:
+    async with asyncio.timeout(WITHIN_S), scene.kubelet.health() as stream:
         seen = []
         async for update in stream:
             (device,) = update.devices

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from factories.images import BUILD_S, ROOT, build_image, docker, remove_image, why_not
+from factories.waiting import wait_until
 
 from sluice.runtime.nats_server.free_ports import free_ports
 
@@ -75,11 +75,9 @@ class Composed:
         return {slot["owner"] for gpu in gpus for slot in gpu["slots"]}
 
     def until(self, there: Callable[[dict[str, str]], bool]) -> None:
-        end = time.monotonic() + WAIT_S
-        while not there(states := self.states()):
-            if time.monotonic() > end:
-                raise AssertionError(f"{states}\n{self.compose('logs', '--tail', '20').stdout}")
-            time.sleep(POLL_S)
+        wait_until(
+            lambda: there(self.states()), lambda: f"{self.states()}\n{self.compose('logs', '--tail', '20').stdout}"
+        )
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.app import serve_on
 from sluice_inventory.shell.puller import SNAPSHOT_BYTES_MAX, Puller
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 FAST = {
     "pull_interval_s": 0.3,
     "pull_timeout_s": 0.4,

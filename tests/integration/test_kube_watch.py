@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from factories.cluster.kubernetes import Cluster, pod
+from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -166,14 +167,13 @@ class Scene:
         }
 
     async def until(self, good: Any, what: str) -> None:
-        """Wait, at most 30 s."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while not good():
-                    assert self._watcher is None or not self._watcher.done(), self._watcher
-                    await asyncio.sleep(0.02)
-                return
-        raise AssertionError(f"never: {what}; {len(self.running())} run; {self.words}")
+        """Wait, while it runs."""
+
+        def look() -> Any:
+            assert self._watcher is None or not self._watcher.done(), self._watcher
+            return good()
+
+        await until(look, lambda: f"{what}; {len(self.running())} run; {self.words}")
 
 
 @pytest.fixture

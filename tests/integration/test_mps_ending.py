@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from factories.gpus.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order, until
+from factories.gpus.mps import GPU, H1, Place, mps_place, refusal_of, start_order, stop_order
+from factories.waiting import wait_until
 
 from sluice.contracts.ids import HomeId
 from sluice_node_agent.device.mps.daemons import MpsDaemons
@@ -124,7 +125,7 @@ def test_the_server_of_a_dead_daemon_is_ended(place: Place) -> None:
     """It would hold the device, unnoticed."""
     pid, started_at = place.daemons.start(start_order())
     os.kill(pid, signal.SIGKILL)
-    until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
+    wait_until(lambda: place.processes.started_at(pid) == 0, "the daemon dies")
     assert len(place.left()) == 1
     place.reborn().stop(stop_order(H1, pid, started_at))
     assert place.left() == []
@@ -145,7 +146,7 @@ def test_nobody_elses_process_is_killed(place: Place) -> None:
     ]
     try:
         place.processes.pods[bystanders[1].pid] = "pod-1"
-        until(lambda: place.processes.name_of(bystanders[1].pid) == "nvidia-cuda-mps", "it is called so")
+        wait_until(lambda: place.processes.name_of(bystanders[1].pid) == "nvidia-cuda-mps", "it is called so")
         place.daemons.stop(stop_order(H1, bystanders[0].pid, place.processes.started_at(bystanders[0].pid)))
         assert [process.poll() for process in bystanders] == [None, None]
         assert place.processes.started_at(foreign_pid)

@@ -8,6 +8,7 @@ import stat
 import grpc
 import pytest
 from factories.agent_driver import AgentDriver, pull, running, short_folder
+from factories.waiting import until
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RunId
@@ -77,12 +78,11 @@ async def _health(address):
 
 
 async def _until_health(address, right):
-    async with asyncio.timeout(15):
-        while True:
-            health = await _health(address)
-            if right(health):
-                return health
-            await asyncio.sleep(0.05)
+    async def look():
+        health = await _health(address)
+        return health if right(health) else None
+
+    return await until(look, "its health")
 
 
 async def _quarantine(desk, *, owner="", kind="compute"):

@@ -33,7 +33,7 @@ def clean(node, **settings):
         **settings,
     }
     command = [sys.executable, "-m", "sluice_node_agent", "clean-node", "--of-process", str(node.holder.pid)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
 
 
 async def test_mounts_sockets_and_directories_go_also_after_a_driver_that_was_killed(node):

@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from factories.broker.bus_rigs import ensured, eventually
+from factories.broker.bus_rigs import ensured
+from factories.waiting import until
 from factories.words import write_of
 from structlog.testing import capture_logs
 
@@ -68,7 +69,7 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
                 assert isinstance(accepted, WriteAccepted), accepted
                 assert silent_s() == 0
                 connection = await Connection.open(broker.url, name="probe")
-                await eventually(lambda: is_replicated(connection), within_s=WITHIN_S)
+                await until(lambda: is_replicated(connection), within_s=WITHIN_S)
                 await connection.close()
                 for server in broker.servers[1:]:
                     await server.kill()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from factories.credentials import Authority
+from factories.waiting import WITHIN_S, until
 
 from sluice.contracts.bus.nats_permissions import permissions_of
 from sluice.contracts.bus.streams import Role
@@ -68,9 +69,7 @@ class Rig:
         """Have the broker read its files, and wait until it confirms; bounded."""
         said = self._reloads()
         self.server.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(15):
-            while self._reloads() == said:  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.02)
+        await until(lambda: self._reloads() > said)
 
     def _reloads(self) -> int:
         return self.server.log.read_text().count("Reloaded server configuration")
@@ -126,7 +125,7 @@ async def test_nodes_are_added_and_forgotten_while_others_work(rig: Rig) -> None
 
 async def _ended(connection: Connection) -> None:
     """Wait until it has failed for good; bounded."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WITHIN_S):
         while True:
             connection.check()
             await asyncio.sleep(0.02)

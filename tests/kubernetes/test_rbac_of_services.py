@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import yaml
 from factories.cluster.account_rights import NEEDED, Right
 from factories.cluster.cluster_system import ABSENT, DEPLOYED, SERVICE, install
 from factories.cluster.kubernetes import JSON_PATCH, MERGE, STRATEGIC, Cluster, Json
-from factories.cluster.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from factories.cluster.watcher_process import WatcherProcess, watcher
+from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -300,15 +300,6 @@ class Site:
     def calls(self, account: str) -> set[tuple[str, str]]:
         user = f"system:serviceaccount:{SYSTEM}:sluice-{account}"
         return {(verb, path) for who, verb, path in self.kube.front.requests if who == user}
-
-
-async def until(look: Callable[[], Any], what: str) -> Any:
-    """What `look` finds; bounded."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := await look()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        await asyncio.sleep(LOOK_S)
-    return found
 
 
 @pytest_asyncio.fixture

@@ -119,7 +119,7 @@ def test_pips_settings_of_this_machine_reach_the_builds(tmp_path):
 
 def test_an_engine_that_is_not_there_is_named():
     """With what can be asked for."""
-    with pytest.raises(ImageError, match=r"engine 'dokcer' is not known \(auto, buildah, docker, none\)"):
+    with pytest.raises(ImageError, match=r"engine 'dokcer' is not known \(auto, buildah, docker\)"):
         engines.engine_of("dokcer")
 
 

@@ -25,7 +25,7 @@ from sluice_node_agent.shell.paths import agent_directory
 
 NODE = NodeName("n1")
 FLEET = '[[node]]\nname = "n1"\ngpus = [{ model = "a100-40gb", count = 1 }]\n'
-ENDS_WITHIN_S = 30.0
+ENDS_WITHIN_S = 60.0
 DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH = 9, 4, 18
 """NVML return codes."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from factories.cluster.kubernetes import Cluster, Json, pod
+from factories.waiting import until
 from factories.words import write_of
 from fake_kube.server import FakeKube
 
@@ -124,13 +125,10 @@ class DescribeStage:
         return await kubectl(self.cluster.kubeconfig, self.folder, "-n", self.namespace, *words, fails=fails)
 
     async def until(self, good: Callable[[], Any], what: str) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while not good():  # noqa: ASYNC110 - it is another thread that changes
-                    await asyncio.sleep(LOOK_S)
-                return
-        told = [(each["regarding"]["name"], each["note"]) for each in self.kube.all("events.events.k8s.io")]
-        raise AssertionError(f"never: {what}; told: {told}")
+        def told() -> list[tuple[str, str]]:
+            return [(each["regarding"]["name"], each["note"]) for each in self.kube.all("events.events.k8s.io")]
+
+        await until(good, lambda: f"{what}; told: {told()}")
 
     async def until_told(self, name: str, reason: str) -> None:
         """Wait for an event, and for the condition that belongs to it."""
