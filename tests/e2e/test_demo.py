@@ -10,8 +10,6 @@ import psutil
 import pytest
 from factories.processes import heeding_ctrl_c
 
-pytestmark = pytest.mark.timeout(120)
-
 
 async def test_the_demo_succeeds_and_leaves_nothing(up):
     """Exit 0, every act printed in under 90 lines, no process and no file left. `make demo` says how long it took."""

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.runtime.nats_server.free_ports import free_ports
 
-pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 LOST_WITHIN_S = 60.0
 

@@ -4,11 +4,7 @@ import asyncio
 import shutil
 import signal
 
-import pytest
-
 from sluice.contracts.messages import Cordoned, QuotaSet
-
-pytestmark = pytest.mark.timeout(120)
 
 POD = """\
 apiVersion: v1

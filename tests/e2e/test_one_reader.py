@@ -3,14 +3,11 @@
 import json
 from pathlib import Path
 
-import pytest
 import yaml
 from factories.cluster.webhook_cluster import webhook_cluster
 
 from sluice.contracts.request_syntax import RequestLimits
 from sluice_pod_watcher.admission import ResolvedRequest, read_stored
-
-pytestmark = pytest.mark.timeout(150)
 
 CORPUS = sorted((Path(__file__).parent / "one_reader").glob("*.yaml"))
 DENIED = 'admission webhook "pods.sluice.dev" denied the request: '

@@ -20,8 +20,6 @@ from sluice_console.shell.live.connect import connected
 from sluice_console.shell.live.live_fleet import NotAnsweringError, following
 from sluice_console.shell.live.running_systems import RunningSystem
 
-pytestmark = pytest.mark.timeout(90)
-
 RUN = (sys.executable, "-m", "sluice_console", "run", "--profile", "1g.5gb")
 FREE_WITHIN_S = 25.0
 """A bound for machines with much to do; docs/run.md promises 5 s after kill -9."""

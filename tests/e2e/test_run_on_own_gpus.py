@@ -11,8 +11,6 @@ from factories.agent_driver import short_folder
 from factories.gpus.nvml import NvmlMachine
 from nvml.build import NoCompilerError, build
 
-pytestmark = pytest.mark.timeout(90)
-
 RUN = (sys.executable, "-m", "sluice_console", "run", "--real", "--profile", "1g.5gb", "--")
 
 

@@ -18,8 +18,6 @@ from factories.waiting import until
 from sluice_console.shell.live.agent_snapshots import snapshots
 from sluice_console.shell.process.power_off import power_off
 
-pytestmark = pytest.mark.timeout(120)
-
 POD = """\
 apiVersion: v1
 kind: Pod

@@ -14,8 +14,6 @@ from sluice.contracts.messages import Cordoned
 from sluice_console.shell.inspect.look_up import explain, fleet_state_at
 from sluice_console.shell.operate.cordon import CordonTarget, cordon, uncordon
 
-pytestmark = pytest.mark.timeout(120)
-
 FLEET = """\
 [[node]]
 name = "gpu-1.example.internal"

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 DEMOS = Path(__file__).parents[1] / "data" / "dra"
 """Manifests with the shapes of NVIDIA's DRA demos."""
 PODS = """

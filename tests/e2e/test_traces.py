@@ -17,7 +17,6 @@ PULL = "sluice.v1.AgentService/GetInventory"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
     """From manifest to binding and back, over four processes and a call; a hanging collector delays nothing."""
     there = {
@@ -103,7 +102,6 @@ def roots(trace: list[Span]) -> list[Span]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_a_restarted_agent_makes_the_trace_of_a_pod_no_longer(tmp_path):
     """Who looks for what took long would read "8 min 51 s" of a pod that had its slice in a fifth of a second."""
     with collecting() as collector, _collected(tmp_path, collector) as running:

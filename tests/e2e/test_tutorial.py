@@ -54,7 +54,7 @@ _FIRST = re.compile(r"^default/by-memory +bound +\S+ +\S+ +(\S+)", re.MULTILINE)
 _NODES = ("gpu-1.example.internal", "gpu-2")
 _LEGEND = re.compile(r"^  (\w)(?=  \S+  \S+ at (\d+) of GPU (\d+) on (\S+)$)", re.MULTILINE)
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 class Line(NamedTuple):

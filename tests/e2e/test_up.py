@@ -16,8 +16,6 @@ from sluice.runtime.nats.connection import Connection
 from sluice_console.shell.live.agent_snapshots import snapshots
 from sluice_console.shell.live.local_user import FILE
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def has_a_driver():
     try:

@@ -17,7 +17,7 @@ from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice.runtime.nats_server.process import Broker
 from sluice.runtime.nats_server.users import User
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 WITHIN_S = 60.0
 """Two elections of nats-server, of some rounds of 4 to 9 s each."""
 AGENT = permissions_of(Role.NODE_AGENT, NODE)

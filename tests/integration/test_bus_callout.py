@@ -25,7 +25,6 @@ from sluice.runtime.nats.credentials import Credentials
 from sluice.runtime.nats.jetstream_bus import NatsBus
 from sluice_pod_watcher.core.bus_access import AGENT
 
-pytestmark = pytest.mark.timeout(120)
 AGENTS_USER = permissions_of(Role.NODE_AGENT, NODE).user
 WORD = f"sluice.slice.{subjects.node_token(NODE)}.a"
 

@@ -32,7 +32,6 @@ from sluice_pod_watcher.shell.callout.rpc_identities import AUTHORITY, CA, SERVI
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.token_reviews import TokenReviews
 
-pytestmark = pytest.mark.timeout(120)
 SYSTEM, NODES, NODE = "sluice-system", "sluice-nodes", NodeName("gpu-1.example")
 ACCOUNTS = Path(__file__).parents[2] / "deploy" / "helm" / "sluice" / "files" / "accounts.conf"
 OBJECTS = BusObjects(

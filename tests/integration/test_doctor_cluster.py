@@ -22,7 +22,6 @@ FOREIGN = "-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\
 pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on PATH"),
     pytest.mark.slow,
-    pytest.mark.timeout(120),
 ]
 
 

@@ -12,7 +12,7 @@ from fake_kube.server import FakeKube
 
 from sluice.contracts.messages import Closed, NodeClosed, NodeOpened, NodeRemoved
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 GONE, STAYS = "gpu-1.example.internal", "gpu-2.example.internal"
 HURRY = {
     "SLUICE_INVENTORY_PULL_INTERVAL_S": "0.5",

@@ -5,8 +5,6 @@ import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.timeout(90)
-
 POD = """
 apiVersion: v1
 kind: Pod

@@ -130,7 +130,6 @@ async def agree(scene: Scene, names: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("lost", CASES, ids=" and ".join)
 async def test_the_system_finds_its_way_back_to_what_runs(scene: Scene, lost: tuple[str, ...]) -> None:
     """Running pods would lose their slices or share them; those of ended pods would stay forever."""
