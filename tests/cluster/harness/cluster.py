@@ -152,7 +152,7 @@ class Cluster:
         if why := _missing({"ipset": "ipset"}):
             raise BoxError(f"network policies cannot be enforced: {why}")
         router = build_extra("kube-router").executables["kube-router"]
-        self.kubectl("apply", "--filename=-", stdin=json.dumps(addons.router_rights()))
+        self.kubectl("apply", f"--filename={addons.ROUTER_RIGHTS}")
         for node in self.nodes:
             if POLICIES not in node.box.processes:
                 node.start_policies(router)
@@ -162,7 +162,7 @@ class Cluster:
         """As the cluster was before `enforce_network_policies`."""
         for node in self.nodes:
             node.end_policies()
-        self.kubectl("delete", "--ignore-not-found", "--filename=-", stdin=json.dumps(addons.router_rights()))
+        self.kubectl("delete", "--ignore-not-found", f"--filename={addons.ROUTER_RIGHTS}")
         self.save()
 
     def reboot(self, name: str, *, meanwhile: Callable[[], None] = lambda: None) -> None:
