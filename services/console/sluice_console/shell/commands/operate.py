@@ -243,7 +243,7 @@ def node_remove_command(
     node: Node,
     *,
     server: Server = None,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
 ) -> int:
     """
     Declare a node gone for good: its bookings are given up, and its pods lose their slices.
