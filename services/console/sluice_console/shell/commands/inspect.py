@@ -22,6 +22,13 @@ OfNode = Annotated[str, Parameter(name="--node", help="Only what is on this node
 Words = Annotated[
     str, Parameter(help="Only what all these match: text, team:, node:, model:, fits:, is: (docs/cli.md).")
 ]
+PodName = Annotated[
+    str,
+    Parameter(
+        help="A request id, a pod name, namespace/name, or a manifest file; without one, those that wait are listed.",
+        show_default=False,
+    ),
+]
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay and show every change.")]
 
 
@@ -151,33 +158,36 @@ def report_command(
 
 
 def explain_command(
-    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    request: PodName = "",
     *,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """Tell the story of one pod: requested, waited for what, granted where, bound, released."""
-    from sluice_console.shell.inspect.look_up import explain
+    from sluice_console.shell.inspect.look_up import choices, explain
     from sluice_console.shell.live.running_systems import server_url
 
     form = form_of(output, json=json)
-    return run(explain(server_url(server), request, form=form))
+    return run(
+        explain(server_url(server), request, form=form) if request else choices(server_url(server), "explain", form)
+    )
 
 
 def trace_command(
-    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    request: PodName = "",
     *,
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
 ) -> int:
     """Show one pod's timeline as a waterfall: how long each step took, from the bus's own records (docs/traces.md)."""
+    from sluice_console.shell.inspect.look_up import choices
     from sluice_console.shell.inspect.trace import trace
     from sluice_console.shell.live.running_systems import server_url
 
     form = form_of(output, json=json)
-    return run(trace(server_url(server), request, form=form))
+    return run(trace(server_url(server), request, form=form) if request else choices(server_url(server), "trace", form))
 
 
 def events_command(
