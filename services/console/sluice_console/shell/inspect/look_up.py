@@ -4,6 +4,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from sluice.contracts.bus.codec import Undecodable
 from sluice.contracts.bus.subjects import HISTORY_PREFIX
@@ -15,6 +16,7 @@ from sluice_console.core.fleet.filters import WITHOUT_SLICE
 from sluice_console.core.fleet.fleet_state import FleetState
 from sluice_console.core.fleet.pending_releases import being_freed
 from sluice_console.core.fleet.pods import pods_document
+from sluice_console.core.fleet.usage import silent_lines
 from sluice_console.core.history.ended import ended_pod, named_by
 from sluice_console.core.history.events import EventDocument, event_document
 from sluice_console.core.history.sentences import HistoryMessage, RequestNames
@@ -22,13 +24,18 @@ from sluice_console.core.history.timeline import evicted_before, steps_of
 from sluice_console.core.output.sanitize import sanitize
 from sluice_console.core.simulate.answers import standing
 from sluice_console.shell.inspect.nodes import HISTORY_WITHIN_S, IdleSince
-from sluice_console.shell.inspect.views import FleetView
+from sluice_console.shell.inspect.views import UNASKED, FleetView
 from sluice_console.shell.live.connect import StoredTimes, connected, user_of_the_bus
 from sluice_console.shell.live.live_fleet import read_fleet_state
 from sluice_console.shell.output.formats import OutputFormat, as_text, is_for_programs, print_document
 from sluice_console.shell.output.printer import console, say, short_time, show_pods, show_story
 
+if TYPE_CHECKING:
+    from sluice_console.shell.inspect.usage import Ask
+
 EXIT_NOT_FOUND = 4
+PastRequests = dict[str, AllocationRequested | RequestRejected]
+"""By subject."""
 CHOICES_MAX = 20
 """Pods listed where one has to be named."""
 STANDING_WITHIN_S = 2.0
@@ -43,31 +50,30 @@ async def fleet_state_at(url: str) -> FleetState:
 
 
 async def look(url: str, looked: FleetView, form: OutputFormat) -> int:
-    """`sluice gpus`, `pods`, `nodes`: the present state. Raises BusError, NotAnsweringError."""
+    """The present state of any view. Raises BusError, NotAnsweringError."""
     fleet_state = await fleet_state_at(url)
     if looked.with_ended:
         fleet_state.past |= await past_requests(url)
-    if looked.filter.needs_use:
-        from sluice_console.shell.inspect.usage import idle_requests  # noqa: PLC0415 - of gRPC only this needs anything
-
-        looked = replace(looked, filter=replace(looked.filter, idle=await idle_requests(fleet_state)))
+    ask = asking(looked, form)
+    usages = await ask(fleet_state) if ask is not None else None
     since = await IdleSince(url).of(fleet_state) if looked.view == "nodes" else {}
-    document = looked.document(fleet_state, since)
+    document = looked.document(fleet_state, since, usages or UNASKED)
     if is_for_programs(form):
         print_document(document, form)
     else:
-        use = await _use(fleet_state) if looked.view == "pods" and form == "wide" else None
-        looked.show(console(), document, fleet_state, wide=form == "wide", use=use)
+        looked.show(console(), document, fleet_state, wide=form == "wide", usages=usages)
+    if usages is not None and not (looked.view == "usage" and is_for_programs(form)):  # the document names them
+        say(silent_lines(usages))
     return 0
 
 
-async def _use(fleet_state: FleetState) -> dict[str, str]:
-    """Usage of each request's slices, from agents that answer."""
-    from sluice_console.shell.inspect.usage import use_by_request  # noqa: PLC0415 - of gRPC only this needs anything
+def asking(looked: FleetView, form: OutputFormat) -> "Ask | None":
+    """How to ask agents what the view shows of usage; None if nothing."""
+    if not looked.needs_usage and not (looked.view == "pods" and form == "wide"):
+        return None
+    from sluice_console.shell.inspect.usage import usages_at, usages_or_why  # noqa: PLC0415 - imports gRPC
 
-    use, unasked = await use_by_request(fleet_state)
-    say(unasked)
-    return use
+    return usages_at if looked.needs_usage else usages_or_why
 
 
 async def explain(url: str, wanted: str, *, form: OutputFormat) -> int:
@@ -140,7 +146,7 @@ async def all_history(url: str, filters: tuple[str, ...] = EVERYTHING) -> list[H
         return [happened async for batch in history.read(filters=filters) for happened in _readable(batch)]
 
 
-async def past_requests(url: str) -> dict[str, AllocationRequested | RequestRejected]:
+async def past_requests(url: str) -> PastRequests:
     """What every request of the history asked for, by subject; empty, with a line, if it cannot be read in time."""
     why = f"takes over {HISTORY_WITHIN_S:g} s to read"
     try:
