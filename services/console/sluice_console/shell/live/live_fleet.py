@@ -75,8 +75,9 @@ class LiveFleet:
                 else:
                     unread.pop(entry.subject, None)
                     values[entry.subject] = entry.message
-                    is_request = isinstance(before_it, AllocationRequested | RequestRejected)
-                    if is_request and isinstance(entry.message, RequestWithdrawn):
+                    if isinstance(entry.message, RequestWithdrawn) and isinstance(
+                        before_it, AllocationRequested | RequestRejected
+                    ):
                         self.fleet_state.past[entry.subject] = before_it
                 if self._heard is not None and stream not in self._fresh:
                     self._heard(entry.subject, entry.message)
