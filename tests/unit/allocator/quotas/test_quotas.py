@@ -47,8 +47,7 @@ def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
         request=RequestId("p2"),
         request_revision=1,
         message=(
-            "namespace lab may have 25000 MiB of memory and has 20096; this one asks for 20096, "
-            "and at most 4904 would fit now"
+            "namespace lab may have 25000 MiB of memory and has 20096; this one asks for 20096, and 4904 are left"
         ),
         reasons=(
             ReasonCount(
@@ -90,7 +89,7 @@ def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
     pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
     assert pending.message == (
         "one pod of namespace lab may have 30000 MiB of memory; this one asks for 40320, "
-        "and at most 14904 would fit now"
+        "and 14904 are left of its namespace's quota"
     )
     assert grants(limit(bench, memory_mib=100000)) == []  # the quota has room now, the GPU has not
     assert how_it_stands(bench.allocator.ctx, RequestId("p2")).state is RequestState.QUEUED
@@ -229,7 +228,7 @@ def test_explain_names_the_quota_in_a_step(bench):
     all_of(bench, bench.request(asks("p1", HALF)))
     stands = how_it_stands(bench.allocator.ctx, RequestId("p1"))
     assert stands.message == (
-        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and at most 2 would fit now"
+        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and 2 are left"
     )
     assert [(step.filter, step.reasons[0].reason) for step in stands.steps] == [("turn", WaitReason.QUOTA_EXCEEDED)]
 
