@@ -78,9 +78,9 @@ def _request_changed(ctx: SchedulerContext, request: RequestId) -> None:
     ctx.changed_requests[request] = None
     asked = ctx.facts.requests.get(request)
     if asked is None:
-        ctx.cluster.lose_sight(request)
+        ctx.cluster.peers.lose_sight(request)
     else:
-        ctx.cluster.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
+        ctx.cluster.peers.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
     look_at_held(ctx, request)
     if ctx.gangs.member_of:
         ctx.gangs.touch(request)

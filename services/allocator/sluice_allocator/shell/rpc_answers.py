@@ -8,10 +8,10 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.proto.bookings import MODES, share_to_proto
 from sluice.contracts.reasons import ReasonCount, Refusal, shorten
 from sluice.contracts.request_syntax import ContainerRequest
-from sluice_allocator.core.explain.reason_filters import ReasonsByFilter
 from sluice_allocator.core.explain.status import AsksNothing, PodAsked, RequestStatus, Simulated, WouldBind, WouldWait
 from sluice_allocator.core.moves.defragment import Emptied, Moved, Proposal
 from sluice_allocator.core.placement.explain.left_over import HomeLeft, LeftOver
+from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter
 from sluice_allocator.core.resize.pending import FIELDS, AdjustRefused, Change, Effect, Outcome
 from sluice_allocator.core.state.grant_facts import DeviceAmount
 
@@ -265,7 +265,7 @@ def _home(home: HomeLeft) -> pb.HomeLeft:
         memory_free_mib=home.memory_free_mib,
         sm_percent=home.sm_percent,
         sm_percent_free=home.sm_percent_free,
-        tenants=home.tenants,
+        tenants=len(home.shares),
         tenants_max=home.tenants_max,
     )
 

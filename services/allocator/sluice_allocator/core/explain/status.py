@@ -13,12 +13,12 @@ from sluice.contracts.pod_specs import with_node
 from sluice.contracts.reasons import Refusal, WaitReason
 from sluice.contracts.request_syntax import ContainerRequest, RequestLimits, parse_pod
 from sluice_allocator.core.context import SchedulerContext
-from sluice_allocator.core.explain.reason_filters import ReasonsByFilter, reasons_by_filter
 from sluice_allocator.core.gangs.reconcile import why_group_waits, why_not_begun
 from sluice_allocator.core.moves.defragment import Proposal, propose
 from sluice_allocator.core.moves.move import about_moving
 from sluice_allocator.core.placement import Place, PlaceRequest, Victim, explain, find_place, place_request_of, refuse
 from sluice_allocator.core.placement.explain.left_over import LeftOver, left_over
+from sluice_allocator.core.placement.explain.reason_table import ReasonsByFilter, reasons_by_filter
 from sluice_allocator.core.preemption.candidates import find_victims
 from sluice_allocator.core.preemption.drain import with_cordons
 from sluice_allocator.core.quotas.alternatives import nor_other

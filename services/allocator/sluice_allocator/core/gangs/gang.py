@@ -10,10 +10,8 @@ import msgspec
 
 from sluice.contracts import messages as msg
 from sluice.contracts.bus import subjects
-from sluice.contracts.ids import RequestId, RunId, SourceName
-from sluice.contracts.outbox import Outbox
+from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.reasons import ReasonCount
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
 GroupKey = tuple[str, str]  # namespace and name
@@ -197,12 +195,11 @@ class Gangs:
         self.dirty[key] = None
 
 
+@dataclass(eq=False)
 class GangContext(PreemptionContext):
     """With gangs, and the trial that is under way."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.gangs = Gangs()
+    gangs: Gangs = field(default_factory=Gangs)
 
     @property
     def nothing_else_to_do(self) -> bool:

@@ -5,9 +5,7 @@ while."""
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import AllocationId, RunId
-from sluice.contracts.outbox import Outbox
-from sluice_allocator.core.config import SchedulerConfig
+from sluice.contracts.ids import AllocationId
 from sluice_allocator.core.reservations.aging import ReservationContext
 from sluice_allocator.core.sorted_keys import QueueKey
 from sluice_allocator.core.state.grant_facts import KinKey
@@ -89,9 +87,8 @@ class Moves:
         self._per_arrival = max(0.0, self._per_arrival - 1)
 
 
+@dataclass(eq=False)
 class MoveContext(ReservationContext):
     """With what moves remember."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.moves = Moves()
+    moves: Moves = field(default_factory=Moves)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.bus.subjects import Address
-from sluice.contracts.ids import AllocationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant
-from sluice.contracts.outbox import Outbox
 from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.quotas.retry import QuotaContext
 
@@ -104,12 +103,13 @@ class EvictionBackoff:
         self._until.pop(request, None)
 
 
+@dataclass(eq=False)
 class PreemptionContext(QuotaContext):
     """With evictions, and with what fills no guarantee."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.sparing = EvictionBackoff(rules)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sparing = EvictionBackoff(self.rules)
 
     @property
     def nothing_else_to_do(self) -> bool:

@@ -6,11 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import RequestId, RunId, SourceName
+from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, Claim
-from sluice.contracts.outbox import Outbox
 from sluice.contracts.quotas.usage import NOTHING, Usage, total
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.placement import least_usage
 from sluice_allocator.core.sorted_keys import QueueKey
 from sluice_allocator.core.state.context import Context
@@ -122,12 +120,11 @@ class QuotaRetry:
         return least
 
 
+@dataclass(eq=False)
 class QuotaContext(Context):
     """With what quotas remember."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.over_quota = QuotaRetry()
+    over_quota: QuotaRetry = field(default_factory=QuotaRetry)
 
     @property
     def nothing_else_to_do(self) -> bool:

@@ -6,10 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import Booking, Grant
-from sluice.contracts.outbox import Outbox
-from sluice_allocator.core.config import SchedulerConfig
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
 ASKED_MAX = 64  # most resizes without an answer; further callers have to retry
@@ -117,12 +115,11 @@ class Adjustments:
         return answers
 
 
+@dataclass(eq=False)
 class ResizeContext(PreemptionContext):
     """With resizes that are not answered."""
 
-    def __init__(self, run: RunId, rules: SchedulerConfig, outbox: Outbox) -> None:
-        super().__init__(run, rules, outbox)
-        self.adjustments = Adjustments()
+    adjustments: Adjustments = field(default_factory=Adjustments)
 
     def roll_back(self, message: Grant) -> None:
         """A resize that did not get into the ledger is decided again."""

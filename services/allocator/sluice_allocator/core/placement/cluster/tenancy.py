@@ -78,7 +78,7 @@ class Tenancy:
         at_home = gpu.homes.get(span_of(grant)) if grant.share is not None else None
         if at_home is not None:
             at_home.home.remove(key)
-            if at_home.home.empty:
+            if not at_home.home.shares:
                 del gpu.homes[at_home.key]
         return at_home
 

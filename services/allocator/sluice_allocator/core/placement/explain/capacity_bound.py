@@ -16,7 +16,6 @@ from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu, shape_for
 from sluice_allocator.core.placement.nodes.gpu import Gpu
-from sluice_allocator.core.placement.nodes.shared_device import fits_alone
 from sluice_allocator.core.placement.search.context import PASSES, SearchContext, prepare
 from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes, is_exclusive_only
 from sluice_allocator.core.placement.spec.place_request import PlaceRequest
@@ -55,7 +54,7 @@ def _home_large_enough(spec: DeviceSpec, gpu: Gpu, mode: str) -> bool:
     if gpu.mig:
         return bool(spec.home_profiles(gpu, share, 100))
     size = gpu.home_size(None, taking_turns=False, overcommit_percent=100)
-    return fits_alone(size, share)
+    return size.fits_alone(share)
 
 
 def most_exclusive(spec: DeviceSpec, gpu: Gpu, *, substitute: bool) -> int:

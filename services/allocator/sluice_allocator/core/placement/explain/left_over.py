@@ -88,6 +88,6 @@ def _home(gpu: Gpu, node: Node, span: Span, tenants: list[DeviceGrant]) -> HomeL
         memory_free_mib=max(0, home.free_memory_mib),
         sm_percent=sm_percent,
         sm_percent_free=max(0, sm_percent * home.free_width_percent // 100),
-        tenants=home.tenants,
+        tenants=len(home.shares),
         tenants_max=room.tenants_max,
     )

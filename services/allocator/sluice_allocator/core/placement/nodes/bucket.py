@@ -87,16 +87,12 @@ class _NodeRow:
 
     def first(self, need: HostRoom, accept: Accept[T]) -> tuple[Node, T] | None:
         """The node with the lowest number that has room and that `accept` turns into a result."""
-        nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
+        cpu_milli, memory_mib = need.cpu_milli, need.memory_mib
         for at in self.ids:
             block = self._blocks[at]
             if block.cpu_milli < cpu_milli or block.memory_mib < memory_mib:
                 continue
-            members, before = block.members, (at << _SHIFT) - 1
-            while members:
-                lowest = members & -members
-                members ^= lowest
-                node = nodes[before + lowest.bit_length()]
+            for node in self._members(at, block):
                 found = accept(node) if node.has_room(need) else None
                 if found is not None:
                     return node, found
@@ -159,7 +155,6 @@ class Bucket:
     __slots__ = ("_nodes", "_rows", "devices")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        """Begin empty. `nodes` are all nodes of the cluster by number; the list is shared and grows."""
         self._nodes = nodes
         self._rows: dict[int, _NodeRow] = {}
         self.devices = 0  # the number of devices on it, where each is added by itself
@@ -252,9 +247,10 @@ class SortedBuckets:
             bisect.insort(self.order, number)
         return bucket
 
-    def drop(self, number: int) -> None:
-        del self.by_number[number]
-        del self.order[bisect.bisect_left(self.order, number)]
+    def drop_if_empty(self, number: int) -> None:
+        if not self.by_number[number]:
+            del self.by_number[number]
+            del self.order[bisect.bisect_left(self.order, number)]
 
     def at_least(self, number: int) -> Iterator[int]:
         """The numbers from this one on. Do not add buckets while iterating."""

@@ -211,7 +211,7 @@ def _without(gpu: Gpu, gone: AbstractSet[AllocationId]) -> Gpu:
     without.spans, without.homes, without.bucket = spans, {}, None
     for span, at_home in gpu.homes.items():
         home = at_home.home.without(gone)
-        if not home.empty:
+        if home.shares:
             without.homes[span] = SharedDeviceOnGpu(without, span, home)
     without.recompute()
     return without

@@ -16,7 +16,6 @@ from sluice_allocator.core.placement.nodes.bucket import GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import fits_alone
 from sluice_allocator.core.placement.search.context import Place, SearchContext, groups_in, prepare, tail
 from sluice_allocator.core.placement.search.instance import (
     DeviceFit,
@@ -310,7 +309,7 @@ def _hosts_one(cluster: ClusterState, gpu: Gpu, spec: DeviceSpec, mode: str) -> 
             return True
     size = cluster.tenancy.size(gpu, None)
     if not gpu.mig:
-        return gpu.free_whole and fits_alone(size, share)
+        return gpu.free_whole and size.fits_alone(share)
     return any(gpu.table.count(gpu.state, name) > 0 for name in spec.home_profiles(gpu, share, size.overcommit_percent))
 
 

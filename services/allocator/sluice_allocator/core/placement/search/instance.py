@@ -13,7 +13,6 @@ from sluice_allocator.core.placement.nodes.bucket import Bucket, GivenUp
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
 from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import fits_alone
 from sluice_allocator.core.placement.search.context import (
     SearchContext,
     cpu_ratio_distance,
@@ -203,7 +202,7 @@ def _in_new_home(
 ) -> DeviceFit | None:
     if not sample.mig:
         size = context.cluster.tenancy.size(sample, None)
-        fits = fits_alone(size, share)
+        fits = size.fits_alone(share)
         return find_whole(context, spec, group, sample.kind, share) if fits else None
     for name in spec.home_profiles(sample, share, group.pool.overcommit_percent):
         profile = sample.model.profile(name)

@@ -91,7 +91,7 @@ def free_percent(gpu: Gpu, spec: DeviceSpec) -> int:
 
 def _left_in(gpu: Gpu, home: SharedDevice) -> int:
     memory = home.free_memory_mib * 100 // max(1, gpu.memory_mib)
-    if home.mixed or home.tenants >= home.size.tenants_max:
+    if home.mixed or len(home.shares) >= home.size.tenants_max:
         return 0
     return max(0, min(home.free_width_percent, memory))
 

@@ -13,7 +13,7 @@ from sluice_allocator.core.placement.index.layout_order import layout_choice_for
 from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec, WholeGpu
 from sluice_allocator.core.placement.nodes.gpu import Gpu, Span
 from sluice_allocator.core.placement.nodes.node import Node
-from sluice_allocator.core.placement.nodes.shared_device import SharedDevice, fits_alone
+from sluice_allocator.core.placement.nodes.shared_device import SharedDevice
 from sluice_allocator.core.placement.search.context import SearchContext, instances_fit, is_exclusive, whole_use
 from sluice_allocator.core.placement.spec.policies import DeviceUse, Policy
 
@@ -175,7 +175,7 @@ def _shared(trial: TrialNode, unit: DeviceUnit, gpu: Gpu, mode: str, turn: int) 
             yield DeviceOption(key, gpu, span, share, None, home)
     if not gpu.mig:
         size = trial.context.cluster.tenancy.size(gpu, None)
-        if trial.is_free(gpu) and fits_alone(size, share):
+        if trial.is_free(gpu) and size.fits_alone(share):
             fresh = int(trial.policy.packs)  # where the policy likes idle GPUs better they come first by its key
             key = (turn, 0, fresh, 0, *trial.policy.key(whole_use(gpu)), gpu.memory_mib)
             yield DeviceOption(key, gpu, gpu.whole_span, share)
