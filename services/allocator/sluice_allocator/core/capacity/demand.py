@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.bus import subjects
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, PoolDemand
+from sluice.contracts.messages import PoolDemand
 from sluice_allocator.core.capacity.node_count import Missing, Waiting, count_missing, learned, merged
 from sluice_allocator.core.gangs.gang import GangContext
 from sluice_allocator.core.placement import alternative_place_requests, place_request_of
@@ -114,8 +114,8 @@ def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
         if turn is None:
             return
         request = turn[2]
-        group, asked = ctx.queue.group_of(request), ctx.facts.requests.get(request)
-        if not isinstance(asked, AllocationRequested) or standing_promise(ctx, request) is not None:
+        group, asked = ctx.queue.group_of(request), ctx.facts.wanted(request)
+        if asked is None or standing_promise(ctx, request) is not None:
             continue
         if ctx.gangs.leads(request):
             yield from _members(ctx, request, group.shape)
@@ -126,6 +126,6 @@ def _waiting(ctx: CapacityContext) -> Iterator[Waiting]:
 
 def _members(ctx: CapacityContext, leader: RequestId, shape: bytes) -> Iterator[Waiting]:
     for member in ctx.gangs.of[ctx.gangs.member_of[leader]].party_of[leader].members:
-        asked = ctx.facts.requests.get(member)
-        if isinstance(asked, AllocationRequested):
+        asked = ctx.facts.wanted(member)
+        if asked is not None:
             yield Waiting(shape, place_request_of(asked), 1, tuple(alternative_place_requests(asked)))

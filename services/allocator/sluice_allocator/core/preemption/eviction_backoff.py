@@ -9,6 +9,8 @@ from sluice.contracts.bus.subjects import Address
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant
 from sluice_allocator.core.config import SchedulerConfig
+from sluice_allocator.core.key_index import drop
+from sluice_allocator.core.queue.backoff import longer_each_time
 from sluice_allocator.core.quotas.retry import QuotaContext
 
 
@@ -50,9 +52,7 @@ class EvictionBackoff:
     def settle(self, allocation: AllocationId) -> None:
         namespace = self.leaving_of.pop(allocation, None)
         if namespace is not None:
-            del self._leaving[namespace][allocation]
-            if not self._leaving[namespace]:
-                del self._leaving[namespace]
+            drop(self._leaving, namespace, allocation)
 
     def leaving(self, namespace: str) -> Mapping[AllocationId, tuple[DeviceGrant, ...]]:
         """Bookings of a namespace that fill no guarantee except for these parts."""
@@ -70,7 +70,6 @@ class EvictionBackoff:
         return bool(self._since)
 
     def over(self, request: RequestId) -> None:
-        """It need not be evicted any more, or nothing is left of it."""
         self._since.pop(request, None)
 
     def is_overdue(self, request: RequestId, now: float, *, done: bool) -> bool:
@@ -82,7 +81,7 @@ class EvictionBackoff:
     def failed(self, request: RequestId, now: float) -> None:
         """A pod could not be evicted: exempt it for a while, longer each time."""
         failures = self._failures.get(request, 0)
-        pause_s = min(self.rules.spare_first_s * 2 ** min(failures, 30), self.rules.spare_max_s)
+        pause_s = longer_each_time(self.rules.spare_first_s, failures, self.rules.spare_max_s)
         self._failures[request] = failures + 1
         self._until[request] = now + pause_s
         heapq.heappush(self._alarms, (now + pause_s, request))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Booking, Grant
+from sluice_allocator.core.key_index import count
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 from sluice_allocator.core.sorted_keys import QueueKey, SortedKeys
 
@@ -94,9 +95,7 @@ class ReservedGpus:
     def forget(self, allocation: AllocationId) -> None:
         for model in self._models.pop(allocation, ()):
             self.freed[model] = None
-            self.of_model[model] -= 1
-            if not self.of_model[model]:
-                del self.of_model[model]
+            count(self.of_model, model, -1)
 
 
 @dataclass(eq=False)

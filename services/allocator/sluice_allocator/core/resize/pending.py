@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Booking, Grant
 from sluice_allocator.core.preemption.eviction_backoff import PreemptionContext
 
@@ -71,10 +71,6 @@ class Adjusted(msgspec.Struct, frozen=True):
     revision: int
     fields: tuple[FieldChange, ...]
 
-    @property
-    def node(self) -> NodeName:
-        return self.booking.node
-
 
 Outcome = Adjusted | AdjustRefused
 
@@ -89,18 +85,10 @@ class Asked:
 
 
 @dataclass(slots=True)
-class OnItsWay:
-    """A resize that is being written: until the ledger has answered, the larger of both is booked."""
-
-    asked: Asked
-    adjusted: Adjusted
-
-
-@dataclass(slots=True)
 class Adjustments:
     """Resizes without an answer, and the answers that are due."""
 
-    on_their_way: dict[AllocationId, OnItsWay] = field(default_factory=dict)
+    on_their_way: dict[AllocationId, tuple[Asked, Adjusted]] = field(default_factory=dict)  # being written
     again: list[Asked] = field(default_factory=list)  # to be decided again: another write was first
     answers: list[tuple[int, Outcome]] = field(default_factory=list)
 
@@ -108,11 +96,10 @@ class Adjustments:
         """A pending resize did not get into the ledger."""
         undone = self.on_their_way.pop(allocation, None)
         if undone is not None:
-            self.again.append(undone.asked)
+            self.again.append(undone[0])
 
-    def take_answers(self) -> list[tuple[int, Outcome]]:
-        answers, self.answers = self.answers, []
-        return answers
+    def refuse(self, number: int, message: str) -> None:
+        self.answers.append((number, AdjustRefused(AdjustReason.NOT_NOW, f"{message}; retry")))
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 its own state and its part in a grant (`QuotaContext` ...). `changed_*`: to be looked at before `handle` returns."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,7 +15,8 @@ from sluice.contracts.outbox import Outbox
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice.contracts.resize import counted_booking, max_sizes, same_places
 from sluice_allocator.core.config import SchedulerConfig
-from sluice_allocator.core.placement import ClusterState, Place
+from sluice_allocator.core.key_index import drop, put
+from sluice_allocator.core.placement import ClusterState, Place, PlaceRequest, find_place_on
 from sluice_allocator.core.queue.backoff import RequestBackoff
 from sluice_allocator.core.queue.capacity_offers import CapacityOffers
 from sluice_allocator.core.queue.pending_queue import PendingQueue
@@ -95,15 +97,12 @@ class Context:
         """Write a decision under a guard that covers the known facts."""
         operation = self.outbox.commit(address, message, request=request, ttl_s=ttl_s)
         self.undecided[operation] = Unsent(address, operation, message)
-        self.undecided_under.setdefault(address.guard, {})[operation] = None
+        put(self.undecided_under, address.guard, operation)
 
     def settle(self, operation: OperationId) -> None:
         unsent = self.undecided.pop(operation, None)
         if unsent is not None:
-            under = self.undecided_under[unsent.address.guard]
-            del under[operation]
-            if not under:
-                del self.undecided_under[unsent.address.guard]
+            drop(self.undecided_under, unsent.address.guard, operation)
 
     def throttle(self, condition: Condition, request: RequestId) -> bool:
         """Whether to publish over another allocator's opposite message now; if not, the request is looked at again."""
@@ -125,6 +124,18 @@ class Context:
             instead_of=place.instead_of,
             resource_claims=asked.resource_claims,
         )
+
+    def place_in(
+        self, booked: Booking, request: RequestId, asking: PlaceRequest, *, own: Iterable[AllocationId]
+    ) -> Place | None:
+        """A place on a booking's node as if that were free. The pods of `own` count for no term."""
+        snapshot = self.shown.get(booked.node)
+        if snapshot is None or self.cluster.booking(booked.allocation) is None:
+            return None
+        trial = self.cluster.alone(snapshot)
+        trial.unbook(booked.allocation)
+        with self.cluster.peers.without(own):
+            return find_place_on(trial, asking, booked.node, self.backoff.avoided(request, self.now))
 
     def assume(self, booking: Booking) -> None:
         """Count a place as taken that the ledger lacks: it may never be had."""
@@ -185,7 +196,7 @@ class Context:
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])
 
-    def take_back_grants(self, allocations: dict[AllocationId, None]) -> None:
+    def take_back_grants(self, allocations: set[AllocationId]) -> None:
         """The facts behind these grants changed: those not sent yet are decided again."""
         for unsent in list(self.undecided.values()) if allocations else ():
             if isinstance(unsent.message, Grant) and unsent.message.booking.allocation in allocations:

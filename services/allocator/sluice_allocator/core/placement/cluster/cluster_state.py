@@ -176,14 +176,16 @@ class ClusterState:
             return WaitReason.NODE_CORDONED
         return None if gpu.report.healthy else WaitReason.GPU_UNHEALTHY
 
+    def is_out_of_use(self, booking: Booking) -> bool:
+        """Whether a booked GPU is cordoned or unhealthy."""
+        shown = (self.gpus.get(device.gpu) for device in booking.devices)
+        found = {self.why_unusable(gpu) for gpu in shown if gpu is not None}
+        return bool(found & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY})
+
     def gpus_of(self, model: str) -> int:
         """How many GPUs of a product are usable. Walks over kinds of GPUs, never over GPUs."""
-        return sum(
-            group.in_use(kind)
-            for group in self.index.classes.values()
-            for kind, sample in group.samples.items()
-            if sample.report.model == model
-        )
+        samples = ((group, gpu) for group in self.index.classes.values() for gpu in group.samples.values())
+        return sum(group.in_use(gpu.kind) for group, gpu in samples if gpu.report.model == model)
 
     def models_of(self, booking: Booking) -> tuple[str, ...]:
         """The product of each GPU of a booking, as far as they are shown."""
@@ -194,7 +196,7 @@ class ClusterState:
         return sum(len(each.nodes) for each in self.index.classes.values())
 
     def models(self) -> list[GpuModel]:
-        return self._models.all()
+        return self._models.all
 
     def book(self, booking: Booking) -> bool:
         """Book these places; repeating it changes nothing. True when it replaced a booking of other places."""
@@ -340,7 +342,6 @@ class ClusterState:
         return self._bookings.get(allocation)
 
     def usage_of(self, devices: Iterable[DeviceGrant]) -> Usage:
-        """What devices count against the limits of a namespace, on their GPUs as last shown."""
         parts = []
         for grant in devices:
             gpu = self.gpus.get(grant.gpu) or self._lost.get(grant.gpu)

@@ -17,8 +17,8 @@ from sluice_allocator.core.placement.explain.no_gpu_fits import listed
 from sluice_allocator.core.placement.explain.reason_table import IN_WORDS
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.nodes.bucket import Bucket, SortedBuckets
-from sluice_allocator.core.placement.nodes.device_spec import WHOLE_GPU, DeviceSpec
-from sluice_allocator.core.placement.nodes.gpu import Gpu
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.search.context import PASSES, NoPlace, Place, SearchContext, groups_in, prepare
 from sluice_allocator.core.placement.search.find import best_place, find_free, find_one
@@ -38,7 +38,6 @@ def find_place(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = froz
 
 
 def explain(cluster: ClusterState, request: PlaceRequest, avoid: Avoid = frozenset()) -> NoPlace:
-    """Why nothing fits now, counted per class of nodes and of GPUs."""
     context = prepare(cluster, without_shunned_nodes(request) if request.host.shun else request, avoid)
     return _explain(context, _apart(context) if context.together else ())
 

@@ -138,7 +138,6 @@ class DeviceIndex:
         at_home.bucket_number = bucket_number
 
     def look_at_victims(self, node: Node, gpu: Gpu) -> None:
-        """The tenants of a GPU changed, or which of them may be evicted."""
         if self.victims.known and gpu in node.gpus:
             self.victims.look_at(node, self._class_of[node.name], gpu)
 
@@ -185,9 +184,7 @@ class DeviceIndex:
                 bucket = states[gpu.state] = Bucket(self.nodes)
             gpu.bucket_state = gpu.state
         elif gpu.free_whole:
-            bucket = group.whole.get(gpu.kind)
-            if bucket is None:
-                bucket = group.whole[gpu.kind] = Bucket(self.nodes)
+            bucket = group.whole.setdefault(gpu.kind, Bucket(self.nodes))
         else:
             put(group.booked_whole, gpu.kind, gpu)
             return

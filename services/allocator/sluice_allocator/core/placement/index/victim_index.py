@@ -93,7 +93,6 @@ class VictimIndex:
         drop(self._of, namespace, allocation)
 
     def on(self, node: Node, below: int) -> list[Victim]:
-        """Tenants of a node that may go for a request of priority `below`."""
         there = (self.known[allocation] for allocation in self._on.get(node.name, ()))
         return [victim for victim in there if victim.priority < below]
 
@@ -102,11 +101,9 @@ class VictimIndex:
         return (self.known[allocation] for allocation in self._of.get(namespace, ()))
 
     def nodes(self) -> Iterator[NodeName]:
-        """The nodes with a tenant that may go, the longest known first."""
         return iter(self._on)
 
     def look_at(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
-        """The tenants of a usable GPU changed, or which of them may go."""
         self.forget(gpu)
         allowed = {key[0]: victim for key in gpu.spans if (victim := self.known.get(key[0])) is not None}
         if not allowed:
@@ -162,7 +159,7 @@ class VictimIndex:
         cleared = self.find(gpu.report.uuid)
         if cleared is not None:
             return cleared.clearing.count_without(level, profile)
-        return gpu.table.count(gpu.state, profile) if gpu.mig else int(gpu.free_whole)
+        return gpu.count(profile)
 
     def guess(self, profiles: Iterable[tuple[Gpu, str]], wanted: int) -> int:
         """How many victims so many devices on GPUs take, if each device costs what the first on its GPU does."""

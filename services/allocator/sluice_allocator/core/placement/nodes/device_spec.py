@@ -13,7 +13,7 @@ from sluice.mig.model import GpuModel, Profile
 from sluice.mig.model_names import is_meant
 from sluice.mig.profile_name import ProfileName
 from sluice.mig.share_width import width_percent
-from sluice_allocator.core.placement.nodes.gpu import Gpu
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu
 from sluice_allocator.core.placement.nodes.shared_device import TrustDomain
 from sluice_allocator.core.placement.spec.config import PlacementConfig
 from sluice_allocator.core.placement.spec.larger_profiles import has_substitutes, larger_profiles
@@ -30,7 +30,6 @@ class WholeGpu:
 
 
 WHOLE = WholeGpu()
-WHOLE_GPU = ""  # stands for the profile of a GPU without MIG
 Shape = Profile | WholeGpu | WaitReason
 
 
@@ -61,7 +60,6 @@ class DeviceSpec:
         return WaitReason.GPU_MODEL_MISMATCH if is_other or is_excluded else None
 
     def excludes(self, gpu: Gpu) -> bool:
-        """Whether the claim's lists of UUIDs exclude this GPU."""
         only = self.claim.only
         uuid = gpu.report.uuid
         return bool(only.uuids and uuid not in only.uuids) or uuid in only.not_uuids
@@ -112,7 +110,6 @@ class DeviceSpec:
         return larger
 
     def is_snug(self, gpu: Gpu) -> bool:
-        """Whether the exclusive shape wastes little, in the size that is fitted best."""
         snug = self._snug.get(gpu.kind)
         if snug is None:
             snug = self._snug[gpu.kind] = self._waste_percent(gpu) <= self.rules.auto_waste_percent
@@ -175,7 +172,6 @@ class DeviceSpec:
                 yield from ((mode, home, share) for home in homes)
 
     def part_of(self, gpu: Gpu, percent: int) -> Share:
-        """The share of so many percent of a GPU: of its SMs and of its memory."""
         uid = self.claim.uid if self.claim.uid is not None else self.rules.assumed_uid
         return Share(mode="fractional", uid=uid or 0, memory_mib=gpu.memory_mib * percent // 100, sm_partition=percent)
 

@@ -50,7 +50,6 @@ class TimeSlots:
         return reason
 
     def widest_percent(self) -> int:
-        """The widest share that fits, however little time it wants."""
         if self.width_percent > FULL_WIDTH_PERCENT:
             return 0
         open_lanes = (w for w, t in zip(self._widths, self._times, strict=True) if t < WINDOW_PERMILLE)

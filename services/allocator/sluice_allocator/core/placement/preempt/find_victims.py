@@ -15,8 +15,8 @@ from sluice_allocator.core.placement.cluster.cluster_state import ClusterState
 from sluice_allocator.core.placement.index.clearing_cost import CostBucket, EvictionCost, GpuKey, eviction_cost_of
 from sluice_allocator.core.placement.index.node_class import NodeClass
 from sluice_allocator.core.placement.index.victim_index import NO_LEVEL, Victim
-from sluice_allocator.core.placement.nodes.device_spec import WHOLE_GPU, DeviceSpec
-from sluice_allocator.core.placement.nodes.gpu import Gpu, SharedDeviceOnGpu, Span, grant_of
+from sluice_allocator.core.placement.nodes.device_spec import DeviceSpec
+from sluice_allocator.core.placement.nodes.gpu import WHOLE_GPU, Gpu, SharedDeviceOnGpu, Span, grant_of
 from sluice_allocator.core.placement.nodes.node import Node
 from sluice_allocator.core.placement.preempt.minimal_victims import NodeVictims, leave_home, leave_node
 from sluice_allocator.core.placement.search.context import Place, SearchContext, prepare
@@ -253,12 +253,13 @@ class _VictimSearch:
             going = self.context.cluster.index.victims.on(node, self.priority)
             if self.own:
                 going = [victim for victim in going if victim.namespace == self.context.request.namespace]
-            one = NodeVictims(self.context, node, going)
             if self._filled >= NODES_FILLED_MAX or (guess is not None and self._is_no_better(guess)):
                 return
-            if not node.would_have_room(self.context.need, [each.room for each in going]) or not one.may_do():
+            has_room = node.would_have_room(self.context.need, [each.room for each in going])
+            if not has_room or not going or not self.context.may_be_on(node):
                 continue
             self._filled += 1
+            one = NodeVictims(self.context, node, going)
             for guarded in (True, False):
                 found = one.least(guarded=guarded)
                 plan = PreemptionPlan(Place(node.name, found[0]), _in_order(found[1])) if found is not None else None
