@@ -29,7 +29,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.quotas.usage import Usage
 from sluice.contracts.reasons import ReasonCount, WaitReason
 from sluice_allocator.core.explain.status import RequestState, how_it_stands
-from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee, usage_of
+from sluice_allocator.core.quotas.quota import Exceeded, forbids, keeps_guarantee
 from sluice_allocator.core.serve import offers
 
 
@@ -188,7 +188,7 @@ def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
     ctx = bench.allocator.ctx
     small = granted(bench, "p1", claim(profile=None, modes=("mps",), memory_mib=1000, uid=7))
     granted(bench, "p2", claim(profile=None, modes=("mps",), memory_mib=5000, uid=7))
-    before = usage_of(ctx, small.booking.devices)
+    before = ctx.cluster.usage_of(small.booking.devices)
     limit(bench, memory_mib=8000)
     assert forbids(ctx, "lab", before, Usage(1, 3000, 175)) is None
     assert forbids(ctx, "lab", before, Usage(1, 3001, 175)) == Exceeded(
@@ -271,7 +271,7 @@ def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(ben
             snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
         ),
     )
-    assert used(bench) == usage_of(bench.allocator.ctx, grant.booking.devices) == before
+    assert used(bench) == bench.allocator.ctx.cluster.usage_of(grant.booking.devices) == before
     end(bench, grant)
     assert used(bench) == Usage()
 
