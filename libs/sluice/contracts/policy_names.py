@@ -7,9 +7,7 @@ from sluice.contracts.reasons import shorten
 BOTH_LEVELS = ("first-fit", "compact-first", "low-load-first", "node-compact-gpu-low-load")
 """Set for nodes or for GPUs alone, these apply to both."""
 NODE_POLICIES = ("fragmentation", "binpack", "spread", *BOTH_LEVELS)
-"""How to choose among nodes."""
 GPU_POLICIES = (*NODE_POLICIES, "topology-aware", "mutex", "numa")
-"""How to choose among the GPUs of a node."""
 CHAINABLE = ("binpack", "spread", "numa", "mutex", "topology-aware")
 """GPU policies that may be chained: `numa,binpack`, `mutex,spread`. Each at most once."""
 

@@ -134,7 +134,6 @@ KNOWN_AS = {
     WaitReason.TOO_FEW_GPUS_ON_NODE: "AllocatedCardsInsufficientRequest",
     WaitReason.QUOTA_EXCEEDED: "ResourceQuotaNotFit",
 }
-"""The term for the same reason in other schedulers."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):

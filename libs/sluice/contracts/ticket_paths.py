@@ -40,7 +40,6 @@ PIPE, LOG = "pipe", "log"
 QUOTA = "quota"
 """Beside them, where time quotas are enforced: the scheduler's sockets, each under an unguessable name."""
 QUOTA_LIBRARY = "libsluice-quota.so"
-"""In there: the preloaded client library."""
 _SOCKET_DIGITS = 24
 """Hexadecimal, 96 bits. With the path in the container it is far below a socket's 107 bytes (unix(7))."""
 

@@ -14,7 +14,6 @@ from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 _WORDS = re.compile(r"[a-z0-9]+")
 _BRANDS = ("nvidia", "tesla", "geforce")
-"""Brand prefixes that some drivers leave out."""
 
 
 @lru_cache(maxsize=1)

@@ -72,7 +72,6 @@ class GpuModel:
     compute_slices: int
     profiles: tuple[Profile, ...]
     short_names: tuple[str, ...] = field(default=(), compare=False)
-    """Common names besides its key."""
     confidence: str = field(default="reported", compare=False)
     """`reported` by a device; in the catalog `high` (as devices were seen to report), or in part `inferred`."""
     architecture: str = field(default="", compare=False)

@@ -34,7 +34,6 @@ from sluice.runtime.text_files import read_named_text
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory", "console")
 PREFIX = "SLUICE_"
 CONFIG = "SLUICE_CONFIG"
-"""Names the settings file when the caller gives none."""
 FILE_BYTES_MAX = 256 * 1024
 """A larger settings file is not read; all settings of all services fill a few KiB."""
 TICK_MAX_S = 10.0
@@ -111,7 +110,6 @@ _SHOWN = {
     "nats_url": "set nats_user and nats_password_file",
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_HEADERS may hold a header for it",
 }
-"""Addresses, and how to say there who one is."""
 
 S = TypeVar("S", bound=CommonSettings)
 

@@ -9,7 +9,6 @@ from sluice.contracts.reasons import Refusal, RefusalReason, shorten
 FORBIDDEN: Final = 403
 """Possibly intended, but not allowed."""
 INVALID: Final = 422
-"""Invalid as written."""
 CHARACTERS_MAX = 960
 """Of all sentences together, the first always whole: users read them in an Event, which holds 1,024 characters."""
 

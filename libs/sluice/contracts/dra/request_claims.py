@@ -35,7 +35,6 @@ class Context:
     prefix: str
     uid: int | None
     warnings: dict[str, None] = field(default_factory=dict)
-    """Warnings over all requests of the claim, each once."""
 
 
 def claims_of(asked: Asked, config: Sequence[Fields], context: Context) -> tuple[Claim, ...]:

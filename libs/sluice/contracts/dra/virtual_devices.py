@@ -56,7 +56,6 @@ class VirtualDevice:
     product: str
     profile: Profile | None
     name: str | None
-    """Of its profile."""
     attributes: Mapping[str, Any]
     capacity: Mapping[str, int]
 

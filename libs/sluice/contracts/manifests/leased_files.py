@@ -6,7 +6,6 @@ ends. Only the name is checked here.
 """
 
 LEASED = ".leased.yaml"
-"""The extension of such a file."""
 
 
 def is_leased(name: str) -> bool:

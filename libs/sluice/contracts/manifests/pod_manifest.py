@@ -71,9 +71,7 @@ class PodManifest:
     problems: tuple[Violation, ...] = ()
     """Everything a cluster would deny the pod for: the refusal, and rules that only apply there."""
     warnings: tuple[str, ...] = ()
-    """Warnings about a pod that is accepted."""
     skipped: str = ""
-    """Why this object was ignored, in a sentence."""
     urgency: PodPriority = NO_PRIORITY
     defines: PriorityClass | Namespace | None = None
     alternatives: tuple[tuple[Claim, ...], ...] = ()
@@ -81,7 +79,6 @@ class PodManifest:
     same_gpu: tuple[tuple[str, ...], ...] = ()
     """By ResourceClaims: containers of its claims whose devices must be on one GPU."""
     by_claim: bool = False
-    """Whether it asks by ResourceClaims of its own."""
 
 
 def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:

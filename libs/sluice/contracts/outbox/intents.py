@@ -29,7 +29,6 @@ class Intents:
         self._queues: dict[str, GuardQueue] = {}
         self._kept: dict[str, KeptValue] = {}
         self._committing: dict[str, int] = {}
-        """Commits without a result, counted by subject."""
         self._ready: OrderedDict[str, None] = OrderedDict()
         """Guards with something to send now; taking the first key of a plain dict walks over all that were removed."""
         self._view = BusView()

@@ -8,13 +8,11 @@ from sluice.contracts.messages import Amounts
 from sluice.contracts.reasons import shorten
 
 UNLIMITED = "unlimited"
-"""The word for no limit."""
 NAMESPACE_MAX = 63
 """The longest Kubernetes namespace (a DNS label)."""
 DIMENSIONS = ("gpus", "memory", "compute-slices")
 """The names of the dimensions, in the order of `Amounts`."""
 PRIORITY_MAX = "priority-max"
-"""The name of the highest priority that counts."""
 _MIB = 1 << 20
 
 

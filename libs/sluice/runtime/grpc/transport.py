@@ -26,7 +26,6 @@ from sluice.runtime.tracing.request_traces import RequestTraces
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """A snapshot of a node with 16 GPUs is about 200 kB; a fleet of 1,000 nodes as a list of GPUs stays below this."""
 DEADLINE_S = 5.0
-"""Of calls without a timeout."""
 STOP_GRACE_S = 1.0
 """How long running calls may take when a server stops."""
 CONNECTION_S = 3600.0

@@ -37,7 +37,6 @@ RECONNECT_WAIT_S = 0.25
 CLOSE_TIMEOUT_S = 2.0
 CANCEL_AGAIN_S = 0.1
 REFUSED_WAIT_MAX_S = 8.0
-"""Of the doubling pauses after refusals of a token."""
 REFUSED_MAX_S = 300.0
 """
 A token may be refused for so long: the broker answers the same when the service that verifies it is late as when it is
@@ -61,7 +60,6 @@ class Connection:
         self._up = asyncio.Event()
         self._failed = asyncio.Event()
         self._connecting = True
-        """Whether it was ever connected."""
         self._refused = asyncio.Event()
         """A first handshake failed."""
         self._told: set[str] = set()

@@ -21,7 +21,6 @@ BATCH = 5_000
 INACTIVE_S = 30
 """The server deletes an ephemeral consumer without pulls for this long."""
 PULL_EXPIRES_S = 30.0
-"""For a consumer with a single reader."""
 SHARED_PULL_EXPIRES_S = 3.0
 """
 For a durable, which the agent's next run pulls from, too.

@@ -45,7 +45,6 @@ PROBES_MAX = 64
 UNAVAILABLE = 500
 """From this code on the server is at fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
-"""Undecodable messages that are remembered as logged."""
 
 
 class Arrivals(Protocol):

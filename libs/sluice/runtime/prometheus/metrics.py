@@ -127,5 +127,4 @@ def _checked(metric: Metric, labels: tuple[str, ...], known: int) -> tuple[str, 
 
 
 PROCESS = MetricRegistry()
-"""The registry of this process."""
 count, observe, collecting_from, value = PROCESS.count, PROCESS.observe, PROCESS.collecting_from, PROCESS.value

@@ -18,7 +18,6 @@ from sluice.runtime.errors import ServiceError
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """825 days is the longest that common TLS clients accept of a server."""
 RENEW_DAYS = 30
-"""A kept certificate that expires sooner is renewed."""
 AS_SERVER, AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 USAGES = {
     Caller.ALLOCATOR: (AS_SERVER,),

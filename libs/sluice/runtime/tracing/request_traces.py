@@ -26,7 +26,6 @@ REQUESTS_MAX = 10_000
 LINGER_S = 10.0
 """How long after the last message of a request's start a process may continue that trace."""
 FLUSH_TIMEOUT_S = 2.0
-"""How long closing may wait for the collector."""
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}")
 _current: ContextVar[str] = ContextVar("sluice_traceparent", default="")
